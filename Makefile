@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: setup demo text-demo results results-help results-variants results-text results-channel test test-slow test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -78,7 +78,11 @@ test: setup  ## the default tests: under five minutes on two cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-slow: setup  ## the rest: real servers, kills, deployments, browsers, wheels
-	$(BIN)/python -m pytest -m slow $(SIDE_BY_SIDE) --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "slow and not exhaustive" $(SIDE_BY_SIDE) \
+		--no-loadscope-reorder --durations=60
+
+test-exhaustive: setup  ## every fault at every request, learning over seeds, published studies
+	$(BIN)/python -m pytest -m exhaustive $(SIDE_BY_SIDE) --durations=0
 
 test-ray: setup  ## collectors on a Ray cluster of this machine
 	$(BIN)/python -m pytest -m ray
@@ -115,3 +119,8 @@ constraints:  ## freeze the versions of .venv
 clean:  ## remove caches and builds; .venv, runs and stored stages stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+equivalents: $(ALL)  ## add this code to the table if its results equal those of release FROM=TAG
+	git worktree add --force --detach .equivalents "$(FROM)"
+	$(BIN)/python tools/equivalents.py .equivalents; status=$$?; \
+	git worktree remove --force .equivalents; exit $$status

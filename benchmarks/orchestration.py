@@ -39,7 +39,7 @@ refuse a transaction, and Prefect's client asks again after two seconds."""
 
 def main() -> None:
     """Print the table."""
-    from flows.runs.running import run_experiment
+    from flows.runs.run import run_experiment
     from ratchet.experiment_files.loading import load_experiment
 
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ class Timing:
 
 def run(experiment: ExperimentFile, folder: str) -> Timing:
     """Run an experiment."""
-    from flows.runs.running import run_experiment
+    from flows.runs.run import run_experiment
     from ratchet.tracking.run_folder import find_run
 
     time.sleep(SETTLING)

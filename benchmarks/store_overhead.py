@@ -17,7 +17,7 @@ from typing import Any
 
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from ratchet.store.keys import stage_key
-from ratchet.store.misses import explain_miss
+from ratchet.store.manifest import explain_miss
 from ratchet.store.store import StageStore
 
 MEGABYTE = os.urandom(2**20)
@@ -34,7 +34,7 @@ def describe(number: int) -> dict[str, Any]:
         "iteration": 10,
         "parameters": {"seed": number, **sections},
         "inputs": {"base": "ab" * 32},
-        "fingerprint": Fingerprint.of_modules(modules),
+        "fingerprint": Fingerprint.from_modules(modules),
     }
 
 

@@ -1,1 +1,1 @@
-"""When and where flows run: deployments, schedules, and the local stack of servers."""
+"""Deployments, schedules, and the local stack of servers."""

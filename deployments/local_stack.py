@@ -1,7 +1,7 @@
 """The local stack: a Prefect server, an MLflow server and a worker, as child processes.
 
-``ratchet up`` runs this module. All files lie under ``<home>``, all ports on the loopback
-interface unless ``--host`` says otherwise; ``<home>/stack.json`` says where what is.
+``ratchet up`` runs this module. All files are under ``<home>``, and all ports are on the loopback
+interface unless ``--host`` is given; ``<home>/stack.json`` lists ports and processes.
 """
 
 from __future__ import annotations
@@ -16,27 +16,37 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from deployments.access import make_logins
-from deployments.children import Child, tail
-from deployments.parts import Part, free_port, stack_parts
-from deployments.recovering import recover
-from deployments.stopping import stop_marks
-from flows.process.logins import FILE_NAME as LOGINS
+from deployments.crash_recovery import recover
+from deployments.stack_services import (
+    StackService,
+    create_credentials,
+    free_port,
+    stack_services,
+)
+from deployments.supervised_process import SupervisedProcess, tail, terminate_processes
 from flows.process.messages import print_error, print_plain, print_warning
-from flows.process.stack_file import FILE_NAME, LOOPBACK, POOL, ProcessMark, Stack, read_stack
+from flows.process.stack_file import (
+    CREDENTIALS_FILE,
+    LOOPBACK,
+    POOL,
+    STACK_FILE,
+    ProcessMark,
+    Stack,
+    read_stack,
+)
 from ratchet.errors import RatchetError
 
 _START_SECONDS = 180.0
 
 
 class LocalStackError(RatchetError, RuntimeError):
-    """A part of the local stack did not start."""
+    """A service of the local stack did not start."""
 
 
 class LocalStack:
-    """The servers and the worker, started in order and stopped in the opposite one.
+    """The servers and the worker, started in order and stopped in reverse order.
 
-    Where a wanted port is not free, another is taken.
+    Uses any free port if a requested one is occupied.
     """
 
     def __init__(
@@ -50,42 +60,44 @@ class LocalStack:
     ) -> None:
         self.home = home.resolve()
         self._worker = worker
-        self._running: dict[str, Child] = {}
+        self._running: dict[str, SupervisedProcess] = {}
         try:
             ports = free_port(prefect_port, host), free_port(mlflow_port, host)
         except OSError as error:
             raise LocalStackError(
-                f"--host: got {host!r}, where no server can listen ({error}); expected an address"
-                " of this machine, or 0.0.0.0 for all it has"
+                f"--host: cannot listen at {host!r} ({error}); expected an address of this machine,"
+                " or 0.0.0.0 for all of them"
             ) from error
         self.stack = Stack(
             *ports,
             ready=False,
-            supervisor=ProcessMark.of(os.getpid()),
+            supervisor=ProcessMark.from_pid(os.getpid()),
             host=host,
         )
 
     def start(self, stop: threading.Event | None = None) -> Stack:
-        """Start everything and wait until it is healthy.
+        """Start all services and wait until they are healthy.
 
         Raises
         ------
         LocalStackError
-            If a part ends or is not healthy in time; what was started is stopped.
+            If a service exits or is not healthy in time; started services are stopped.
         """
         stop = stop or threading.Event()
         stop_leftovers(self.home)
         if self.stack.is_open:
-            make_logins(self.home)
+            create_credentials(self.home)
         try:
-            for number, parts in enumerate(stack_parts(self.home, self.stack, worker=self._worker)):
-                for part in parts:
-                    self._launch(part)
-                for part in parts:
-                    self._wait(part, stop)
+            groups = stack_services(self.home, self.stack, worker=self._worker)
+            for number, services in enumerate(groups):
+                for service in services:
+                    self._running[service.name] = SupervisedProcess(service)
+                    self._write(ready=False)
+                for service in services:
+                    self._wait(service, stop)
                 if stop.is_set():
                     return self.stack
-                if number == 0:  # the servers, before a worker takes new runs
+                if number == 0:  # the servers, before a worker starts new runs
                     recover(self.home, self.stack)
         except BaseException:
             self.stop()
@@ -94,82 +106,76 @@ class LocalStack:
         return self.stack
 
     def watch(self) -> None:
-        """Start again what has ended by itself, later each time; the others go on."""
-        for name, child in self._running.items():
-            if child.due is None and child.ended() is not None:
-                child.note_end()
-            elif child.due is not None and time.monotonic() >= child.due and self._may_start(name):
-                child.start_again()
+        """Restart services that have exited, with increasing delays; do not touch the others."""
+        for name, running in self._running.items():
+            if running.restart_at is None:
+                if running.exit_code() is not None:
+                    running.schedule_restart()
+            elif time.monotonic() >= running.restart_at and self._can_start(name):
+                running.restart()
                 self._write(ready=True)
 
-    def _may_start(self, name: str) -> bool:
-        """Return whether what a part needs is there; a worker's lost runs are crashed before."""
+    def _can_start(self, name: str) -> bool:
+        """Return whether a service's dependencies are healthy; first crash a worker's lost runs."""
         if name != "worker":
             return True
-        needed = [child.part for other, child in self._running.items() if other != name]
-        if not all(part.is_healthy() for part in needed):
+        required = [running.service for other, running in self._running.items() if other != name]
+        if not all(service.is_healthy() for service in required):
             return False
         recover(self.home, self.stack)
         return True
 
     def stop(self) -> None:
-        """Stop everything with all its children, the worker before the servers it needs."""
-        alive = {n: child for n, child in self._running.items() if child.ended() is None}
-        stop_marks([child.mark for name, child in alive.items() if name == "worker"])
-        stop_marks([child.mark for name, child in alive.items() if name != "worker"])
-        for child in alive.values():
-            child.process.wait()
+        """Stop all services with their child processes, the worker before its servers."""
+        alive = {n: running for n, running in self._running.items() if running.exit_code() is None}
+        terminate_processes([running.mark for name, running in alive.items() if name == "worker"])
+        terminate_processes([running.mark for name, running in alive.items() if name != "worker"])
+        for running in alive.values():
+            running.process.wait()
         self._running.clear()
-        (self.home / FILE_NAME).unlink(missing_ok=True)
+        (self.home / STACK_FILE).unlink(missing_ok=True)
 
-    def _launch(self, part: Part) -> None:
-        self._running[part.name] = Child(part)
-        self._write(ready=False)
-
-    def _wait(self, part: Part, stop: threading.Event) -> None:
+    def _wait(self, service: StackService, stop: threading.Event) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not part.is_healthy():
-            code = self._running[part.name].ended()
+        while not service.is_healthy():
+            code = self._running[service.name].exit_code()
+            log = f"Last lines of {service.log}:\n{tail(service.log)}"
             if code is not None:
-                raise LocalStackError(
-                    f"the {part.name} ended by itself with exit code {code}. The end of"
-                    f" {part.log}:\n{tail(part.log)}"
-                )
+                raise LocalStackError(f"the {service.name} exited with exit code {code}. {log}")
             if time.monotonic() > deadline:
                 raise LocalStackError(
-                    f"the {part.name} was not healthy after {_START_SECONDS:.0f} s. The end of"
-                    f" {part.log}:\n{tail(part.log)}"
+                    f"the {service.name} was not healthy after {_START_SECONDS:.0f} s. {log}"
                 )
             if stop.wait(0.3):
                 return
 
     def _write(self, *, ready: bool) -> None:
-        marks = {name: child.mark for name, child in self._running.items()}
+        marks = {name: running.mark for name, running in self._running.items()}
         self.stack = replace(self.stack, ready=ready, processes=marks)
         self.stack.write(self.home)
 
 
 def stop_leftovers(home: Path) -> list[str]:
-    """Stop what an earlier stack in ``home`` has left running; return the names of what was.
+    """Stop the remaining services of an earlier stack in ``home``; return their names.
 
     Raises
     ------
     LocalStackError
-        If that stack is up and well.
+        If that stack is running normally.
     """
     old = read_stack(home)
     if old is None:
         return []
     if old.is_up() and old.supervisor.pid != os.getpid():
         raise LocalStackError(
-            f"the stack of {home} is up already: Prefect {old.prefect_url}, MLflow"
+            f"the stack of {home} is already running: Prefect {old.prefect_url}, MLflow"
             f" {old.mlflow_url}. Stop it with `ratchet down`."
         )
     return _stop_all(old, home)
 
 
 def shut_down(home: Path) -> list[str]:
-    """Stop the stack of ``home``, its supervisor first; return the names of what was running."""
+    """Stop the stack of ``home``, its supervisor first; return the names of running services."""
     old = read_stack(home)
     return _stop_all(old, home) if old is not None else []
 
@@ -191,12 +197,12 @@ def serve(stack: LocalStack) -> None:
 
 
 def detach(home: Path, arguments: list[str]) -> None:
-    """Start the stack in the background and wait until it is up.
+    """Start the stack in the background and wait until it is ready.
 
     Raises
     ------
     LocalStackError
-        If it does not come up.
+        If it does not start.
     """
     log_path = home / "logs" / "stack.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,15 +220,15 @@ def detach(home: Path, arguments: list[str]) -> None:
             _announce(stack, home)
             return
         time.sleep(0.3)
-    raise LocalStackError(f"the stack did not come up. The end of {log_path}:\n{tail(log_path)}")
+    raise LocalStackError(f"the stack did not start. Last lines of {log_path}:\n{tail(log_path)}")
 
 
 def _stop_all(stack: Stack, home: Path) -> list[str]:
     alive = [name for name, mark in stack.processes.items() if mark.is_alive()]
     others = [] if stack.supervisor.pid == os.getpid() else [stack.supervisor]
-    stop_marks(others, seconds=30.0)
-    stop_marks(list(stack.processes.values()))
-    (home / FILE_NAME).unlink(missing_ok=True)
+    terminate_processes(others, seconds=30.0)
+    terminate_processes(list(stack.processes.values()))
+    (home / STACK_FILE).unlink(missing_ok=True)
     return alive
 
 
@@ -230,12 +236,12 @@ def _announce(stack: Stack, home: Path) -> None:
     print_plain(f"Prefect  {stack.prefect_url}")
     print_plain(f"MLflow   {stack.mlflow_url}")
     if "worker" in stack.processes:
-        print_plain(f"Worker   takes runs from the work pool {POOL!r}; `ratchet deploy` adds some")
+        print_plain(f"Worker   runs flows of the work pool {POOL!r}; `ratchet deploy` adds some")
     if stack.is_open:
-        print_plain(f"Log in   with what {home / LOGINS} says; it is asked for by both servers")
+        print_plain(f"Log in   with the credentials in {home / CREDENTIALS_FILE}, at both servers")
         print_warning(
-            f"the servers listen at {stack.host} without TLS: whoever reads along on the network"
-            " sees the passwords. Put a proxy with TLS before them."
+            f"the servers listen at {stack.host} without TLS: passwords cross the network in clear"
+            " text. Put a TLS proxy in front of them."
         )
 
 

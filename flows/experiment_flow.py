@@ -1,37 +1,41 @@
-"""The ``experiment`` flow: resolve → open the run → for each arm its stages → save.
+"""The ``experiment`` flow: resolve → open the run → run its arms → save.
 
-Which stages an arm has, in which order, is said by ``stages`` of the keys of its family
-(:mod:`tasks.tensordict.keys`, :mod:`tasks.text.keys`). Which of them are done is the store's to
-say; a flow run that is retried, resumed or started again goes on where the last one stopped.
+:func:`run_arm` runs an arm: build scenario → initial state → iterations → tests. The keys of its
+family (:mod:`tasks.tensordict.keys`, :mod:`tasks.text.keys`, :mod:`tasks.language.keys`) define the
+stages of each step. The store decides which are done, so that a retried, resumed or restarted flow
+run continues where the last one stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.runs.ending import how_it_ended
-from flows.runs.pausing import heed
-from flows.runs.prefect_page import observed
-from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
+from flows.runs.pause_and_cancel import classify_outcome, handle_pause_and_cancel
+from flows.runs.pinned_stages import check_paid_stages
+from flows.runs.prefect_artifacts import observed
+from flows.runs.resolve import RESOLVED_EXPERIMENT, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
 from flows.runs.setup import AnySession, ExperimentRun, open_run
 from ratchet.errors import RunPrunedError
-from ratchet.tracking.logs import log_place
+from ratchet.tracking.logs import log_context
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
-from tasks.stages.sequence import Beside, Step, StoredCourse
+from tasks.stages.sequence import ParallelChains, Step, StoredStageLayout
 from trainers.progress import also_told, show
+
+_Item = TypeVar("_Item")
 
 
 def _flow_run_name() -> str:
-    """Name a flow run after its run, where the settings say which that is."""
+    """Name a flow run after its run, if the settings contain its id."""
     settings = flow_run.get_parameters().get("settings") or {}
     return str(settings.get("run_id") or flow_run.get_name())
 
@@ -50,40 +54,42 @@ async def experiment(
     keep: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Run an experiment from wherever it stands.
+    """Run an experiment, starting with the first stage that is not stored.
 
     Parameters
     ----------
     hyper_params
-        All that decides the result.
+        Parameters that affect the result.
     settings
-        Where and how it runs.
+        Settings that do not, such as locations.
     arms
-        Further experiments of the same run, to compare with: changes to ``hyper_params``.
+        Further experiments of the same run for comparison, as changes to ``hyper_params``.
     name
-        The experiment's name, from which the run's id is made.
+        The experiment's name, the prefix of the run's id.
     keep
-        Keep the run's finished stages even if their code has changed.
+        Reuse the run's finished stages even if their code has changed.
     force
-        Make every stage anew even if it is stored.
+        Recompute every stage even if it is stored.
     """
-    resolved = HANDED_OVER.get()
+    resolved = RESOLVED_EXPERIMENT.get()
     if resolved is None or resolved.run_id != (settings or {}).get("run_id"):
         resolved = await asyncio.to_thread(
             resolve_parameters, hyper_params, settings, arms, name=name, keep=keep
         )
-    return await play_experiment(resolved, force=force)
+    return await run_resolved(resolved, force=force)
 
 
-async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False) -> dict[str, Any]:
-    """Run a resolved experiment inside the flow that is running; as :func:`experiment`."""
+async def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -> dict[str, Any]:
+    """Run a resolved experiment inside the running flow; parameters as :func:`experiment`."""
     flow_run_id = flow_run.get_id()
-    with log_place(run=experiment.run_id), suppress(RunPrunedError):  # no failure: it keeps all
+    if not force and RESOLVED_EXPERIMENT.get() is not experiment:  # otherwise already checked
+        await asyncio.to_thread(check_paid_stages, experiment)
+    with log_context(run=experiment.run_id), suppress(RunPrunedError):  # no failure
         run = await asyncio.to_thread(open_run, experiment, flow_run_id)
-        async with observed(run), _recorded(run):
+        async with observed(run), _saved_to_mirrors(run):
             with also_told(run.live):
-                await _play_arms(run, force=force)
-            run.folder.set_status("completed")  # the report says so too
+                await _run_arms(run, force=force)
+            run.folder.set_status("completed")  # the report contains it
             await save_report(run.folder, experiment.settings, run.last_tasks())
     return ExperimentResult(
         run_id=run.folder.run_id,
@@ -96,78 +102,110 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
     ).to_dict()
 
 
-async def _play_arms(run: ExperimentRun, *, force: bool) -> None:
-    """Play the arms one after the other, or at once where the settings say so.
+async def _run_arms(run: ExperimentRun, *, force: bool) -> None:
+    """Run the arms sequentially, or concurrently if the settings select a parallel runner.
 
-    An arm that fails then does not keep the others from coming to their ends. What is made anew is
-    removed first, so that nobody else may need it meanwhile. Arms share what they have in common
-    even then: a stage is recomputed once per run.
+    If an arm fails, concurrent arms still run to their end. Arms share common stages, so that each
+    is recomputed once per run; recomputed arms run sequentially, since stages are removed first.
     """
     settings = run.experiment.settings
     recomputed: set[str] | None = set() if force else None
     if force or settings.runner in ("inline", "work_pool") or len(run.sessions) == 1:
         for session in run.sessions:
-            await _play_arm(run, session, recomputed)
+            await run_arm(run, session, recomputed)
         return
-    from flows.runners.choosing import open_runner
-    from flows.runners.stages import StagesElsewhere
+    from flows.runners.factory import open_runner
+    from flows.runners.stage_dispatch import RemoteStageExecutor
 
     async with open_runner(settings, run.folder.path, len(run.sessions)) as runner:
-        elsewhere = StagesElsewhere(runner)
+        elsewhere = RemoteStageExecutor(runner)
         for session in run.sessions:
             elsewhere.take(session)
-        await _together([_play_arm(run, session) for session in run.sessions])
+        await _together([run_arm(run, session) for session in run.sessions])
 
 
-async def _play_arm(
+async def run_arm(
     run: ExperimentRun, session: AnySession, recomputed: set[str] | None = None
 ) -> None:
-    """Work the stages of an arm: train, note the final state, test.
+    """Run the stages of an arm, in the order of :meth:`tasks.stages.keys.BaseKeys.stages`.
 
-    ``recomputed``, unless None, are the keys of the stages that the run has recomputed so far;
-    every other stage is recomputed and added.
+    ``recomputed``, if given, are the keys of the stages that the run has recomputed so far; all
+    others are recomputed and added.
     """
     keys = session.keys
-    course = StoredCourse(session.store, session.settings, recomputed)
+    layout = StoredStageLayout(session.store, session.settings, recomputed)
     session.fresh = recomputed is not None
+    stages = _StageExecutor(run, session, recomputed)
 
-    async def make(call: StageCall) -> None:
+    await stages.execute([keys.build_scenario()])
+    await stages.execute(keys.initial_stages())  # initial_state, pretrain, imitate
+    async for iteration in _in_thread(keys.iterations(layout)):
+        await stages.execute(iteration)  # train; of chat models sample_rollouts, log_stats, …
+    if keys.final_state_key is not None:
+        run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)
+    await stages.execute(keys.tests(layout))
+    show({})  # clear the arm's metrics
+
+
+@dataclass(frozen=True)
+class _StageExecutor:
+    """Executes the stages of an arm as Prefect tasks and records them."""
+
+    run: ExperimentRun
+    session: AnySession
+    recomputed: set[str] | None
+
+    async def execute(self, steps: Iterable[Step]) -> None:
+        """Execute steps in order; their keys are computed in a thread."""
+        async for step in _in_thread(iter(steps)):
+            if isinstance(step, StageCall):
+                await self._execute_stage(step)
+            else:
+                await self._execute_in_parallel(step)
+
+    async def _execute_stage(self, call: StageCall) -> None:
+        recomputed = self.recomputed
         is_due = recomputed is not None and call.key not in recomputed
-        outcome = await session.stages[call.stage](
-            call, session, force=is_due and call.pinned_key is None
+        outcome = await self.session.stages[call.stage](
+            call, self.session, force=is_due and call.pinned_key is None
         )
         if recomputed is not None:
             recomputed.add(call.key)
-        run.recorder.stage_finished(outcome)
-        await heed(run)
+        self.run.recorder.stage_finished(outcome)
+        await handle_pause_and_cancel(self.run)
 
-    async def make_ahead(call: StageCall, made: Future[None]) -> None:
+    async def _execute_in_parallel(self, chains: ParallelChains) -> None:
+        firsts = await asyncio.to_thread(lambda: [next(chain) for chain in chains])
+        with self.session.running(firsts) as futures:
+            await _together(
+                [
+                    self._execute_chain(first, chain, futures[first.key])
+                    for first, chain in zip(firsts, chains, strict=True)
+                ]
+            )
+
+    async def _execute_chain(
+        self, first: StageCall, others: Iterator[StageCall], future: Future[None]
+    ) -> None:
+        """Execute a chain; resolve or cancel the future that concurrent stages may wait for."""
         try:
-            await make(call)
+            await self._execute_stage(first)
         except BaseException:
-            made.cancel()  # whoever waits for it would wait for ever
+            future.cancel()
             raise
-        made.set_result(None)
+        future.set_result(None)
+        await self.execute(others)
 
-    async def play(steps: Iterator[Step]) -> None:
-        while (step := await asyncio.to_thread(next, steps, None)) is not None:
-            if isinstance(step, StageCall):
-                await make(step)
-            elif isinstance(step, Beside):
-                with session.making_ahead(step.ahead) as made:
-                    await _together([make_ahead(step.ahead, made), make(step.call)])
-            else:
-                await _together([play(chain) for chain in step])
 
-    await play(keys.training(course))
-    if keys.final_state_key is not None:
-        run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)
-    await play(keys.tests(course))
-    show({})  # they are not the next arm's
+async def _in_thread(items: Iterator[_Item]) -> AsyncIterator[_Item]:
+    """Iterate in a thread, since keys take time to compute."""
+    end = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item  # type: ignore[misc]
 
 
 async def _together(work: list[Coroutine[Any, Any, object]]) -> None:
-    """Wait for all, also where one fails: what the others have begun is paid for."""
+    """Wait for all even if one fails, since started work may be billed; raise the first error."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -175,18 +213,18 @@ async def _together(work: list[Coroutine[Any, Any, object]]) -> None:
 
 
 @asynccontextmanager
-async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
-    """Keep the run's status, and tell its mirrors how it ended, however it ends."""
+async def _saved_to_mirrors(run: ExperimentRun) -> AsyncIterator[None]:
+    """Record how the run ended, in all cases, and save it to its mirrors."""
     try:
         yield
     except BaseException as error:
-        status, message = how_it_ended(run.folder, error)
+        status, message = classify_outcome(run.folder, error)
         run.folder.set_status(status, message)
         run.folder.log_event(status, message)
         raise
     finally:
         run.close()
-        for kind, place in run.mirrors.items():
+        for kind, uri in run.mirrors.items():
             await save_mirror(
-                run.folder, run.experiment.settings, kind, place, after=run.last_tasks()
+                run.folder, run.experiment.settings, kind, uri, after=run.last_tasks()
             )

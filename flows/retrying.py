@@ -1,7 +1,7 @@
 """The experiment as a synchronous flow, for ``prefect flow-run retry ID --entrypoint …``.
 
-That command calls a flow without awaiting it, so that an asynchronous one never runs. A worker
-awaits; runs that a worker retries need nothing of this.
+That command does not await flows, so that asynchronous ones never run. Workers do await them, and
+don't need this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def experiment(
     keep: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Run an experiment from wherever it stands.
+    """Run or resume an experiment.
 
     Parameters are those of :func:`flows.experiment_flow.experiment`.
     """

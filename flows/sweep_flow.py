@@ -1,6 +1,6 @@
-"""The ``sweep`` flow: one experiment for each member, one after the other or side by side.
+"""The ``sweep`` flow: one experiment per member, sequentially or in parallel.
 
-A sweep that is started again goes on: what its members have finished is found in the store.
+A sweep that is started again resumes: stages that its members have finished are in the store.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any
 from prefect import flow
 
 from flows.experiment_flow import experiment
-from flows.runners.choosing import open_runner
-from flows.runs.resolving import HANDED_OVER
-from flows.sweeps.ending import tell_mlflow
+from flows.runners.factory import open_runner
+from flows.runs.resolve import RESOLVED_EXPERIMENT
+from flows.sweeps.dispatch import MemberDone, run_concurrently
 from flows.sweeps.members import (
-    HANDED_OVER_SWEEP,
+    RESOLVED_SWEEP,
     ResolvedSweep,
     SweepMember,
     has_failed,
     resolve_sweep,
 )
-from flows.sweeps.playing import MemberDone, play_at_once
+from flows.sweeps.summary import sync_mlflow
 from flows.sweeps.trials import Trials
 from ratchet.errors import ParameterError, StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import OptunaSweep
-from ratchet.reports.sweep.growing import GrowingPage
+from ratchet.reports.sweep.page import LiveSweepPage
 from ratchet.tracking.manifest import MAIN_ARM
-from ratchet.tracking.presence import Presence
+from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import write_sweep
 from trainers.progress import IterationContext
 
@@ -45,64 +45,64 @@ async def sweep(
     parallel: int = 1,
     sweep_name: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Run an experiment for every combination of values; they share what they can.
+    """Run an experiment for every combination of values; members share cached stages.
 
-    A member that fails does not keep the others from running; the sweep fails in the end.
+    If a member fails, the others still run; the sweep then fails at its end.
 
     Parameters
     ----------
     hyper_params, settings, arms
-        As the ``experiment`` flow takes them.
+        As in the ``experiment`` flow.
     grid
-        Dotted path → the values to try; or what the `sweep` section of a file says.
+        Values by dotted path, or the content of a file's `sweep` section.
     name
-        The experiment's name, from which the members' ids are made.
+        Name of the experiment, which the members' ids contain.
     parallel
-        How many members run at a time, if more than one: ``settings.max_parallel``, in processes
-        unless ``settings.runner`` says where. With the runner "inline" they are subflows of this
-        flow, one after the other.
+        Number of concurrent members; overrides ``settings.max_parallel`` if above 1, and uses
+        processes unless ``settings.runner`` is set. With the runner "inline" members are
+        sequential subflows of this flow.
     sweep_name
-        The sweep's own name; made of its members if not given.
+        Name of the sweep; derived from its members by default.
 
     Raises
     ------
     ParameterError
-        If a combination makes no sense; nothing has been run then.
+        If a combination is invalid; raised before any member runs.
     StageFailedError
-        If members failed, with the commands that go on.
+        If members failed, with the commands that resume them.
     """
-    resolved = HANDED_OVER_SWEEP.get()
+    resolved = RESOLVED_SWEEP.get()
     if resolved is None:
         chosen = ExperimentSettings.from_dict(settings or {})
         base = HyperParameters.from_dict(hyper_params, chosen.base_dir)
         resolved = await asyncio.to_thread(
             resolve_sweep, base, grid, chosen, arms, name=name, sweep_name=sweep_name
         )
-    return await play_sweep(resolved, parallel)
+    return await run_members(resolved, parallel)
 
 
-async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
-    """Run the members of a resolved sweep inside the flow that is running; as :func:`sweep`.
+async def run_members(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
+    """Run the members of a resolved sweep within the current flow; as :func:`sweep`.
 
-    Returns the results of those that were run, or had ended before.
+    Returns the results of members that ran or had already ended.
     """
     spec, runs = resolved.spec, resolved.settings.runs
-    settings = side_by_side(resolved.settings, parallel)
+    settings = with_parallelism(resolved.settings, parallel)
     trials = None
     if isinstance(spec, OptunaSweep):
-        _refuse_all_at_once(settings)
+        _require_limit(settings)
         trials = Trials(resolved, spec)
     else:
         write_sweep(runs, resolved.record(resolved.members))
     results: dict[str, dict[str, Any]] = trials.earlier_results() if trials else {}
     failures: dict[str, str] = {}
-    presence = await asyncio.to_thread(Presence, resolved.folder)
-    page = GrowingPage(runs, resolved.sweep_id)
+    presence = await asyncio.to_thread(RunLock, resolved.folder)
+    page = LiveSweepPage(runs, resolved.sweep_id)
 
     def done(member: SweepMember, answer: dict[str, Any]) -> None:
         if "result" in answer:
             if trials is not None:
-                trials.ended(member)
+                trials.record_outcome(member)
             results[member.run_id] = answer["result"]
         else:
             failures[member.run_id] = f"{member.label}: {answer['error']}"
@@ -113,69 +113,65 @@ async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, A
         members = trials.failed() if trials else filter(has_failed, resolved.members)
     try:
         if settings.runner != "inline":
-            await _play_elsewhere(resolved, members, done, settings)
+            await _run_with_runner(resolved, members, done, settings)
         else:
             for member in members:
-                done(member, await _play_here(member))
+                done(member, await _run_inline(member))
     finally:
         presence.release()
-        await asyncio.to_thread(_tell_how_it_ended, resolved, page)
+        await asyncio.to_thread(page.close)
+        await asyncio.to_thread(sync_mlflow, resolved)
     if failures:
         raise StageFailedError(_describe_failures(failures, resolved.num_members))
     return [results[m.run_id] for m in resolved.known_record().members if m.run_id in results]
 
 
-def _tell_how_it_ended(resolved: ResolvedSweep, page: GrowingPage) -> None:
-    page.close()
-    tell_mlflow(resolved)
-
-
-async def _play_here(member: SweepMember) -> dict[str, Any]:
+async def _run_inline(member: SweepMember) -> dict[str, Any]:
     """Run a member as a subflow."""
-    HANDED_OVER.set(member.experiment)
+    RESOLVED_EXPERIMENT.set(member.experiment)
     state = await experiment(**member.experiment.flow_parameters(), return_state=True)
     if state.is_completed():
         return {"result": await state.aresult()}
     return {"error": str(state.message)}
 
 
-async def _play_elsewhere(
+async def _run_with_runner(
     resolved: ResolvedSweep,
     members: Iterator[SweepMember],
     done: MemberDone,
     settings: ExperimentSettings,
 ) -> None:
-    """Run members side by side, with a step of progress for each that ends."""
-    most = resolved.num_members
-    with IterationContext(most) as progress:
+    """Run members in parallel and report progress for each finished one."""
+    num_members = resolved.num_members
+    with IterationContext(num_members) as progress:
         progress.set_description("Sweep")
 
-        def done_and_told(member: SweepMember, answer: dict[str, Any]) -> None:
+        def report(member: SweepMember, answer: dict[str, Any]) -> None:
             done(member, answer)
             progress.set_description(f"Sweep · {member.label}")
             metrics = answer.get("result", {}).get("metrics", {}).get(MAIN_ARM, {})
             progress.set_postfix(metrics.get("test", {}))
             progress.step()
 
-        async with open_runner(settings, resolved.folder, most) as runner:
-            await play_at_once(members, done_and_told, runner)
+        async with open_runner(settings, resolved.folder, num_members) as runner:
+            await run_concurrently(members, report, runner)
 
 
-def side_by_side(settings: ExperimentSettings, parallel: int) -> ExperimentSettings:
-    """Return the settings of a sweep of which so many members are asked to run at a time."""
+def with_parallelism(settings: ExperimentSettings, parallel: int) -> ExperimentSettings:
+    """Return the settings of a sweep with the given number of concurrent members."""
     if parallel == 1:
         return settings
     runner = "processes" if settings.runner == "inline" else settings.runner
     return settings.model_copy(update={"runner": runner, "max_parallel": parallel})
 
 
-def _refuse_all_at_once(settings: ExperimentSettings) -> None:
-    """Refuse a search all of whose members would be chosen before any has ended."""
+def _require_limit(settings: ExperimentSettings) -> None:
+    """Refuse a search whose members would all be chosen before any result is available."""
     if settings.runner == "work_pool" and settings.max_parallel is None:
         raise ParameterError(
-            "settings.max_parallel: got none with settings.runner=work_pool, expected how many"
-            " members run at a time: a pool takes all at once, and Optuna chooses each from what"
-            " those before came to. Add settings.max_parallel=N."
+            "settings.max_parallel: got none with settings.runner=work_pool, expected the number of"
+            " concurrent members: a pool has no limit, and Optuna chooses each member from the"
+            " results of earlier ones. Add settings.max_parallel=N."
         )
 
 
@@ -184,7 +180,7 @@ def _describe_failures(failures: dict[str, str], num_members: int) -> str:
     for run_id, text in failures.items():
         lines += [f"  {text}", f"    ratchet resume {run_id}"]
     lines.append(
-        "The others are finished. The same command goes on with those that failed; with"
-        " --retry-failed it runs nothing else."
+        "All others have finished. Run the same command again to resume the failed members, with"
+        " --retry-failed only these."
     )
     return "\n".join(lines)

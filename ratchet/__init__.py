@@ -1,4 +1,4 @@
-"""What is played and what is known: the foundation of Ratchet.
+"""Foundation of Ratchet: agents, scenarios, protocols, parameters, store and tracking.
 
 Names are imported on first use, so that ``import ratchet`` costs nothing.
 """
@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.parameters.hyper_parameters import HyperParameters as HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings as ExperimentSettings
 
 __version__ = "0.1.0"
-__all__ = ["ExperimentSettings", "HyperParameters", "__version__"]
 
-_HOMES = {
-    "HyperParameters": "ratchet.parameters.hyper_parameters",
-    "ExperimentSettings": "ratchet.parameters.settings",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)

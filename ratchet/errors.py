@@ -1,7 +1,7 @@
-"""Every error that Ratchet raises on purpose.
+"""The errors that Ratchet raises deliberately.
 
-The bottom of the house: everything may import this module, it imports nothing.
-Each error is also a standard one, so that callers who know nothing of Ratchet catch it.
+The lowest layer: any module may import this one, which imports none. Each error is also a standard
+error, so that callers can catch it without importing Ratchet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 
 class RatchetError(Exception):
-    """Base of all errors that Ratchet raises on purpose."""
+    """Base of all errors that Ratchet raises deliberately."""
 
 
 class ParameterError(RatchetError, ValueError):
@@ -20,15 +20,15 @@ class ParameterError(RatchetError, ValueError):
 
 
 class MissingPackageError(RatchetError, ImportError):
-    """A package that an experiment needs is not installed; the message says how to install it."""
+    """A required package is not installed; the message has the command that installs it."""
 
 
 class OutOfMemoryError(RatchetError, MemoryError):
-    """A stage asked for more memory than there is, and would again; the message says what to do."""
+    """A stage ran out of memory and would again; the message has advice."""
 
 
 class NameClashError(RatchetError, ImportError):
-    """Another package of the same name hides one of Ratchet's."""
+    """A different package of the same name hides one of Ratchet's packages."""
 
 
 class UnknownNameError(RatchetError, LookupError):
@@ -40,30 +40,30 @@ class ProtocolSpecificationError(RatchetError, ValueError):
 
 
 class DataError(RatchetError, ValueError):
-    """A dataset cannot be made, read or matched with what is asked of it."""
+    """A dataset cannot be created or read, or does not match the request."""
 
 
 class TaskCodeError(DataError):
-    """An evaluator or an environment raised an error of its own, and would again."""
+    """An evaluator or an environment raised an error, and would again."""
 
 
 class CustomCodeError(RatchetError, RuntimeError):
-    """A user's trainer, scenario or evaluator has a mistake, and would fail the same way again."""
+    """A custom trainer, scenario or evaluator has a bug, and would fail the same way again."""
 
 
 class KeyPathError(RatchetError, KeyError):
-    """A nested dictionary has nothing at a key path, or something else than what is asked for."""
+    """A nested dictionary has no value at a key path, or a value of a different kind."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ArrayShapeError(RatchetError, ValueError):
-    """An array has another shape than the place where it is put."""
+    """An array does not have the shape of its destination."""
 
 
 class ArrayTypeError(RatchetError, TypeError):
-    """An array holds another type of values than the place where it is put."""
+    """An array does not have the value type of its destination."""
 
 
 class BatchIndexError(RatchetError, IndexError):
@@ -71,15 +71,15 @@ class BatchIndexError(RatchetError, IndexError):
 
 
 class SandboxError(RatchetError, RuntimeError):
-    """Programs that must not run in this process can't be run in another one either."""
+    """Programs that must not run in this process cannot be run in a separate one either."""
 
 
 class StageKeyError(RatchetError, TypeError):
-    """The key of a stage cannot be computed, so its result could never be found again."""
+    """The key of a stage cannot be computed, so its result could not be cached."""
 
 
 class StoreError(RatchetError, OSError):
-    """The stage store cannot be read or written; nothing half-written is left behind."""
+    """The stage store cannot be read or written; no partial stage remains."""
 
 
 class DamagedStageError(StoreError):
@@ -87,19 +87,19 @@ class DamagedStageError(StoreError):
 
 
 class RunNotFoundError(RatchetError, LookupError):
-    """No run of that name lies in the runs folder."""
+    """The runs folder has no run of that name."""
 
 
 class RunStateError(RatchetError, RuntimeError):
-    """A run that would have to be running is not, or the reverse."""
+    """A run must be running and is not, or must not be running and is."""
 
 
 class RunPrunedError(RatchetError, RuntimeError):
-    """The sweep that a run belongs to has decided that it trains no further."""
+    """The run was pruned by its sweep."""
 
 
 class CheckPointNotFoundError(RatchetError, FileNotFoundError):
-    """A saved state that was asked for is not there."""
+    """A requested saved state does not exist."""
 
 
 class StateError(RatchetError, ValueError):
@@ -115,7 +115,7 @@ class RankError(RatchetError, RuntimeError):
 
 
 class LanguageServiceError(RatchetError, RuntimeError):
-    """The model service could not be started, or is not the one that was meant."""
+    """The model service could not be started, or is not the expected one."""
 
 
 class StageFailedError(RatchetError, RuntimeError):
@@ -123,7 +123,7 @@ class StageFailedError(RatchetError, RuntimeError):
 
 
 class WorkerDiedError(RatchetError, RuntimeError):
-    """A process that worked for a run or a sweep was ended from outside; another one may do it."""
+    """A worker process of a run or a sweep was killed; a retry may succeed."""
 
 
 class LanguageModelError(RatchetError, RuntimeError):
@@ -143,15 +143,15 @@ class UnexpectedFinishError(LanguageModelError):
 
 
 class FineTuneError(LanguageModelError):
-    """A fine-tune job failed, or cannot be made or found."""
+    """A fine-tune job failed, or cannot be created or found."""
 
 
 class FineTuneRefusedError(FineTuneError):
-    """A service refused to make a fine-tune job: there is none, and it costs nothing."""
+    """A service refused to create a fine-tune job; none exists or is billed."""
 
 
 class StalledJobError(LanguageModelError):
-    """A fine-tune job makes no progress, since something is wrong with its service."""
+    """A fine-tune job makes no progress because its service is degraded."""
 
 
 class SuiteFailedError(LanguageModelError):
@@ -159,38 +159,42 @@ class SuiteFailedError(LanguageModelError):
 
 
 class RolloutError(RatchetError, RuntimeError):
-    """Some rollouts could not be played; the calls that were answered are kept."""
+    """Some rollouts failed; completed calls are cached."""
 
 
 class MissingKeyError(RatchetError, LookupError):
-    """An environment variable that should hold an API key or a service's URL isn't set."""
+    """The environment variable of an API key or a service's URL is not set."""
 
 
 class PromptTemplateError(RatchetError, ValueError):
-    """A system prompt's template is missing, or its variables are not those it should have."""
+    """A system prompt's template is missing or has the wrong variables."""
 
 
 class BudgetExceededError(RatchetError, RuntimeError):
     """The experiment has spent, or would spend, more than it may."""
 
 
+class ChangedCodeError(RatchetError, RuntimeError):
+    """Stages that cost money would be recomputed only because code changed."""
+
+
 class PricingError(RatchetError, LookupError):
     """A table of prices cannot be read, or has no price for a model."""
 
 
-class CalledHere:
-    """Says what an attribute is called here, to code that was written for an earlier system.
+class RenamedAttributes:
+    """Errors with Ratchet's name for an attribute, for code that was written for nip.
 
-    ``called_here`` of a class: the name there → what to write instead.
+    ``renamed_attributes`` of a class: name in nip → advice.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {}
+    renamed_attributes: ClassVar[Mapping[str, str]] = {}
 
-    if not TYPE_CHECKING:  # else every name would seem to be there
+    if not TYPE_CHECKING:  # else type checkers accept every name
 
         def __getattr__(self, name):  # noqa: ANN001, ANN204
             for cls in type(self).__mro__:
-                hint = vars(cls).get("called_here", {}).get(name)
+                hint = vars(cls).get("renamed_attributes", {}).get(name)
                 if hint is not None:
                     raise AttributeError(
                         f"{type(self).__name__} has no {name!r} here: {hint}. See the guide"
@@ -201,10 +205,11 @@ class CalledHere:
             inherited = getattr(super(), "__getattr__", None)
             if inherited is not None:
                 return inherited(name)
-            return object.__getattribute__(self, name)  # raises what was raised before
+            return object.__getattribute__(self, name)  # raises the original error
 
 
 USAGE_ERRORS = (
+    ChangedCodeError,
     CheckPointNotFoundError,
     DataError,
     MissingKeyError,
@@ -217,7 +222,7 @@ USAGE_ERRORS = (
     RunNotFoundError,
     UnknownNameError,
 )
-"""What is wrong with what was asked for: the same again fails again, before or in a run."""
+"""Errors caused by the user's input: retrying fails again, before or during a run."""
 
 
 def shorten(text: object, limit: int = 200) -> str:
@@ -236,9 +241,9 @@ def shown(value: object) -> str:
         return f"a value of type {type(value).__name__} that cannot be printed ({error})"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"``, or the sorted list of known names when none is near."""
-    names = sorted(known)
+def nearest(name: str, available: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"``, or all sorted names if none is near."""
+    names = sorted(available)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f" Did you mean {close[0]!r}?"

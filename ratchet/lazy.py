@@ -1,11 +1,13 @@
-"""Imports that wait: package attributes on first use, and packages that need not be installed."""
+"""Lazy imports: package attributes on first use, and optional packages."""
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ratchet.errors import MissingPackageError
@@ -33,11 +35,17 @@ EXTRAS = {
     "optuna": "sweeps",
     "opentelemetry.exporter.otlp.proto.http": "telemetry",
 }
-"""The extra of Ratchet with which an optional package is installed."""
+"""Optional package → the extra of Ratchet that installs it."""
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make a package's ``__getattr__``, of public names and the modules they live in."""
+def export_lazily(package: str) -> None:
+    """Import the public names of a package on first use.
+
+    The names are those that its file re-exports below ``if TYPE_CHECKING:``, each by
+    ``from module import Name as Name``. Sets ``__all__`` and ``__getattr__`` of the package.
+    """
+    module = sys.modules[package]
+    homes = reexports(ast.parse(Path(str(module.__file__)).read_text("utf-8")).body)
 
     def find(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
         if name not in homes:
@@ -45,11 +53,24 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         refuse_hidden_packages()
         return getattr(import_module(homes[name]), name)
 
-    return find
+    vars(module).update(__all__=sorted(homes), __getattr__=find)
+
+
+def reexports(statements: Iterable[ast.stmt]) -> dict[str, str]:
+    """Return the names re-exported below ``if TYPE_CHECKING:``, with their modules."""
+    return {
+        alias.name: node.module
+        for block in statements
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if alias.asname == alias.name
+    }
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package could be imported; imports nothing."""
+    """Return whether a package can be imported, without importing it."""
     if package in sys.modules:
         return True
     try:
@@ -59,7 +80,7 @@ def is_installed(package: str) -> bool:
 
 
 def require_packages(needed: Iterable[str], by: str) -> None:
-    """Check that packages are installed; ``by`` is what needs them, for the message.
+    """Check that packages are installed; ``by`` names their user in the message.
 
     Raises
     ------
@@ -75,9 +96,9 @@ def require_packages(needed: Iterable[str], by: str) -> None:
 
 
 def explain_missing(error: ImportError) -> MissingPackageError | None:
-    """Say of a failed import how to install the package; None if it is none of the optional ones.
+    """Return an error with the command that installs a missing optional package; None for others.
 
-    Of a package that is there, and lacks something, the versions don't fit: that is no such case.
+    None also if the package is installed but lacks a name: then versions don't match.
     """
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS or is_installed(package):
@@ -89,6 +110,6 @@ def explain_missing(error: ImportError) -> MissingPackageError | None:
 
 def _how_to_install(packages: Iterable[str]) -> str:
     extras = sorted({EXTRAS[package] for package in packages if package in EXTRAS})
-    own = [f"'ratchet-experiments[{','.join(extras)}]'"] if extras else []
+    ratchet = [f"'ratchet-experiments[{','.join(extras)}]'"] if extras else []
     others = [package for package in packages if package not in EXTRAS]
-    return f"pip install {' '.join([*own, *others])}"
+    return f"pip install {' '.join([*ratchet, *others])}"

@@ -1,8 +1,7 @@
-"""Classes from a user's file: protocols, trainers, scenarios and whatever else is given by path.
+"""Classes from users' files: protocols, trainers, scenarios and others given by path.
 
-Below the registry. A file is imported under a name made of its path, so that
-it is the same module however it is reached; its content is not part of the name. Files of a
-folder import one another by dots, as plug-ins each.
+A file is imported under a module name derived from its absolute path, not from its content. Files
+in one folder can import each other with relative imports, each as a plug-in.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ MODULE_PREFIX = "ratchet_plugin_"
 FOLDER_PREFIX = "ratchet_folder_"
 _PACKAGES = ("ratchet", "trainers", "tasks", "flows", "deployments")
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, "<")
-"""Where files begin that are no user's: the standard library, packages, and what has no file."""
+"""Path prefixes of code that is not a user's: the standard library, packages, code without a
+file."""
 _DIGEST = "__plugin_digest__"
 _BY_DOTS = re.compile(rb"\bfrom[\s\\]*\.")
 _START: ContextVar[Path | str | None] = ContextVar("paths_from", default=None)
@@ -48,7 +48,7 @@ def is_class_spec(text: str) -> bool:
 
 @contextmanager
 def paths_from(base_dir: Path | str | None) -> Iterator[None]:
-    """Have relative paths of plug-ins start from a folder, where nobody says another."""
+    """Resolve relative paths of plug-ins from a folder by default."""
     token = _START.set(base_dir)
     try:
         yield
@@ -57,7 +57,7 @@ def paths_from(base_dir: Path | str | None) -> Iterator[None]:
 
 
 def class_name(reference: str) -> str:
-    """Return the class of ``path/to/file.py:ClassName``, and a registered name as it is."""
+    """Return the class of ``path/to/file.py:ClassName``; a registered name unchanged."""
     return reference.rpartition(":")[2] if is_class_spec(reference) else reference
 
 
@@ -70,46 +70,47 @@ def load_class(
 def load_class(spec: str, base_dir: Path | str | None = None, *, base: type | None = None) -> type:
     """Load a class by ``path/to/file.py:ClassName``; a subclass of ``base`` if that is given.
 
-    Relative paths start from ``base_dir``; if not given, from the folder of :func:`paths_from`
-    or else the working folder.
+    Relative paths start from ``base_dir``; if not given, from the folder of :func:`paths_from` or
+    else the working folder.
 
     Raises
     ------
     ParameterError
-        If the text has another form, the file is missing or can't be imported, or the name in
-        it is no class or no subclass of ``base``.
+        If the text has a different form, the file is missing or can't be imported, or the name in
+        it is not a class or not a subclass of ``base``.
     UnknownNameError
-        If the file has no such name; with the nearest class.
+        If the file has no such class; with the nearest name.
     """
     if not is_class_spec(spec):
         raise ParameterError(f"got {spec!r}, expected 'path/to/file.py:ClassName'.")
     path, _, class_name = spec.rpartition(":")
     module = load_module(path, base_dir)
-    found = getattr(module, class_name, None)
-    if found is None:
-        own = [n for n, v in vars(module).items() if isinstance(v, type) and _is_own(v, module)]
-        raise UnknownNameError(f"{spec}: no class {class_name!r}.{nearest(class_name, own)}")
-    if not isinstance(found, type):
-        raise ParameterError(f"{spec}: {class_name!r} is {found!r}, expected a class.")
-    if base is not None and not issubclass(found, base):
+    cls = getattr(module, class_name, None)
+    if cls is None:
+        classes = {n: v for n, v in vars(module).items() if isinstance(v, type)}
+        names = [n for n, v in classes.items() if v.__module__ == module.__name__]
+        raise UnknownNameError(f"{spec}: no class {class_name!r}.{nearest(class_name, names)}")
+    if not isinstance(cls, type):
+        raise ParameterError(f"{spec}: {class_name!r} is {cls!r}, expected a class.")
+    if base is not None and not issubclass(cls, base):
         raise ParameterError(
-            f"{spec}: {class_name!r} has the bases {[b.__name__ for b in found.__bases__]},"
+            f"{spec}: {class_name!r} has the bases {[b.__name__ for b in cls.__bases__]},"
             f" expected a subclass of {base.__module__}.{base.__qualname__}."
         )
-    return found
+    return cls
 
 
 def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleType:
     """Import a Python file by its path, which starts from ``base_dir`` or the working folder.
 
-    The file is run once in a process, and again when its content has changed since, or that of a
-    file beside it which it imports by dots (``from .mine import x``).
+    The file is run once in a process, and again after its content has changed, or that of a file in
+    its folder that it imports relatively (``from .mine import x``).
 
     Raises
     ------
     ParameterError
-        If there is no such file, it isn't Python, or an import in it fails. Whatever else the
-        file raises travels, with a note that says which plug-in was loaded.
+        If the file does not exist, isn't Python, or an import in it fails. Other errors of the file
+        propagate, with a note that names the plug-in.
     """
     file = file_at(path, base_dir)
     if not os.path.isfile(file):
@@ -120,14 +121,14 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
     source = file.read_bytes()
     digest = _digest(file, source)
     name = module_name(file)
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, _DIGEST, None) == digest:
-        return known
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, _DIGEST, None) == digest:
+        return loaded
     return _run(file, name, source, digest)
 
 
 def file_at(path: Path | str, base_dir: Path | str | None = None) -> Path:
-    """Return the absolute path of a file, which starts where those of plug-ins do."""
+    """Return the absolute path of a file, resolved like those of plug-ins."""
     start = base_dir or _START.get() or "."
     return (Path(start) / Path(path).expanduser()).resolve()
 
@@ -136,21 +137,21 @@ def module_name(file: Path) -> str:
     """Return the module name of a plug-in's file: its stem and a hash of its absolute path."""
     file = file.resolve()
     stem = "".join(c if c.isalnum() else "_" for c in file.stem)
-    return f"{MODULE_PREFIX}{stem}_{_place(file)}"
+    return f"{MODULE_PREFIX}{stem}_{_path_hash(file)}"
 
 
 def folder_package(folder: Path) -> str:
-    """Return the package in which the plug-ins of a folder find one another by dots."""
-    return FOLDER_PREFIX + _place(folder)
+    """Return the package for relative imports between the plug-ins of a folder."""
+    return FOLDER_PREFIX + _path_hash(folder)
 
 
 def plugin_label(name: str) -> str | None:
-    """Return the stem in a plug-in's module name, which has no path in it; None for others."""
+    """Return the file stem in a plug-in's module name; None for other modules."""
     return name.removeprefix(MODULE_PREFIX)[:-9] if name.startswith(MODULE_PREFIX) else None
 
 
 def readable_name(item: object) -> str:
-    """Return ``file.py:Name`` of a class or function of a plug-in's; of others the name alone."""
+    """Return ``file.py:Name`` of a plug-in's class or function; only the name of others."""
     name = getattr(item, "__name__", None)
     if name is None:
         return readable_name(type(item))
@@ -159,29 +160,29 @@ def readable_name(item: object) -> str:
 
 
 def custom_code_location(error: BaseException) -> str | None:
-    """Return file, line and function of the user's code that raised an error, or led to it.
+    """Return file, line and function of the user's code that raised or caused an error.
 
-    The innermost one, of the first cause; None if no such code is in the traceback.
+    The innermost frame of the first cause; None if no user code is in the traceback.
     """
-    found = None
+    location = None
     for each in causes(error):
         for frame, line in traceback.walk_tb(each.__traceback__):
             code = frame.f_code
             is_framework = frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES
             if not (is_framework or code.co_filename.startswith(_LIBRARIES)):
-                found = f"{code.co_filename}:{line} in {code.co_qualname}"
-    return found
+                location = f"{code.co_filename}:{line} in {code.co_qualname}"
+    return location
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, the one that it was raised from, and so on."""
+    """Yield an error and its chain of causes."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _run(file: Path, name: str, source: bytes, digest: str) -> ModuleType:
-    """Run the source that was read, not cached bytecode, which knows changes by the second."""
+    """Run the source as read, not cached bytecode, which misses changes within a second."""
     if file.suffix != ".py":
         raise ParameterError(f"plug-in {file}: Python can't import it, expected a .py file.")
     spec = _PlugInSpec(name, SourceFileLoader(name, str(file)), origin=str(file))
@@ -191,7 +192,7 @@ def _run(file: Path, name: str, source: bytes, digest: str) -> ModuleType:
     names = (name, f"{package.__name__}.{file.stem}")
     before = {each: sys.modules[each] for each in names if each in sys.modules}
     sys.modules.update(dict.fromkeys(names, module))
-    setattr(module, _DIGEST, digest)  # before it runs: those beside it may import it in turn
+    setattr(module, _DIGEST, digest)  # before it runs: files that it imports may import it
     try:
         exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
@@ -211,7 +212,7 @@ def _run(file: Path, name: str, source: bytes, digest: str) -> ModuleType:
 
 
 class _PlugInSpec(ModuleSpec):
-    """Of a file that imports by dots from its folder, whatever its own name is."""
+    """Spec of a file whose relative imports refer to its folder, not to its module name."""
 
     @property
     def parent(self) -> str:
@@ -220,12 +221,12 @@ class _PlugInSpec(ModuleSpec):
 
 
 class _Neighbours(MetaPathFinder, Loader):
-    """Finds what plug-ins import by dots: a file beside them is a plug-in itself."""
+    """Finder for plug-ins' relative imports: a file in their folder is a plug-in too."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find ``FOLDER.stem``; what lies in folders beside the plug-in is Python's to find."""
+        """Find ``FOLDER.stem``; Python itself finds packages in the folder."""
         package, _, stem = fullname.partition(".")
         if not package.startswith(FOLDER_PREFIX) or "." in stem or not path:
             return None
@@ -235,16 +236,16 @@ class _Neighbours(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, origin=str(file))
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Have Python make a module, whose place the plug-in takes."""
+        """Let Python create a module, which the plug-in replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the plug-in in the module's place, which is how modules replace themselves."""
+        """Replace the module by the plug-in in ``sys.modules``."""
         assert module.__spec__ is not None
         sys.modules[module.__name__] = load_module(module.__spec__.origin or "")
 
 
 def _open_folder(folder: Path) -> ModuleType:
-    """Return a folder's package, in which no plug-in is known: each is looked up again."""
+    """Return a folder's package without its plug-ins, so that each is looked up again."""
     if not any(isinstance(finder, _Neighbours) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Neighbours())
     name = folder_package(folder)
@@ -261,27 +262,27 @@ def _open_folder(folder: Path) -> ModuleType:
 
 
 def _digest(file: Path, source: bytes) -> str:
-    """Return a digest of a file and of all those beside it that it stands on by dots."""
-    found, pending = {file: source}, [file]
+    """Return a digest of a file and of all files that it imports relatively."""
+    sources, pending = {file: source}, [file]
     while pending:
-        for stem in _imported_by_dots(found[pending.pop()]):
-            beside = file.with_name(f"{stem}.py")
-            if beside not in found and beside.is_file():
-                found[beside] = beside.read_bytes()
-                pending.append(beside)
-    parts = [hashlib.sha256(found[path]).digest() for path in sorted(found)]
+        for stem in _imported_by_dots(sources[pending.pop()]):
+            neighbour = file.with_name(f"{stem}.py")
+            if neighbour not in sources and neighbour.is_file():
+                sources[neighbour] = neighbour.read_bytes()
+                pending.append(neighbour)
+    parts = [hashlib.sha256(sources[path]).digest() for path in sorted(sources)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 @functools.lru_cache(maxsize=256)
 def _imported_by_dots(source: bytes) -> tuple[str, ...]:
-    """Return the names that a source imports from its own folder."""
+    """Return the names that a source imports relatively from its folder."""
     if not _BY_DOTS.search(source):
         return ()
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return ()  # which is said when it is run
+        return ()  # reported when it is run
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 1:
@@ -291,19 +292,15 @@ def _imported_by_dots(source: bytes) -> tuple[str, ...]:
 
 
 def _explain_dots(error: Exception, file: Path) -> str | None:
-    """Return why an import by dots failed, if that is what failed."""
+    """Return the reason that a relative import failed; None for other errors."""
     if "relative import" in str(error):
-        return f"By dots a plug-in imports what lies in its own folder, {file.parent}."
+        return f"Relative imports of a plug-in refer to its folder, {file.parent}."
     missing = getattr(error, "name", None) or ""
     package, _, rest = missing.partition(".")
     if package != folder_package(file.parent) or not isinstance(error, ModuleNotFoundError):
         return None
-    return f"There is no {rest.replace('.', '/')}.py beside it, in {file.parent}."
+    return f"There is no {rest.replace('.', '/')}.py in {file.parent}."
 
 
-def _place(path: Path) -> str:
+def _path_hash(path: Path) -> str:
     return hashlib.sha256(path.as_posix().encode()).hexdigest()[:8]
-
-
-def _is_own(value: type, module: ModuleType) -> bool:
-    return value.__module__ == module.__name__

@@ -1,8 +1,8 @@
-"""What there is by name: one registry for trainers, protocols, scenarios and all other kinds.
+"""Registry of named classes: trainers, protocols, scenarios and all other kinds.
 
-A class is found by the name it registers, by its file, or among the entry points of installed
-packages. The built-in ones are said in the ``__init__`` of the package they live in, so that
-listing them imports none, and adding one leaves the code fingerprints of the others alone.
+A class is found by its registered name, by its file, or among the entry points of installed
+packages. Each package's ``__init__`` lists its built-in classes, so that listing them imports none,
+and adding one does not change the code fingerprints of the others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FileReference(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """A name, and where its class comes from: ``built-in``, a file, or an installed package."""
+    """A name and the origin of its class: ``built-in``, a file, or an installed package."""
 
     name: str
     origin: str
@@ -51,16 +51,15 @@ class Registry(Generic[_T]):
     Parameters
     ----------
     kind
-        What they are, e.g. "trainer". Installed packages offer theirs as entry points in the
-        group ``ratchet.trainers``, each with its name and ``module:Class``.
+        The kind in singular, e.g. "trainer". Installed packages register theirs as entry points in
+        the group ``ratchet.trainers``, each with its name and ``module:Class``.
     base
-        What they are subclasses of, ``module:Class``; imported when it is first needed. Of any
-        class when not given.
+        The base class, ``module:Class``, imported on first use; any class when not given.
     home
-        The package whose ``BUILT_IN`` maps the name of each built-in one to the module that
-        registers it. Importing the package should cost nothing.
+        The package whose ``BUILT_IN`` maps the name of each built-in class to the module that
+        registers it. Importing the package should be cheap.
     parameter
-        Where names stand in an experiment file, for messages; ``kind`` when not given.
+        The parameter that takes these names, for messages; ``kind`` when not given.
     """
 
     def __init__(
@@ -75,21 +74,22 @@ class Registry(Generic[_T]):
 
     @cached_property
     def base(self) -> type[_T]:
-        """What all classes are subclasses of."""
+        """The base class of all classes."""
         module, _, name = self._base.partition(":")
         return cast("type[_T]", getattr(import_module(module), name))
 
     @cached_property
     def built_in(self) -> Mapping[str, str]:
-        """Name → the module that registers it, of those that come with the package."""
+        """Name → the module that registers it, for built-in classes."""
         if not self._home:
             return {}
         return cast("Mapping[str, str]", import_module(self._home).BUILT_IN)
 
     def register(self, name: str) -> Callable[[_Class], _Class]:
-        """Give a class a name.
+        """Return a decorator that registers a class under a name.
 
-        The same class may come again: its file is run as a script and imported, or copied.
+        The same class may be registered again: its file was both run as a script and imported, or
+        copied.
 
         Raises
         ------
@@ -97,20 +97,20 @@ class Registry(Generic[_T]):
             If another class has taken the name.
         """
 
-        def decorate(found: _Class) -> _Class:
+        def decorate(cls: _Class) -> _Class:
             home, taken = self.built_in.get(name), self._classes.get(name)
             owner = None
-            if home is not None and found.__module__ != home:
+            if home is not None and cls.__module__ != home:
                 owner = home
-            elif taken is not None and not _is_same(taken, found):
+            elif taken is not None and not _is_same(taken, cls):
                 owner = _full_name(taken)
             if owner is not None:
                 raise ParameterError(
-                    f"{self.kind} {shown(name)} is taken by {owner}; got {_full_name(found)}."
+                    f"{self.kind} {shown(name)} is taken by {owner}; got {_full_name(cls)}."
                     " Choose another name."
                 )
-            self._classes[name] = found
-            return found
+            self._classes[name] = cls
+            return cls
 
         return decorate
 
@@ -120,15 +120,15 @@ class Registry(Generic[_T]):
         return sorted({*self.built_in, *self._classes, *installed})
 
     def entries(self) -> list[Entry]:
-        """Return all names with where they come from. Imports none of the classes."""
+        """Return all names with their origins. Imports none of the classes."""
         return [Entry(name, self._origin(name)) for name in self.names()]
 
-    def names_of(self, found: type) -> tuple[str, ...]:
+    def names_of(self, cls: type) -> tuple[str, ...]:
         """Return the names of a class and of the classes it is derived from."""
-        return tuple(name for name, known in self._classes.items() if issubclass(found, known))
+        return tuple(name for name, base in self._classes.items() if issubclass(cls, base))
 
     def check(self, name: str) -> None:
-        """Check that a name is known or says a file; imports nothing.
+        """Check that a name is registered or a file, without imports.
 
         Raises
         ------
@@ -136,25 +136,24 @@ class Registry(Generic[_T]):
             With the nearest name.
         """
         if not is_file(name) and name not in self.names():
-            article = "An" if self.kind[0] in "aeiou" else "A"
             raise UnknownNameError(
                 f"{self.parameter}: unknown {shown(name)}.{nearest(name, self.names())}"
-                f" {article} {self.kind} of your own is given as 'path/to/file.py:ClassName'."
+                f" Give a custom {self.kind} as 'path/to/file.py:ClassName'."
             )
 
     def find(self, reference: str | FileReference, base_dir: Path | str | None = None) -> type[_T]:
-        """Find a class, and import no other.
+        """Return a class; import no other.
 
-        It is named, ``path/to/file.py:ClassName``, or of a module path and class name. Relative
-        paths start from ``base_dir``, the working folder if not given.
+        ``reference`` is a name, ``path/to/file.py:ClassName``, or has a module path and class name.
+        Relative paths start from ``base_dir``, by default the working folder.
 
         Raises
         ------
         UnknownNameError
-            If nothing has the name; with the nearest one.
+            If no class has the name; with the nearest name.
         ParameterError
-            If the file can't be loaded, the class is none of this kind, or an installed
-            package offers another class under a name that is taken.
+            If the file can't be loaded, the class is not of this kind, or an installed package
+            registers a different class under a name that is taken.
         """
         name = (
             reference
@@ -175,12 +174,12 @@ class Registry(Generic[_T]):
         return installed_in(self.group)
 
     def _checked(self, point: EntryPoint) -> type[_T]:
-        found = point.load()
-        if isinstance(found, type) and issubclass(found, self.base):
-            return found
+        cls = point.load()
+        if isinstance(cls, type) and issubclass(cls, self.base):
+            return cls
         raise ParameterError(
             f"{self.parameter}: the entry point {shown(point.name)} of {_package(point)} is"
-            f" {shown(found)}, expected a subclass of {_full_name(self.base)}."
+            f" {shown(cls)}, expected a subclass of {_full_name(self.base)}."
         )
 
     def _origin(self, name: str) -> str:
@@ -194,12 +193,12 @@ class Registry(Generic[_T]):
 
 @cache
 def installed_in(group: str) -> EntryPoints:
-    """Return what installed packages offer in a group, read once: that opens hundreds of files."""
+    """Return installed packages' entry points in a group; cached, as reading them is slow."""
     return entry_points(group=group)
 
 
 def is_file(name: str) -> bool:
-    """Whether it names a file, with or without the class in it; without is an error to explain."""
+    """Return whether a name is a file, with or without a class; without one is an error later."""
     return is_class_spec(name) or name.endswith(".py")
 
 
@@ -208,22 +207,22 @@ def _package(point: EntryPoint) -> str:
 
 
 def _is_same(one: type, other: type) -> bool:
-    """Whether two classes are one, loaded twice: by path and as a script, or from a copied file."""
+    """Return whether a class was loaded twice: by path and as a script, or from a copied file."""
     if one.__qualname__ != other.__qualname__:
         return False
     if _file(one) == _file(other):
         return True
     pairs = ((one, other), (other, one))
     if any(module_name(Path(_file(a))) == b.__module__ for a, b in pairs):
-        return True  # the plug-in's module is no longer there
+        return True  # the plug-in's module was unloaded
     label = plugin_label(one.__module__)
     return label is not None and label == plugin_label(other.__module__)
 
 
-def _file(found: type) -> str:
-    file = getattr(sys.modules.get(found.__module__), "__file__", None)
-    return str(Path(file).resolve()) if file else found.__module__
+def _file(cls: type) -> str:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return str(Path(file).resolve()) if file else cls.__module__
 
 
-def _full_name(found: type) -> str:
-    return f"{found.__module__}.{found.__qualname__}"
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,7 +1,7 @@
-"""Generators made of (seed, stage, iteration, purpose, agent): nothing depends on what ran before.
+"""Random generators seeded by (seed, stage, iteration, purpose, agent), independent of history.
 
-Used by every stage. Heavy libraries are imported inside, since parameters and the command line
-stand on the same package.
+Every stage uses them. Heavy libraries are imported inside functions, since the command line imports
+this package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def derive_seed(
     seed: int, stage: str, iteration: int = 0, purpose: str = "", agent: str = ""
 ) -> int:
-    """Make an independent 63-bit seed for one purpose in one iteration of one stage.
+    """Return an independent 63-bit seed for one purpose in one iteration of one stage.
 
     It is the first 63 bits of the SHA-256 of the five values.
     """
@@ -32,7 +32,7 @@ def derive_seed(
 def service_seed(
     seed: int, stage: str, iteration: int = 0, purpose: str = "", agent: str = ""
 ) -> int:
-    """Make a 31-bit seed, which every service of language models takes, as :func:`derive_seed`."""
+    """Return a 31-bit seed from :func:`derive_seed`, accepted by every language-model service."""
     return derive_seed(seed, stage, iteration, purpose, agent) & (1 << 31) - 1
 
 
@@ -45,7 +45,7 @@ def torch_generator(
     *,
     device: str | torch.device = "cpu",
 ) -> torch.Generator:
-    """Make a torch generator seeded by :func:`derive_seed`."""
+    """Return a torch generator seeded by :func:`derive_seed`."""
     import torch
 
     generator = torch.Generator(device=device)
@@ -56,7 +56,7 @@ def torch_generator(
 def numpy_generator(
     seed: int, stage: str, iteration: int = 0, purpose: str = "", agent: str = ""
 ) -> np.random.Generator:
-    """Make a NumPy generator (PCG64) seeded by :func:`derive_seed`."""
+    """Return a NumPy generator (PCG64) seeded by :func:`derive_seed`."""
     import numpy as np
 
     return np.random.default_rng(derive_seed(seed, stage, iteration, purpose, agent))
@@ -67,23 +67,23 @@ def take_global_generators() -> dict[str, Any]:
     import numpy as np
     import torch
 
-    # Asking a device that nobody has used would take hold of it: some hundred MB in each process.
+    # Querying an unused device would initialise it: some hundred MB in each process.
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # of torch
     return {
         "python": random.getstate(),
-        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 -- the global one is meant
+        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 -- the global generator
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if is_used else [],
     }
 
 
 def put_global_generators(states: Mapping[str, Any]) -> None:
-    """Put back what :func:`take_global_generators` returned."""
+    """Restore the states that :func:`take_global_generators` returned."""
     import numpy as np
     import torch
 
     random.setstate(states["python"])
-    np.random.set_state(states["numpy"])  # noqa: NPY002 -- the global one is meant
+    np.random.set_state(states["numpy"])  # noqa: NPY002 -- the global generator
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
@@ -91,20 +91,20 @@ def put_global_generators(states: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
-    """Seed the global generators of random, NumPy and torch, and put them back afterwards.
+    """Seed the global generators of random, NumPy and torch, and restore them afterwards.
 
-    For libraries that draw from the global generators; seeds are :func:`derive_seed`'s. Not for use
-    in two threads at once.
+    For libraries that use the global generators, with seeds of :func:`derive_seed`. Not
+    thread-safe.
     """
     import numpy as np
     import torch
 
     before = take_global_generators()
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 -- the global one is meant
+    np.random.seed(seed % 2**32)  # noqa: NPY002 -- the global generator
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
-    else:  # which would write down for each kind of device that it is to be seeded if it comes
+    else:  # manual_seed would queue a seed for every kind of device
         torch.default_generator.manual_seed(seed)
     try:
         yield

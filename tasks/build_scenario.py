@@ -1,4 +1,4 @@
-"""The stage that makes an arm's datasets."""
+"""The stage that builds an arm's datasets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ratchet.rollouts.stored_dataset import StoredDataset
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
-from tasks.stages.datasets import DATASETS_FILE, DATASETS_FOLDER
 from tasks.stages.decorator import Metrics, stage
+from tasks.stages.files import DATASETS_FILE, DATASETS_FOLDER
 from tasks.stages.session import BaseSession
 
 
 @stage
 def build_scenario(call: StageCall, folder: Path, session: BaseSession) -> Metrics:
-    """Make the datasets; write each into a folder of its name, and their hashes.
+    """Build the datasets; write each into a folder of its name, and their hashes.
 
-    The metrics are the numbers of datapoints, and what models have written of them.
+    The metrics are the numbers of datapoints, and counts of those written by models.
     """
     hyper_params = session.keys.hyper_params
     with (

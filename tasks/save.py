@@ -1,7 +1,7 @@
-"""What an experiment leaves behind for people: the report, and the mirrors of its folder.
+"""Save a run for its readers: the report, and the mirrors of its folder.
 
-No stored stages, since they act on the world outside; each notes in the run folder what it has
-brought up to date, so that a second time nothing is done and nothing heavy imported.
+No stored stages, since they have external effects; each records in the run folder which content it
+saved, so that repeated calls skip the work and the heavy imports.
 """
 
 from __future__ import annotations
@@ -34,36 +34,31 @@ _REPORT_FILE = "report.html"
 async def save_report(
     folder: RunFolder, settings: ExperimentSettings, after: Sequence[FinishedTask] = ()
 ) -> None:
-    """Build the run's report, if it is not the report of what the run is now.
-
-    ``after`` are the tasks before it.
-    """
-    job = _Job("report", folder)
-    await _run(job, settings, after)
+    """Build the run's report unless it is up to date, after the tasks ``after``."""
+    await _run(_Job("report", folder), settings, after)
 
 
 async def save_mirror(
     folder: RunFolder,
     settings: ExperimentSettings,
     kind: str,
-    place: str,
+    uri: str,
     *,
     after: Sequence[FinishedTask] = (),
 ) -> None:
-    """Bring a mirror up to the run; a failure is an event of the run, not of the experiment."""
-    job = _Job(kind, folder, place)
-    await _run(job, settings, after)
+    """Sync a mirror with the run; a failure is recorded as an event and does not end the run."""
+    await _run(_Job(kind, folder, uri), settings, after)
 
 
 class _Job:
-    """One thing to bring up to date; no data that Prefect would look into."""
+    """One report or mirror to update; opaque to Prefect."""
 
-    def __init__(self, kind: str, folder: RunFolder, place: str = "") -> None:
-        self.kind, self.folder, self.place = kind, folder, place
+    def __init__(self, kind: str, folder: RunFolder, uri: str = "") -> None:
+        self.kind, self.folder, self.uri = kind, folder, uri
 
     def do(self) -> bool:
-        """Do it unless it was done; return whether there was anything to do."""
-        content = _digest(self.folder, self.place)
+        """Update it unless it is up to date; return whether an update was necessary."""
+        content = _digest(self.folder, self.uri)
         stamps = _read_stamps(self.folder)
         is_intact = self.kind != "report" or stamps.get(_REPORT_FILE) == _file_digest(
             self.folder.report_path
@@ -74,33 +69,33 @@ class _Job:
             if self.kind == "report":
                 _build_report(self.folder)
             else:
-                sync_mirror(self.folder, self.kind, self.place)
-        made = {self.kind: content}
+                sync_mirror(self.folder, self.kind, self.uri)
+        saved = {self.kind: content}
         if self.kind == "report":
-            made[_REPORT_FILE] = _file_digest(self.folder.report_path)
-        _write_stamps(self.folder, {**_read_stamps(self.folder), **made})
+            saved[_REPORT_FILE] = _file_digest(self.folder.report_path)
+        _write_stamps(self.folder, {**_read_stamps(self.folder), **saved})
         return True
 
 
-def sync_mirror(folder: RunFolder, kind: str, place: str, *, ended: bool = True) -> None:
-    """Bring a mirror up to a run; TrackingError if it can't be reached, or refuses.
+def sync_mirror(folder: RunFolder, kind: str, uri: str, *, ended: bool = True) -> None:
+    """Sync a mirror with a run; TrackingError if it can't be reached, or refuses.
 
-    One that nobody can look at on the way is told nothing before the run has ``ended``.
+    A mirror that can't be viewed during the run is only synced once the run has ``ended``.
     """
-    from ratchet.tracking.mirrors import open_mirror
+    from ratchet.tracking.mirrors.base import open_mirror
 
-    mirror = open_mirror(kind, place)
+    mirror = open_mirror(kind, uri)
     if ended or mirror.live:
         mirror.sync(folder)
 
 
-def is_behind(folder: RunFolder, kind: str, place: str) -> bool:
-    """Return whether a mirror lacks something of a run that has ended."""
-    return _read_stamps(folder).get(kind) != _digest(folder, place)
+def is_behind(folder: RunFolder, kind: str, uri: str) -> bool:
+    """Return whether a mirror lacks content of a run that has ended."""
+    return _read_stamps(folder).get(kind) != _digest(folder, uri)
 
 
 def note_tracking_failure(folder: RunFolder, error: TrackingError) -> None:
-    """Record that a mirror is behind, and how to let it catch up."""
+    """Record that a mirror is behind, and the command that syncs it."""
     hint = f"ratchet sync {folder.run_id}"
     folder.log_event("tracking_failed", f"{error} Catch up with `{hint}`.", command=hint)
 
@@ -129,17 +124,17 @@ async def _save(job: _Job) -> State[Any]:
     return Completed(name="Completed" if done else "Cached", data=done)
 
 
-def _digest(folder: RunFolder, place: str) -> str:
-    """Return a digest of all that report and mirror are made from."""
+def _digest(folder: RunFolder, uri: str) -> str:
+    """Return a digest of the content of the report and the mirror."""
     manifest = folder.manifest
-    digest = hashlib.sha256(place.encode())
+    digest = hashlib.sha256(uri.encode())
     described: list[Any] = [manifest.arms, manifest.seeds, manifest.dataset_hashes]
     described += [[*record.place, record.key] for record in manifest.stages]
     digest.update(json.dumps(described, sort_keys=True).encode())
     for path in (folder.path / "metrics.jsonl", *sorted((folder.path / "tables").glob("*.json"))):
         if path.exists():
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    if place:
+    if uri:
         digest.update(manifest.status.encode())
     return digest.hexdigest()
 
@@ -151,7 +146,7 @@ def _file_digest(path: Path) -> str:
 def _read_stamps(folder: RunFolder) -> dict[str, str]:
     try:
         stamps = json.loads(_stamps_path(folder).read_bytes())
-    except (OSError, ValueError):  # lost or cut off: everything is done once more
+    except (OSError, ValueError):  # missing or truncated: everything is saved again
         return {}
     return dict(stamps) if isinstance(stamps, dict) else {}
 

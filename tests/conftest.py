@@ -1,4 +1,4 @@
-"""What every test stands on: one thread, no network, nothing outside a temporary folder.
+"""Environment of all tests: one thread, no network, no files outside a temporary folder.
 
 The environment is set while this file is imported, before any library reads it.
 """
@@ -61,16 +61,16 @@ os.environ.update(_ENVIRONMENT)
 for _name in _FOREIGN:
     os.environ.pop(_name, None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of tests are interrupted
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # for processes of tests
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-gc.disable()  # all that is imported while tests are found is here to stay
+gc.disable()  # modules imported during collection are never freed
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Have the garbage collector look at what tests make only, not at all that was imported."""
+    """Exclude imported modules from garbage collection; collect only objects of tests."""
     gc.freeze()
     gc.enable()
 
@@ -84,7 +84,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where a browser or PostgreSQL is required, a skipped test that needs it is a failed one."""
+    """Report skipped tests as failed if the browser or PostgreSQL they need is required."""
     report = yield
     for marker in ("browser", "postgres"):
         required = f"RATCHET_REQUIRE_{marker.upper()}"
@@ -97,7 +97,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Keep torch, where a test module has imported it, at one thread."""
+    """Limit torch to one thread if a test module has imported it."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
@@ -136,7 +136,7 @@ def install(
 
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[None]:
-    """A temporary Prefect server, once for the whole session (it takes seconds to start)."""
+    """Start a temporary Prefect server once per session (it takes seconds to start)."""
     from prefect.testing.utilities import prefect_test_harness
 
     with prefect_test_harness(server_startup_timeout=120):
@@ -145,7 +145,7 @@ def prefect_server() -> Iterator[None]:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
-    """Chromium without a window."""
+    """Start headless Chromium."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()

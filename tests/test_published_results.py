@@ -14,7 +14,7 @@ from ratchet.reports.comparison.published import (
     different_versions,
     read_published,
 )
-from ratchet.tracking.processor import made_with
+from ratchet.tracking.environment import made_with
 from ratchet.tracking.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -27,6 +27,7 @@ CHOSEN = {
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
 }
+QUICK = ("binary_erasure_channel_proof", "graph_isomorphism_protocols")
 SHARED = {"graph_isomorphism_help_variants": "graph_isomorphism_help"}
 """Page → one that begins with the same arm "main": made again there, and here as it is there."""
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
@@ -60,7 +61,10 @@ def test_the_same_experiment_ends_alike_on_both_pages(page, other):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", CHOSEN)
+@pytest.mark.parametrize(
+    "page",
+    [p if p in QUICK else pytest.param(p, marks=pytest.mark.exhaustive) for p in CHOSEN],
+)
 def test_a_run_that_is_made_again_ends_as_published(page, tmp_path):
     published = read_published(RESULTS / f"{page}.json")
     places = [f"settings.{name}={tmp_path / name}" for name in ("home", "runs")]

@@ -14,7 +14,7 @@ import pytest
 import ratchet.parameters
 from ratchet.errors import ParameterError, UnknownNameError
 from ratchet.parameters.base import AGENT_MODELS
-from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.reading.discovery import load_plugins
 from ratchet.plugins import load_class
 from ratchet.registry import Entry, Registry
 from ratchet.scenarios.registry import SCENARIOS
@@ -105,7 +105,7 @@ def test_a_class_is_found_by_name_by_file_and_installed(games, folder, install) 
 
 def test_an_unknown_name_gets_the_nearest_and_the_way_by_file(games) -> None:
     expected = (
-        r"dataset: unknown 'plian'\. Did you mean 'plain'\? A game of your own is given as"
+        r"dataset: unknown 'plian'\. Did you mean 'plain'\? Give a custom game as"
         r" 'path/to/file\.py:ClassName'"
     )
     with pytest.raises(UnknownNameError, match=expected):
@@ -178,7 +178,7 @@ PACKAGES = {
     "register_trainer": ("trainers", "trainers.registry:TRAINERS"),
     "register_protocol_handler": ("ratchet", "ratchet.protocols.registry:PROTOCOLS"),
     "register_scenario": ("ratchet", "ratchet.scenarios.registry:SCENARIOS"),
-    "register_analyser": ("ratchet", "ratchet.analysis.registry:ANALYSERS"),
+    "register_analyser": ("ratchet", "ratchet.analysis.base:ANALYSERS"),
     "register_network": ("ratchet", "ratchet.agents.networks.registry:NETWORKS"),
     "register_callback": ("trainers", "trainers.callbacks.registry:CALLBACKS"),
     "register_dynamics": ("ratchet", "ratchet.scenarios.gymnasium.registry:ENVIRONMENTS"),

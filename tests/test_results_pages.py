@@ -13,7 +13,7 @@ import pytest
 from examples.exact_bounds import exact_accuracies
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.reports.comparison.lines import KnownValue, known_values
+from ratchet.reports.comparison.options import ReferenceValue, reference_values
 from ratchet.reports.comparison.published import read_published
 from ratchet.scenarios.binary_erasure_channel import known_answer
 from ratchet.statistics import interquartile_mean
@@ -41,10 +41,10 @@ def compare_command(page: str) -> list[str]:
     return ["ratchet", *shlex.split(line)[1:]]
 
 
-def reference_lines(page: str) -> list[KnownValue]:
+def reference_lines(page: str) -> list[ReferenceValue]:
     """Return the values that the Makefile has drawn into a page's plots."""
     words = compare_command(page)
-    return known_values([words[i + 1] for i, word in enumerate(words) if word == "--line"])
+    return reference_values([words[i + 1] for i, word in enumerate(words) if word == "--line"])
 
 
 def text_of(file: str) -> str:

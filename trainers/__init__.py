@@ -7,66 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.errors import CheckPointNotFoundError
-    from trainers.base import Trainer
-    from trainers.callbacks.base import Callback, CallbackState, Moment
-    from trainers.callbacks.registry import register_callback
-    from trainers.language.base import BaseTrainer
-    from trainers.language.remote_api import RemoteApiTrainer
-    from trainers.language.self_hosted import SelfHostedTrainer
-    from trainers.progress import IterationContext, attach_progress_bar
-    from trainers.registry import register_trainer
-    from trainers.tensordict.base import TensorDictTrainer
-    from trainers.tensordict.objectives.base import Objective
-    from trainers.tensordict.rl import TensorDictRlTrainer
-    from trainers.text.base import PureTextRlTrainer
-    from trainers.torchrl.trainer import TorchRlTrainer
+    from ratchet.errors import CheckPointNotFoundError as CheckPointNotFoundError
+    from trainers.base import Trainer as Trainer
+    from trainers.callbacks.base import Callback as Callback
+    from trainers.callbacks.base import CallbackState as CallbackState
+    from trainers.callbacks.base import Moment as Moment
+    from trainers.callbacks.registry import register_callback as register_callback
+    from trainers.language.base import BaseTrainer as BaseTrainer
+    from trainers.language.remote_api import RemoteApiTrainer as RemoteApiTrainer
+    from trainers.language.self_hosted import SelfHostedTrainer as SelfHostedTrainer
+    from trainers.progress import IterationContext as IterationContext
+    from trainers.progress import attach_progress_bar as attach_progress_bar
+    from trainers.registry import register_trainer as register_trainer
+    from trainers.tensordict.base import TensorDictTrainer as TensorDictTrainer
+    from trainers.tensordict.objectives.base import Objective as Objective
+    from trainers.tensordict.rl import TensorDictRlTrainer as TensorDictRlTrainer
+    from trainers.text.base import PureTextRlTrainer as PureTextRlTrainer
+    from trainers.torchrl.trainer import TorchRlTrainer as TorchRlTrainer
 
-__all__ = [
-    "BaseTrainer",
-    "Callback",
-    "CallbackState",
-    "CheckPointNotFoundError",
-    "IterationContext",
-    "Moment",
-    "Objective",
-    "PureTextRlTrainer",
-    "RemoteApiTrainer",
-    "SelfHostedTrainer",
-    "TensorDictRlTrainer",
-    "TensorDictTrainer",
-    "TorchRlTrainer",
-    "Trainer",
-    "attach_progress_bar",
-    "register_callback",
-    "register_trainer",
-]
-
-_HOMES = {
-    "BaseTrainer": "trainers.language.base",
-    "Callback": "trainers.callbacks.base",
-    "CallbackState": "trainers.callbacks.base",
-    "CheckPointNotFoundError": "ratchet.errors",
-    "IterationContext": "trainers.progress",
-    "Moment": "trainers.callbacks.base",
-    "Objective": "trainers.tensordict.objectives.base",
-    "PureTextRlTrainer": "trainers.text.base",
-    "RemoteApiTrainer": "trainers.language.remote_api",
-    "SelfHostedTrainer": "trainers.language.self_hosted",
-    "TensorDictRlTrainer": "trainers.tensordict.rl",
-    "TensorDictTrainer": "trainers.tensordict.base",
-    "TorchRlTrainer": "trainers.torchrl.trainer",
-    "Trainer": "trainers.base",
-    "attach_progress_bar": "trainers.progress",
-    "register_callback": "trainers.callbacks.registry",
-    "register_trainer": "trainers.registry",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)
 
 BUILT_IN = {
     "pure_text_ei": "trainers.text.expert_iteration",

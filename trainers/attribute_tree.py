@@ -90,6 +90,18 @@ def _check_restorable(stored: Any, built: object, value: object, path: str) -> N
         )
 
 
+def _check_deque(parts: list[Any], value: deque[Any], path: str) -> None:
+    """Refuse objects whose counterparts in a new trainer a moving position cannot identify."""
+    for part, item, place in zip(parts, value, range(len(parts)), strict=True):
+        if _is_in_place(part):
+            raise StateError(
+                f"{path}[{place}]: a {_type_name(item)} in a deque cannot be restored when the run"
+                " is resumed; expected numbers, texts and tensors without gradients. Keep those"
+                " instead, use a list of objects that __init__ creates, or list the attribute in"
+                " transient_attributes if it can be rebuilt."
+            )
+
+
 def _take(value: object, path: str, above: set[int]) -> Any:  # noqa: ANN401
     """Return plain data and tensors for a value, with marks for what is restored in place."""
     if value is None or (isinstance(value, _PLAIN) and not isinstance(value, Enum)):
@@ -114,6 +126,7 @@ def _take(value: object, path: str, above: set[int]) -> Any:  # noqa: ANN401
     if isinstance(value, list | tuple | deque):
         parts = [_take(item, f"{path}[{place}]", above) for place, item in enumerate(value)]
         if isinstance(value, deque):
+            _check_deque(parts, value, path)
             return {_DEQUE: [value.maxlen, parts]}
         return tuple(parts) if isinstance(value, tuple) else parts
     if isinstance(value, set | frozenset):

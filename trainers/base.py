@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ratchet.errors import CalledHere, CheckPointNotFoundError, ParameterError
-from ratchet.tracking.artifacts import add_artifact
-from ratchet.tracking.checkpoint_folders import StateFinder, find_checkpoint
+from ratchet.errors import CheckPointNotFoundError, ParameterError, RenamedAttributes
+from ratchet.tracking.trainer_files import StateFinder, add_artifact, find_checkpoint
 from trainers.checkpointing import CheckpointingTrainer, MetricRecord
 from trainers.custom_state import is_custom
 from trainers.progress import declared_iterations
@@ -41,7 +40,7 @@ class NamedTrainer(ABC):
         return 1
 
 
-class Trainer(CalledHere, CheckpointingTrainer, NamedTrainer):
+class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
     """Base of all trainers. Subclasses write :meth:`train`.
 
     ``hyper_params`` hold all that decides the result, ``settings`` all that must not change it.
@@ -49,7 +48,7 @@ class Trainer(CalledHere, CheckpointingTrainer, NamedTrainer):
     run is resumed; see :mod:`trainers.custom_state`.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "use_critic": "an agent that has one has a value_head, scenario_instance.agents[NAME]",
         "use_single_body": "it is hyper_params.rl.use_shared_body",
     }

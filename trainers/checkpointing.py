@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.seeding import put_global_generators, take_global_generators
-from ratchet.tracking.checkpoint_folders import (
+from ratchet.tracking.environment import PACKAGES, capture_code_state, capture_versions
+from ratchet.tracking.trainer_files import (
     LATEST,
     METADATA_FILE,
     PARAMETERS_FILE,
@@ -31,7 +32,6 @@ from ratchet.tracking.checkpoint_folders import (
     checkpoint_folder,
     checkpoint_versions,
 )
-from ratchet.tracking.environment import PACKAGES, capture_code_state, capture_versions
 from trainers.custom_state import (
     KeepsAttributes,
     load_attributes,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError, ProtocolSpecificationError, RatchetError, nearest
+from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.compatibility.torchrl_names import refuse_not_run
 from ratchet.parameters.curriculum import read_phases
-from ratchet.parameters.discovery import agent_model
-from ratchet.parameters.reserved import plays_text
+from ratchet.parameters.reading.discovery import agent_model
 from ratchet.parameters.text_trainers import count_rollouts
-from ratchet.parameters.torchrl_names import refuse_not_run
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
 from ratchet.scenarios.registry import build_scenario
 from trainers.callbacks.registry import check_callbacks
@@ -51,7 +51,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     check_protocol_name(hyper_params.interaction_protocol)
     _check_environment(hyper_params)
     handler = build_protocol_handler(hyper_params, base_dir=folder)
-    if plays_text(hyper_params):
+    if hyper_params.agents[DEFAULT_AGENT].is_text:
         _check_text(hyper_params, handler)
     trainer = trainer_class(hyper_params, folder)
     _check_trainer(hyper_params, trainer)

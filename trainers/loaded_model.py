@@ -24,13 +24,13 @@ from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.pricing import Budget
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.language_models.usage import UsageMeter
-from ratchet.parameters.converters import upgraded
+from ratchet.parameters.compatibility.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.language_task.prompt_formats import prompt_format
 from ratchet.seeding import derive_seed, service_seed
-from ratchet.tracking.checkpoint_folders import STATE_FOLDER
+from ratchet.tracking.trainer_files import STATE_FOLDER
 from trainers.registry import trainer_class
 from trainers.staged import StagedTrainer
 

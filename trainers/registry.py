@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.discovery import agent_model
-from ratchet.parameters.torchrl_names import refuse_not_run
+from ratchet.parameters.compatibility.torchrl_names import refuse_not_run
+from ratchet.parameters.reading.discovery import agent_model
 from ratchet.registry import Registry
 from trainers.base import NamedTrainer, Trainer
 

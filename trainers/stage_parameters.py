@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
+from ratchet.parameters.key_inputs import parameters_read
 from ratchet.parameters.purposes import EVERYTHING, Purpose
-from ratchet.parameters.reading import parameters_read
 from trainers.registry import registered_names
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
--- Roles and databases, once, when the server's folder is empty. Passwords stand in secret files.
+-- Create roles and databases when the server's folder is empty. Secret files contain the passwords.
 \set ON_ERROR_STOP on
 \set prefect_password `cat "${SECRETS:-/run/secrets}/prefect_database"`
 \set mlflow_password `cat "${SECRETS:-/run/secrets}/mlflow_database"`

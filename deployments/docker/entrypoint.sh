@@ -1,6 +1,6 @@
 #!/bin/sh
-# What an image starts: `worker …` is a Prefect worker, a program's name that program, anything
-# else an argument of `ratchet`. A secret NAME may come as NAME_FILE, the path of a file.
+# Entry point of the images: `worker …` starts a Prefect worker, a program's name that program; all
+# other arguments are passed to `ratchet`. A secret NAME can be given as the path NAME_FILE.
 set -eu
 
 for name in PGPASSWORD PREFECT_SERVER_API_AUTH_STRING PREFECT_API_AUTH_STRING \
@@ -9,7 +9,7 @@ for name in PGPASSWORD PREFECT_SERVER_API_AUTH_STRING PREFECT_API_AUTH_STRING \
     eval "file=\${${name}_FILE:-}"
     [ -n "$file" ] || continue
     if [ ! -r "$file" ] || [ ! -s "$file" ]; then
-        echo "${name}_FILE: got '$file', expected a file that is readable and not empty." >&2
+        echo "${name}_FILE: got '$file', expected a readable, non-empty file." >&2
         exit 2
     fi
     export "$name=$(cat "$file")"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What a lab's server needs besides `docker compose up`:
-#   lab.sh secrets          passwords and a certificate of its own, once; keeps what is there
-#   lab.sh backup FOLDER    databases and files into a new folder, while everything runs
-#   lab.sh restore FOLDER   puts a backup in place of what is there; servers stop meanwhile
-#   lab.sh upgrade          new images, then the databases' schemas; takes a backup first
+# Maintenance of a lab's server:
+#   lab.sh secrets          create missing passwords and a self-signed certificate
+#   lab.sh backup FOLDER    back up databases and files to a new folder while servers run
+#   lab.sh restore FOLDER   replace databases and files by a backup; stops the servers
+#   lab.sh upgrade          back up, rebuild the images, then upgrade the databases' schemas
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 secrets=${RATCHET_SECRETS:-$here/secrets}
@@ -22,7 +22,7 @@ new_secret() {
 
 make_secrets() {
     : "${RATCHET_DOMAIN:?the domain of the server, as lab.example.org}"
-    # Containers read single files as another user; the folder keeps this machine's others out.
+    # Containers read the files as a different user; the folder's mode excludes local users.
     install -d -m 0700 "$secrets"
     for name in postgres prefect_database mlflow_database mlflow_admin mlflow_worker mlflow_session; do
         new_secret "$name"
@@ -36,7 +36,7 @@ make_secrets() {
 }
 
 backup() {
-    [ ! -e "$1" ] || refuse "$1: is there already; expected the name of a new folder."
+    [ ! -e "$1" ] || refuse "$1: already exists; expected the name of a new folder."
     install -d -m 0700 "$1.part"
     for database in "${databases[@]}"; do
         postgres pg_dump --username postgres --format custom "$database" > "$1.part/$database.dump"
@@ -50,11 +50,11 @@ backup() {
 }
 
 restore() {
-    [ -f "$1/SHA256SUMS" ] || refuse "$1: expected a folder that \`lab.sh backup\` has written."
+    [ -f "$1/SHA256SUMS" ] || refuse "$1: expected a folder written by \`lab.sh backup\`."
     (cd "$1" && sha256sum --check --quiet SHA256SUMS)
     compose stop "${clients[@]}"
     compose up --detach --wait postgres
-    for database in "${databases[@]}"; do # beside the old ones: these go when all is there
+    for database in "${databases[@]}"; do # the old databases are dropped when all are restored
         postgres dropdb --username postgres --if-exists "${database}_new"
         postgres createdb --username postgres --template template0 --owner "${database%_auth}" \
             "${database}_new"

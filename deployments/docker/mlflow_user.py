@@ -1,6 +1,6 @@
-"""Create a user of MLflow, or give it a new password: `mlflow_user.py NAME FILE_WITH_PASSWORD`.
+"""Create an MLflow user or change its password: `mlflow_user.py NAME FILE_WITH_PASSWORD`.
 
-The server and the administrator's log-in are those of MLFLOW_TRACKING_URI, _USERNAME and _PASSWORD.
+Reads the server and the administrator's log-in from MLFLOW_TRACKING_URI, _USERNAME and _PASSWORD.
 """
 
 from __future__ import annotations

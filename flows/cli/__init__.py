@@ -1,1 +1,1 @@
-"""The command line: one module for each small group of commands, heavy imports inside functions."""
+"""The command line: one module per group of commands, with heavy imports inside functions."""

@@ -1,4 +1,4 @@
-"""What a shell proposes while one types: experiment files and runs. Imports nothing heavy."""
+"""Shell completion of experiment files and runs. Imports no heavy packages."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 
 def experiment_files(incomplete: str) -> list[str]:
-    """Return the YAML files and folders that begin like this; of nothing yet, ``experiments/``."""
+    """Return the YAML files and folders with a prefix (default: in ``experiments/``)."""
     folder, slash, start = (incomplete or "experiments/").rpartition("/")
-    place = Path(f"{folder}{slash}" or ".")
-    names = _names(place, start)
+    parent = Path(f"{folder}{slash}" or ".")
+    names = _names(parent, start)
     files = [name for name in names if name.endswith((".yaml", ".yml"))]
-    folders = [f"{name}/" for name in names if (place / name).is_dir()]
+    folders = [f"{name}/" for name in names if (parent / name).is_dir()]
     return [f"{folder}{slash}{name}" for name in [*files, *folders]]
 
 
 def run_ids(incomplete: str) -> list[str]:
-    """Return the runs of the folder ``runs`` that begin like this."""
+    """Return the runs in the folder ``runs`` with a prefix."""
     return [
         name
         for name in _names(Path("runs"), incomplete)
@@ -26,7 +26,7 @@ def run_ids(incomplete: str) -> list[str]:
 
 
 def runs_and_sweeps(incomplete: str) -> list[str]:
-    """Return the runs, and the sweeps among the folders of ``runs``, that begin like this."""
+    """Return the runs and sweeps in the folder ``runs`` with a prefix."""
     return [name for name in _names(Path("runs"), incomplete) if (Path("runs") / name).is_dir()]
 
 

@@ -1,4 +1,4 @@
-"""``ratchet llm serve``: a model service on this machine. In a process of its own."""
+"""``ratchet llm``: serve language models on this machine, and export trained ones."""
 
 from __future__ import annotations
 
@@ -23,45 +23,47 @@ def about() -> None:
 
 @llm.command()
 def serve(
-    home: Annotated[str, typer.Option(help="Ratchet's own folder.")] = ".ratchet",
-    host: Annotated[str, typer.Option(help="Elsewhere than here needs a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any free one.")] = 8399,
+    home: Annotated[str, typer.Option(help="Ratchet's home folder.")] = ".ratchet",
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; all except loopback require a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0: any free one.")] = 8399,
     model: Annotated[
-        str | None, typer.Option(help="A model's folder or its name on the Hugging Face hub.")
+        str | None, typer.Option(help="Folder of a model, or its name on the Hugging Face hub.")
     ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
-    max_loras: Annotated[int, typer.Option(help="Adapters in one batch of vllm's.")] = 4,
+    max_loras: Annotated[int, typer.Option(help="Maximum number of adapters per vLLM batch.")] = 4,
     sleep_level: Annotated[
         int,
         typer.Option(
-            help="vllm's GPU memory while a job trains: 1 to the machine's, 2 dropped, 0 kept."
+            help="vLLM's GPU memory during training: 0 retained, 1 offloaded to RAM, 2 discarded."
         ),
     ] = 1,
     trainer: Annotated[
-        str, typer.Option(help="Of fine-tuning jobs: plain, trl, or what fits the model.")
+        str, typer.Option(help="Trainer of fine-tuning jobs: plain, trl, or auto (by model).")
     ] = "auto",
     lora_rank: Annotated[
-        int, typer.Option(help="Train a change of this rank alone; 0: all weights.")
+        int, typer.Option(help="Rank of LoRA adapters; 0: train all weights.")
     ] = 0,
     lora_alpha: Annotated[
         int | None,
-        typer.Option(help="The change's scale times its rank; twice the rank if unsaid."),
+        typer.Option(help="LoRA scale times rank (default: twice the rank)."),
     ] = None,
-    lora_dropout: Annotated[float, typer.Option(help="Of what the change reads.")] = 0.0,
+    lora_dropout: Annotated[float, typer.Option(help="Dropout of LoRA inputs.")] = 0.0,
     micro_batch_size: Annotated[
         int | None,
-        typer.Option(help="Examples of a batch that training holds in memory at once."),
+        typer.Option(help="Number of examples of a batch in memory at the same time."),
     ] = None,
     keep_checkpoints: Annotated[
-        int | None, typer.Option(help="Models of a job's last epochs that stay; all if unsaid.")
+        int | None, typer.Option(help="Number of last epochs whose models are kept (default: all).")
     ] = None,
     keep_days: Annotated[
         float | None,
-        typer.Option(help="Unused models and files go after so long, unless a run needs them."),
+        typer.Option(help="Delete models and files unused for N days unless a run needs them."),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Of the engine on a CPU.")] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads of the engine.")] = 1,
 ) -> None:
-    """Serve OpenAI's API for chat and fine-tuning: the tiny model, or another.
+    """Serve an OpenAI-compatible API for chat and fine-tuning, by default with the tiny model.
 
     Point agents to it with `base_url: http://HOST:PORT/v1`.
     """
@@ -74,21 +76,21 @@ def serve(
 
 
 def _become_service(options: Mapping[str, object]) -> None:
-    """Put the service in this process's place, with the options that are said."""
+    """Replace this process by the service with the given options."""
     require_packages(["tokenizers"], "ratchet llm serve")
-    said = {f"--{name}": str(value) for name, value in options.items() if value is not None}
+    given = {f"--{name}": str(value) for name, value in options.items() if value is not None}
     command = [sys.executable, "-P", "-m", "ratchet.language_models.service"]
     sys.stdout.flush()
-    os.execv(sys.executable, [*command, *(word for option in said.items() for word in option)])
+    os.execv(sys.executable, [*command, *(word for option in given.items() for word in option)])
 
 
 @llm.command()
 def export(
-    model: Annotated[str, typer.Argument(help="A model's id, as jobs and MLflow name it.")],
-    folder: Annotated[str, typer.Argument(help="A new folder.")],
-    home: Annotated[str, typer.Option(help="The service's home.")] = ".ratchet",
+    model: Annotated[str, typer.Argument(help="Id of the model in jobs and MLflow.")],
+    folder: Annotated[str, typer.Argument(help="New folder to write to.")],
+    home: Annotated[str, typer.Option(help="Home folder of the service.")] = ".ratchet",
 ) -> None:
-    """Write a model that jobs have trained as a whole folder, its adapters merged into it."""
+    """Write a trained model to a folder, with its adapters merged."""
     require_packages(["tokenizers", "safetensors"], "ratchet llm export")
     from ratchet.language_models.service.export import export_model
 

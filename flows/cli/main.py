@@ -1,7 +1,6 @@
-"""``ratchet``: the command line's top.
+"""``ratchet``: the command line's entry point.
 
-Puts the commands together and is the outermost border for errors. Imports nothing heavy: asking
-for help must not wait for torch.
+Registers the commands and handles errors. Imports no heavy packages, so that help is fast.
 """
 
 from __future__ import annotations
@@ -16,26 +15,30 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from flows.cli import (
-    analysing,
-    checking,
-    collecting,
-    comparing,
+    analyse,
+    archive,
+    compare,
     doctor,
+    garbage_collection,
     language_models,
-    listing,
-    moving,
+    list_names,
     plan,
-    running,
+    run,
     runs,
     stack,
-    sweep_pages,
-    sweeping,
-    watching,
+    sweep,
+    verification,
+    watch,
 )
 from flows.process.environment import DEBUG
-from flows.process.lean_imports import leave_compiler_out
-from flows.process.messages import note_error, output_as_json, print_error, print_plain
-from flows.process.terminal import survive_closing
+from flows.process.import_shims import skip_compiler_import
+from flows.process.messages import (
+    note_error,
+    output_as_json,
+    print_error,
+    print_plain,
+    survive_closing,
+)
 from ratchet.errors import USAGE_ERRORS, RatchetError
 from ratchet.lazy import explain_missing
 
@@ -43,29 +46,29 @@ _JSON = "ratchet.json"
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
-_HELP = f"""Training experiments that only move forward.
+_HELP = f"""Training experiments as cached, resumable runs.
 
-Exit codes: 0 done; {_EXIT_FAILED} a run or a check has failed; {_EXIT_USAGE} wrong usage,
-parameters, or something missing on this machine; {_EXIT_INTERRUPTED} interrupted.
+Exit codes: 0 success; {_EXIT_FAILED} a run or a check failed; {_EXIT_USAGE} invalid usage or
+parameters, or a missing prerequisite; {_EXIT_INTERRUPTED} interrupted.
 """
 
 
 class RatchetGroup(TyperGroup):
-    """Turns errors that Ratchet raises on purpose into messages and exit codes.
+    """Converts Ratchet's errors to messages and exit codes.
 
-    ``--debug`` and ``--json`` may stand anywhere.
+    Accepts ``--debug`` and ``--json`` at any position.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 -- click's context
-        """Take ``--debug`` and ``--json`` out before the command sees them."""
+        """Remove ``--debug`` and ``--json`` before the command parses its arguments."""
         if "--debug" in args:
             os.environ[DEBUG] = "1"
         ctx.meta[_JSON] = "--json" in args
         return super().parse_args(ctx, [arg for arg in args if arg not in ("--debug", "--json")])
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 -- click's context
-        """Run the command; an error becomes a message and an exit code."""
-        leave_compiler_out()
+        """Run the command; convert errors to a message and an exit code."""
+        skip_compiler_import()
         if threading.current_thread() is threading.main_thread():
             survive_closing()
         with output_as_json() if ctx.meta[_JSON] else nullcontext():
@@ -78,21 +81,21 @@ class RatchetGroup(TyperGroup):
                 is_usage = isinstance(error, USAGE_ERRORS)
                 raise typer.Exit(_EXIT_USAGE if is_usage else _EXIT_FAILED) from error
             except TyperException as error:
-                note_error(error.format_message())  # it is printed with how the command is used
+                note_error(error.format_message())  # typer prints it with the command's usage
                 raise
             except KeyboardInterrupt as error:
-                print_error("Interrupted. Finished stages are kept: the same command goes on.")
+                print_error("Interrupted. Finished stages are stored. Run the command to resume.")
                 raise typer.Exit(_EXIT_INTERRUPTED) from error
 
     def _invoke(self, ctx: Any) -> object:  # noqa: ANN401 -- click's context
-        """Run the command; a failed import of an optional package says how to install it."""
+        """Run the command; explain failed imports of optional packages."""
         try:
             return super().invoke(ctx)
         except ImportError as error:
-            known = explain_missing(error)
-            if known is None:
+            explained = explain_missing(error)
+            if explained is None:
                 raise
-            raise known from error
+            raise explained from error
 
 
 app = typer.Typer(
@@ -115,10 +118,10 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def ratchet(
-    debug: Annotated[bool, typer.Option("--debug", help="Errors with their traceback.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show errors with tracebacks.")] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="What is printed as one JSON document, tables as records."),
+        typer.Option("--json", help="Print one JSON document, with tables as records."),
     ] = False,
     version: Annotated[
         bool,
@@ -127,28 +130,28 @@ def ratchet(
         ),
     ] = False,
 ) -> None:
-    """Training experiments that only move forward."""
+    """Training experiments as cached, resumable runs."""
 
 
-app.command()(running.run)
-app.command()(running.resume)
-app.command()(running.fork)
-app.command()(sweeping.sweep)
-app.command(name="sweep-page")(sweep_pages.sweep_page)
-app.command()(checking.retest)
-app.command()(checking.verify)
+app.command()(run.run)
+app.command()(run.resume)
+app.command()(run.fork)
+app.command()(sweep.sweep)
+app.command(name="sweep-page")(sweep.sweep_page)
+app.command()(verification.retest)
+app.command()(verification.verify)
 app.command()(plan.plan)
-app.command()(analysing.analyse)
-app.command()(comparing.compare)
+app.command()(analyse.analyse)
+app.command()(compare.compare)
 app.command()(runs.report)
 app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)
-app.command()(watching.watch)
+app.command()(watch.watch)
 app.command()(runs.cancel)
-app.command()(collecting.gc)
-app.command()(moving.export)
-app.command(name="import")(moving.import_)
-app.command(name="list")(listing.list_names)
+app.command()(garbage_collection.gc)
+app.command()(archive.export)
+app.command(name="import")(archive.import_)
+app.command(name="list")(list_names.list_names)
 app.command()(doctor.doctor)
 app.command()(stack.up)
 app.command()(stack.down)

@@ -1,6 +1,6 @@
-"""``ratchet up``, ``down`` and ``deploy``: hand over to :mod:`deployments`.
+"""``ratchet up``, ``down`` and ``deploy``: execute a module of :mod:`deployments`.
 
-In a process of its own: deployments stand above the flows, so nothing here imports them.
+Runs it in a separate process, since flows must not import the higher layer ``deployments``.
 """
 
 from __future__ import annotations
@@ -17,53 +17,63 @@ from flows.process.messages import print_error, print_plain, prints_json
 from flows.process.stack_file import LOOPBACK, POOL
 from ratchet.errors import ParameterError
 
-Home = Annotated[str, typer.Option(help="Ratchet's own folder.")]
+Home = Annotated[str, typer.Option(help="Ratchet's home folder.")]
 _DEFAULT_HOME = ".ratchet"
 
 
 def up(
     home: Home = _DEFAULT_HOME,
-    prefect_port: Annotated[int, typer.Option(help="Wanted port; 0: any free one.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(help="Wanted port; 0: any free one.")] = 5000,
+    prefect_port: Annotated[int, typer.Option(help="Preferred port; 0: any free one.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Preferred port; 0: any free one.")] = 5000,
     host: Annotated[
-        str, typer.Option(help="Where the servers listen; elsewhere than here they ask who it is.")
+        str,
+        typer.Option(help="Address of the servers; all except loopback require passwords."),
     ] = LOOPBACK,
-    worker: Annotated[bool, typer.Option(help="Start a worker too.")] = True,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when all is up.")] = False,
+    worker: Annotated[bool, typer.Option(help="Also start a worker.")] = True,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; return when it is ready.")
+    ] = False,
 ) -> None:
     """Start a Prefect server, an MLflow server and a worker on this machine."""
     ports = ["--prefect-port", str(prefect_port), "--mlflow-port", str(mlflow_port)]
-    place = ["--host", host]
     flags = ([] if worker else ["--no-worker"]) + (["--detach"] if detach else [])
-    _hand_over("local_stack", "up", "--home", home, *ports, *place, *flags)
+    _execute("local_stack", "up", "--home", home, *ports, "--host", host, *flags)
 
 
 def down(home: Home = _DEFAULT_HOME) -> None:
-    """Stop what `ratchet up` has started, and what is left of it."""
-    _hand_over("local_stack", "down", "--home", home)
+    """Stop all processes started by `ratchet up`."""
+    _execute("local_stack", "down", "--home", home)
 
 
 def deploy(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="An experiment file to deploy alone.", autocompletion=experiment_files),
+        typer.Argument(help="Deploy only this experiment file.", autocompletion=experiment_files),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[a.b=value]...", help="On top of it.")
+        list[str] | None, typer.Argument(metavar="[a.b=value]...", help="Overrides of the file.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Its name; the file's by default.")] = None,
-    cron: Annotated[str | None, typer.Option(help="When it runs, e.g. '0 3 * * *'.")] = None,
-    interval: Annotated[float | None, typer.Option(help="Or every so many seconds.")] = None,
-    rrule: Annotated[str | None, typer.Option(help="Or e.g. 'FREQ=DAILY;COUNT=7'.")] = None,
-    timezone: Annotated[str | None, typer.Option(help="Of the schedule; UTC by default.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the deployment (default: the file's).")
+    ] = None,
+    cron: Annotated[str | None, typer.Option(help="Cron schedule, e.g. '0 3 * * *'.")] = None,
+    interval: Annotated[
+        float | None, typer.Option(help="Interval of the schedule in seconds.")
+    ] = None,
+    rrule: Annotated[str | None, typer.Option(help="RRule, e.g. 'FREQ=DAILY;COUNT=7'.")] = None,
+    timezone: Annotated[
+        str | None, typer.Option(help="Time zone of the schedule (default: UTC).")
+    ] = None,
     slots: Annotated[
-        int | None, typer.Option(help="How many of its runs go at a time; 1 by default.", min=1)
+        int | None, typer.Option(help="Maximum number of concurrent runs (default: 1).", min=1)
     ] = None,
     home: Home = _DEFAULT_HOME,
-    prefect_file: Annotated[str | None, typer.Option(help="Instead of the one shipped.")] = None,
-    pool: Annotated[str, typer.Option(help="The work pool; made if there is none.")] = POOL,
+    prefect_file: Annotated[
+        str | None, typer.Option(help="Prefect file to use instead of the shipped one.")
+    ] = None,
+    pool: Annotated[str, typer.Option(help="Work pool; created if missing.")] = POOL,
     pool_type: Annotated[
-        str, typer.Option("--type", help="What its workers start: process, docker or kubernetes.")
+        str, typer.Option("--type", help="Type of the pool: process, docker or kubernetes.")
     ] = "process",
 ) -> None:
     """Register deployments with the Prefect server: forms for runs on demand, and schedules."""
@@ -74,11 +84,11 @@ def deploy(
     if options and experiment is None:
         raise ParameterError(f"deploy: got {' '.join(options)}, expected an experiment file too.")
     options += ["--pool", pool, "--type", pool_type]
-    named = [] if experiment is None else ["--", experiment, *(overrides or ())]
-    _hand_over("deploying", "--home", home, *file, *options, *named)
+    files = [] if experiment is None else ["--", experiment, *(overrides or ())]
+    _execute("deploy", "--home", home, *file, *options, *files)
 
 
-def _hand_over(module: str, *arguments: str) -> None:
+def _execute(module: str, *arguments: str) -> None:
     sys.stdout.flush()
     command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
     if not prints_json():

@@ -1,1 +1,1 @@
-"""What would happen: stages, hits and misses, and what they would cost."""
+"""Plans of experiments: stages, cache hits and misses, estimated calls and cost."""

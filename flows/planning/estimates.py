@@ -1,22 +1,20 @@
-"""What is still to do, and what services will be asked for at most, before any stage is made."""
+"""Upper bounds on calls, rollouts and tokens of stages, before any stage runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ratchet.errors import BudgetExceededError
 from ratchet.parameters.text_trainers import count_rollouts as rollouts_of_an_iteration
 from ratchet.parameters.text_trainers import count_tests
-from tasks.stages.datasets import TRAIN_DATASET
-from tasks.stages.sequence import StoredCourse, in_order
+from tasks.language.keys import LanguageArmKeys
+from tasks.stages.files import TRAIN_DATASET
 from tasks.text.keys import TextArmKeys
 
 if TYPE_CHECKING:
-    from flows.planning.plan import PlannedStage
-    from flows.runs.resolving import ResolvedExperiment
     from ratchet.language_models.estimates import StageEstimate
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
@@ -24,53 +22,53 @@ if TYPE_CHECKING:
 
 
 NOT_KNOWN = (
-    "it is not known what the trainer asks for: it samples rollouts in a way of its own and does"
-    " not say how many replies at each step. Write `responses_per_step` into its class, and"
-    " `examples_per_rollout` if they make more than one example"
+    "the trainer's number of calls is unknown: it overrides how rollouts are sampled without"
+    " declaring the number of replies at each step. Set `responses_per_step` in its class, and"
+    " `examples_per_rollout` if a rollout yields more than one example"
 )
 
 
 def estimate_stages(
     store: StageStore, keys: AnyKeys, settings: ExperimentSettings
 ) -> Mapping[tuple[str, int], StageEstimate]:
-    """Estimate what each stage of an arm asks for at most: stage and iteration → estimate.
+    """Estimate the maximum calls of each stage of an arm: stage and iteration → estimate.
 
-    Nothing of playing while the sizes of the datasets, which lie in the store, are unknown, and for
-    networks. Of the settings prices, workers and limits per minute are read.
+    Empty for networks; excludes rollouts while the sizes of the datasets are unknown. Reads prices,
+    workers and limits per minute from the settings.
     """
     if not isinstance(keys, TextArmKeys):
         return {}
     from ratchet.language_models.estimates import estimate_asked, estimate_experiment
 
-    asked = keys.scenario.asked_for_data(keys.hyper_params)
-    data = estimate_asked("build_scenario", asked, settings)
+    generators = keys.scenario.asked_for_data(keys.hyper_params)
+    data = estimate_asked("build_scenario", generators, settings)
     estimates = {} if data is None else {(data.stage, 0): data}
     sizes = _sizes(store, keys)
     if sizes is None:
         return estimates
-    found = estimate_experiment(keys.hyper_params, keys.text_class, *sizes, settings)
+    experiment = estimate_experiment(keys.hyper_params, keys.text_class, *sizes, settings)
     last = keys.num_iterations
     return estimates | {
         (stage.stage, last if stage.stage == "test" else stage.iteration): stage
-        for stage in found.stages
+        for stage in experiment.stages
     }
 
 
 def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
-    """Return the number of rollouts that stages of each kind play; empty while unknown."""
+    """Return the number of rollouts in stages of each kind; empty while unknown."""
     sizes = _sizes(store, keys)
     if sizes is None or not isinstance(keys, TextArmKeys):
         return {}
     num_train, num_test = sizes
     text_rl = keys.hyper_params.text_rl
-    asked = keys.hyper_params.rl.rollouts_per_iteration
-    per_iteration = rollouts_of_an_iteration(text_rl, asked, num_train)
+    requested = keys.hyper_params.rl.rollouts_per_iteration
+    per_iteration = rollouts_of_an_iteration(text_rl, requested, num_train)
     tested = count_tests(text_rl, per_iteration, num_test)
     return {"sample_rollouts": per_iteration, "test_during_training": tested, "test": tested}
 
 
 def plays(keys: AnyKeys, call: StageCall) -> bool:
-    """Return whether a stage plays anew what it tests; not if the last iteration has done so."""
+    """Return whether a stage samples rollouts; a test reuses those of the last iteration if any."""
     return not (
         isinstance(keys, TextArmKeys)
         and call.stage == "test"
@@ -78,93 +76,103 @@ def plays(keys: AnyKeys, call: StageCall) -> bool:
     )
 
 
-def remaining_iterations(experiment: ResolvedExperiment) -> int:
-    """Return the number of iterations, epochs and rollouts of stages that are not stored yet."""
-    store = experiment.store
-    course = StoredCourse(store, experiment.settings)
-    total = 0
-    for keys in experiment.keys:
-        rollouts = count_rollouts(store, keys)
-        for call in in_order(keys.stages(course)):
-            if store.peek(call.key, lately=True) is not None:
-                continue
-            if call.stage == "train":
-                total += call.iteration - call.start_iteration
-            elif call.stage == "pretrain":
-                total += int(keys.hyper_params.solo_agent.num_epochs)
-            elif call.stage == "imitate":
-                total += int(keys.hyper_params.imitation.num_iterations)
-            elif plays(keys, call):
-                total += rollouts.get(call.stage, 0)
-    return total
-
-
-def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
-    """Return the sum of what is to do; what arms share counts once. None without estimates."""
-    to_do = {stage.key: stage.estimate for stage in plan if not stage.hit and stage.estimate}
-    estimates = [estimate for estimate in to_do.values() if estimate is not None]
-    if not estimates:
-        return None
-    from ratchet.language_models.estimates import ExperimentEstimate
-
-    return replace(ExperimentEstimate(tuple(estimates)).total, stage="to do")
-
-
-def check_plan(plan: Iterable[PlannedStage], budget: float | None, billed: float = 0.0) -> str:
-    """Refuse a plan that may cost more than the budget even if every reply can be read.
-
-    Parameters
-    ----------
-    billed
-        What the run was billed so far, at most.
-
-    Returns
-    -------
-    str
-        That the run may stop at its budget, where it may once replies are asked for again: it
-        makes no call that could go over it. Empty where it may not.
-
-    Raises
-    ------
-    BudgetExceededError
-        With the estimate, the models that have no price, or that the trainer doesn't say what it
-        asks for.
-    """
-    total = remaining(plan)
-    if budget is None or total is None:
-        return ""
-    if not total.is_known:
-        raise BudgetExceededError(
-            f"budget: got {budget:.2f}, but {NOT_KNOWN}. Without a budget the plan says the rest."
-        )
-    before = f" on top of {billed:.2f} that the run was billed at most" if billed else ""
-    if billed + total.cost > budget:
-        raise BudgetExceededError(
-            f"budget: what is to do may cost up to {total.cost:.2f} (with all retries of replies"
-            f" that can't be read: {total.most_cost:.2f}){before}, expected at most {budget:.2f}."
-            " Play fewer rollouts or iterations, choose a cheaper model, or raise the budget."
-        )
-    if total.unpriced_models:
-        raise BudgetExceededError(
-            f"budget: there is no price for {', '.join(total.unpriced_models)}, so that nothing"
-            " can be said about the cost. Give a table of prices with settings.prices."
-        )
-    if billed + total.most_cost <= budget:
-        return ""
-    return (
-        f"The budget of {budget:.2f} may not be enough: up to {total.most_cost:.2f} could be"
-        f" needed{before}. The run begins, and stops before what could go over its budget; what is"
-        " finished is kept, and a higher one goes on."
-    )
-
-
 def _sizes(store: StageStore, keys: AnyKeys) -> tuple[int, int] | None:
-    """Return the sizes of training and test set, as they are, or as the parameters ask for them."""
+    """Return the sizes of the built training and test set, or the configured sizes."""
     data = store.peek(keys.build_scenario().key)
     if data is not None:
         values = data.metrics[0].values
         names = (f"num_datapoints/{TRAIN_DATASET}", "num_datapoints/test")
         return (int(values[names[0]]), int(values[names[1]]))
     section = keys.hyper_params.to_dict().get(keys.hyper_params.scenario, {})
-    wanted = section.get("num_train"), section.get("num_test")
-    return None if None in wanted else (int(wanted[0]), int(wanted[1]))
+    sizes = section.get("num_train"), section.get("num_test")
+    return None if None in sizes else (int(sizes[0]), int(sizes[1]))
+
+
+SMALL = "small"
+
+
+@dataclass(frozen=True)
+class TokenUpperBound:
+    """Upper bound on the rollouts of a language model in a stage.
+
+    Attributes
+    ----------
+    answers
+        Attempts at tasks.
+    written
+        Tokens of their completions.
+    together
+        Tokens of prompts and completions; None if only the model limits the prompts.
+    """
+
+    answers: int
+    written: int
+    together: int | None
+
+
+def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> TokenUpperBound | None:
+    """Return the bound for a language trainer's stage; None without rollouts or if unknown."""
+    if not isinstance(keys, LanguageArmKeys):
+        return None
+    answers = _answers(store, keys, call)
+    if not answers:
+        return None
+    params = keys.hyper_params
+    (agent,) = (params.agents[name] for name in params.agents)
+    written = answers * _turns(params) * agent.max_tokens
+    limits = [params.language.max_sequence_length]
+    if agent.model == SMALL:
+        limits.append(agent.small_model.context_length)
+    given = [limit for limit in limits if limit is not None]
+    together = answers * min(given) if given else None
+    return TokenUpperBound(answers, min(written, together or written), together)
+
+
+def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
+    language = keys.hyper_params.language
+    if call.stage in ("rollouts", "train"):
+        tasks = int(language.tasks_per_step) * _tries(keys.hyper_params)
+        return _iterations(keys, call) * tasks * int(language.group_size)
+    if call.stage in ("validate", "test"):
+        dataset = "validation" if call.stage == "validate" else call.detail
+        return _size(store, keys, dataset) * int(language.samples_per_test)
+    return 0
+
+
+def _iterations(keys: LanguageArmKeys, call: StageCall) -> int:
+    """Return the number of iterations whose rollouts a stage samples."""
+    if call.stage == "rollouts":
+        return 1
+    start, stop = call.start_iteration, call.iteration
+    if keys.plays_apart(start, stop):
+        return 0
+    is_behind = keys.hyper_params.language.mode == "one_step_behind"
+    return (
+        stop - start + (is_behind and start == 0)
+    )  # its own first iteration, then always the next one
+
+
+def _tries(params: HyperParameters) -> int:
+    """Return the maximum attempts per task and iteration, with resampling and retries."""
+    failures, grpo = params.language.failures, params.grpo.settled
+    resamples = grpo.max_resamples if grpo.dynamic_sampling else 0
+    return (1 + resamples) * (1 + (failures.retries if failures.policy == "retry" else 0))
+
+
+def _turns(params: HyperParameters) -> int:
+    """Return the maximum replies per attempt; custom tasks may define an environment."""
+    section = params.language_task
+    named = section.environment.name if section.environment else None
+    is_custom = ":" in params.dataset  # a class, or a package's environment
+    if named == "single_turn" or (named is None and not is_custom):
+        return 1
+    return int(section.max_turns)
+
+
+def _size(store: StageStore, keys: LanguageArmKeys, dataset: str) -> int:
+    """Return the number of tasks of a dataset, 0 if unknown."""
+    built = store.peek(keys.build_scenario().key)
+    if built is not None:
+        return int(built.metrics[0].values.get(f"num_datapoints/{dataset}", 0))
+    section = keys.hyper_params.language_task
+    return {"validation": section.num_validation, "test": section.num_test}.get(dataset) or 0

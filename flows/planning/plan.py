@@ -1,26 +1,38 @@
-"""``plan_experiment``: what a run would do, stage by stage, without doing any of it."""
+"""``plan_experiment``: the stages of a run with cache hits, misses and estimates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flows.planning.estimates import count_rollouts, estimate_stages, plays
-from flows.planning.tokens import TokensAtMost, tokens_at_most
-from flows.runs.resolving import ArmChanges, ResolvedExperiment, resolve
+from flows.planning.estimates import (
+    NOT_KNOWN,
+    TokenUpperBound,
+    count_rollouts,
+    estimate_stages,
+    plays,
+    token_upper_bound,
+)
+from flows.runs.resolve import ArmChanges, ResolvedExperiment, resolve
+from ratchet.errors import BudgetExceededError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.store.misses import explain_miss
+from ratchet.store.manifest import explain_miss
 from ratchet.store.store import StageStore
+from ratchet.tracking.environment import library_versions
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.calls import StageCall
-from tasks.stages.sequence import StoredCourse, in_order
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
 
 if TYPE_CHECKING:
     from ratchet.language_models.estimates import StageEstimate
     from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.store.manifest import Manifest
+
+
+_RATCHET = "ratchet-experiments"
 
 
 @dataclass(frozen=True)
@@ -32,17 +44,17 @@ class PlannedStage:
     stage
         Its name: "train", "pretrain-verifier" …
     iteration, start
-        Iterations done after and before it.
+        Iterations finished after and before it.
     hit, reason
-        Whether it is in the store, and why, or why not.
+        Whether it is cached, with the reason.
     seconds
-        How long it took when it was made; None if it was not.
+        Its duration when it was computed; None if it is not cached.
     estimate
-        What it asks of services at most; None if it asks nothing, or that is not known.
+        Its maximum calls of services; None without calls or if unknown.
     num_rollouts
-        The number of rollouts of chat models that it plays, where that is known.
+        Its number of chat models' rollouts, if known.
     tokens
-        What a language model that learns from its tokens plays in it at most.
+        Upper bound on the tokens of a token-level language model.
     """
 
     arm: str
@@ -55,7 +67,7 @@ class PlannedStage:
     seconds: float | None = None
     estimate: StageEstimate | None = None
     num_rollouts: int = 0
-    tokens: TokensAtMost | None = None
+    tokens: TokenUpperBound | None = None
 
 
 def plan_experiment(
@@ -65,66 +77,148 @@ def plan_experiment(
     arms: ArmChanges | None = None,
     keep: bool = False,
 ) -> list[PlannedStage]:
-    """Return for every stage of an experiment whether it is done, and why not.
+    """Return every stage of an experiment, cached or not, with the reason.
 
-    Parameters as for :func:`flows.run_experiment`; ``keep``, as on resume, what the run
-    ``settings.run_id`` has finished with other code.
+    Parameters as for :func:`flows.run_experiment`; ``keep`` reuses, as on resume, stages of the run
+    ``settings.run_id`` even if code changed.
     """
     return plan(resolve(hyper_params, settings, arms, keep=keep))
 
 
 def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
-    """Return for every stage of a resolved experiment whether it is done, and why not."""
+    """Return every stage of a resolved experiment, cached or not, with the reason."""
     store, settings = experiment.store, experiment.settings
-    course = StoredCourse(store, settings)
+    layout = StoredStageLayout(store, settings)
     stages: list[PlannedStage] = []
     for keys in experiment.keys:
         estimates = estimate_stages(store, keys, settings)
         rollouts = count_rollouts(store, keys)
-        for call in in_order(keys.stages(course)):
+        for call in flatten_steps(keys.stages(layout)):
             stage = _planned(store, call)
             if plays(keys, call):
                 estimate = estimates.get((call.stage, call.iteration))
                 num_rollouts = rollouts.get(call.stage, 0)
-                tokens = tokens_at_most(store, keys, call)
+                tokens = token_upper_bound(store, keys, call)
                 stage = replace(stage, estimate=estimate, num_rollouts=num_rollouts, tokens=tokens)
             stages.append(stage)
     return stages
 
 
+def remaining_iterations(experiment: ResolvedExperiment) -> int:
+    """Return the number of iterations, epochs and rollouts of stages that are not cached."""
+    store = experiment.store
+    layout = StoredStageLayout(store, experiment.settings)
+    total = 0
+    for keys in experiment.keys:
+        rollouts = count_rollouts(store, keys)
+        for call in flatten_steps(keys.stages(layout)):
+            if store.peek(call.key, allow_stale=True) is not None:
+                continue
+            if call.stage == "train":
+                total += call.iteration - call.start_iteration
+            elif call.stage == "pretrain":
+                total += int(keys.hyper_params.solo_agent.num_epochs)
+            elif call.stage == "imitate":
+                total += int(keys.hyper_params.imitation.num_iterations)
+            elif plays(keys, call):
+                total += rollouts.get(call.stage, 0)
+    return total
+
+
+def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
+    """Return the total estimate of missing stages, shared ones once; None without estimates."""
+    to_do = {stage.key: stage.estimate for stage in plan if not stage.hit and stage.estimate}
+    estimates = [estimate for estimate in to_do.values() if estimate is not None]
+    if not estimates:
+        return None
+    from ratchet.language_models.estimates import ExperimentEstimate
+
+    return replace(ExperimentEstimate(tuple(estimates)).total, stage="to do")
+
+
+def check_plan(plan: Iterable[PlannedStage], budget: float | None, billed: float = 0.0) -> str:
+    """Refuse a plan that may exceed the budget even if every reply is valid.
+
+    Parameters
+    ----------
+    billed
+        Upper bound on the amount billed to the run so far.
+
+    Returns
+    -------
+    str
+        A warning if retries of invalid replies may exceed the budget, at which the run stops;
+        empty otherwise.
+
+    Raises
+    ------
+    BudgetExceededError
+        With the estimate, the models without a price, or the reason why the number of calls is
+        unknown.
+    """
+    total = remaining(plan)
+    if budget is None or total is None:
+        return ""
+    if not total.is_known:
+        raise BudgetExceededError(
+            f"budget: got {budget:.2f}, but {NOT_KNOWN}. Remove the budget to see"
+            " the rest of the plan."
+        )
+    before = f" in addition to at most {billed:.2f} billed so far" if billed else ""
+    if billed + total.cost > budget:
+        raise BudgetExceededError(
+            f"budget: missing stages may cost up to {total.cost:.2f} (with all retries of"
+            f" invalid replies: {total.most_cost:.2f}){before}, expected at most {budget:.2f}."
+            " Reduce the rollouts or iterations, choose a cheaper model, or raise the budget."
+        )
+    if total.unpriced_models:
+        raise BudgetExceededError(
+            f"budget: there is no price for {', '.join(total.unpriced_models)}, so that the cost"
+            " is unknown. Add a table of prices with settings.prices."
+        )
+    if billed + total.most_cost <= budget:
+        return ""
+    return (
+        f"The budget of {budget:.2f} may not be enough: up to {total.most_cost:.2f} could be"
+        f" needed{before}. The run starts, and stops before any call that could exceed the budget;"
+        " finished stages are stored, and a higher budget resumes it."
+    )
+
+
 def describe_rounds(experiment: ResolvedExperiment) -> list[str]:
-    """Describe in which rounds the agents of each arm's protocol act and decide."""
-    found: dict[str, None] = {}
+    """Describe the rounds in which the agents of each arm's protocol act and decide."""
+    lines: dict[str, None] = {}
     for keys in experiment.keys:
         if isinstance(keys, LanguageArmKeys):
             continue
         handler = build_protocol_handler(keys.hyper_params, base_dir=keys.base_path)
         if handler.verifier_names and handler.num_agents > 1:
             name = keys.hyper_params.interaction_protocol
-            found[f"Rounds of {name}: {_rounds(handler)}"] = None
-    return list(found)
+            lines[f"Rounds of {name}: {_rounds(handler)}"] = None
+    return list(lines)
 
 
 def _rounds(handler: ProtocolHandler) -> str:
-    """Write which agents act in which rounds, and where a verifier may decide."""
+    """Describe the rounds in which agents act, and in which a verifier may decide."""
     numbers = range(handler.played_message_rounds)
     acts = handler.can_be_active_mask.any(-1).tolist()
     deciding = [handler.agent_index(name) for name in handler.verifier_names]
+    first = handler.min_message_rounds - 1
     by_turn: dict[str, list[str]] = {}
     for number in numbers:
         turns = [
-            f"{name} (may decide)" if _may_decide(handler, number, place, deciding) else name
-            for place, name in enumerate(handler.agent_names)
-            if acts[number][place]
+            f"{name} (may decide)" if index in deciding and number >= first else name
+            for index, name in enumerate(handler.agent_names)
+            if acts[number][index]
         ]
         by_turn.setdefault(", ".join(turns) or "no agent", []).append(str(number))
     text = "; ".join(f"{', '.join(rounds)}: {turn}" for turn, rounds in by_turn.items())
-    decided = [n for n in numbers if n >= handler.min_message_rounds - 1]
-    start = next((n for n in decided if any(acts[n][p] for p in deciding)), len(numbers))
+    decisive = [n for n in numbers if n >= first]
+    start = next((n for n in decisive if any(acts[n][i] for i in deciding)), len(numbers))
     late = [
         name
-        for place, name in enumerate(handler.agent_names)
-        if not any(acts[n][place] for n in numbers[: start + 1])
+        for index, name in enumerate(handler.agent_names)
+        if not any(acts[n][index] for n in numbers[: start + 1])
     ]
     if not late:
         return f"{text}."
@@ -134,14 +228,10 @@ def _rounds(handler: ProtocolHandler) -> str:
     )
 
 
-def _may_decide(handler: ProtocolHandler, round: int, place: int, deciding: list[int]) -> bool:
-    return place in deciding and round >= handler.min_message_rounds - 1
-
-
 def _planned(store: StageStore, call: StageCall) -> PlannedStage:
     manifest = store.peek(call.key)
     if manifest is not None:
-        reason = "kept from an earlier run" if call.key != call.computed_key else "stored"
+        reason = _explain_hit(manifest, call)
     else:
         reason = explain_miss(
             store, call.stage, call.iteration, call.parameters, call.inputs, call.fingerprint
@@ -156,3 +246,19 @@ def _planned(store: StageStore, call: StageCall) -> PlannedStage:
         key=call.key,
         seconds=manifest.seconds if manifest is not None else None,
     )
+
+
+def _explain_hit(manifest: Manifest, call: StageCall) -> str:
+    """Describe a cached stage, and its differences to this version's code and libraries."""
+    if call.key != call.computed_key:
+        return "kept from an earlier run"
+    here, there = library_versions(), manifest.versions
+    notes = []
+    if manifest.fingerprint.modules != call.fingerprint.modules:
+        notes.append(f"made by {there.get(_RATCHET, 'an earlier version')}, equivalent")
+    notes += [
+        f"made with {name} {version}, here {here.get(name, 'not installed')}"
+        for name, version in there.items()
+        if name != _RATCHET and here.get(name) != version
+    ]
+    return f"stored ({'; '.join(notes)})" if notes else "stored"

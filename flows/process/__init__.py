@@ -1,1 +1,1 @@
-"""Where it happens: the process's environment, imports, and a temporary Prefect server."""
+"""Process-level concerns: environment, imports, output, and the temporary Prefect server."""

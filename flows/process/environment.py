@@ -1,6 +1,6 @@
 """Set up the process before Prefect, MLflow and torch are imported.
 
-They read the environment once, when they are imported. What the user has set stays.
+These packages read the environment once, at import. Variables that the user has set are retained.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ import logging
 import os
 from pathlib import Path
 
-from flows.process.lean_imports import leave_compiler_out
-from flows.process.logins import PREFECT, read_logins
-from flows.process.stack_file import running_stack
-from ratchet.tracking.logs import OUR_LOGGERS, WithPlace, write_json, writes_json
+from flows.process.import_shims import skip_compiler_import
+from flows.process.stack_file import PREFECT_AUTH, read_credentials, running_stack
+from ratchet.tracking.logs import OUR_LOGGERS, WithLogContext, write_json, writes_json
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
     "PREFECT_LOGGING_LEVEL": "WARNING",
-    # the temporary server complains of being stopped; what we say ourselves is let through below
+    # the temporary server logs errors when it is stopped; Ratchet's records pass the filter below
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -29,21 +28,21 @@ _QUIET = {
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ENGINE_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 DEBUG = "RATCHET_DEBUG"
-"""The environment variable that ``--debug`` sets: errors with their tracebacks."""
-_CHOSEN_PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
+"""Environment variable set by ``--debug``: show errors with tracebacks."""
+_PREFECT_CHOICES = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
 
 
 def prepare_environment(
     home: str | Path, num_threads: int = 1, *, make_folders: bool = True
 ) -> None:
-    """Keep Prefect's files under ``home``, use the local stack if it is up, and tell no one.
+    """Store Prefect's files under ``home``, use the local stack if it is up, disable telemetry.
 
-    A Prefect that the user has chosen (``PREFECT_API_URL``, ``PREFECT_HOME`` or
-    ``PREFECT_PROFILE``) is used as it is. Numerical libraries get ``num_threads``;
-    ``make_folders``: whether to make Prefect's folder, since Prefect itself makes no parents.
+    Does not change a Prefect that the user has configured (``PREFECT_API_URL``, ``PREFECT_HOME``
+    or ``PREFECT_PROFILE``). Numerical libraries use ``num_threads``; ``make_folders``: whether to
+    create Prefect's folder, since Prefect does not create parents.
     """
-    has_chosen = any(os.environ.get(name) for name in _CHOSEN_PREFECT)
-    leave_compiler_out()
+    is_configured = any(os.environ.get(name) for name in _PREFECT_CHOICES)
+    skip_compiler_import()
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     for name in OUR_LOGGERS:
@@ -52,7 +51,7 @@ def prepare_environment(
         write_json()
     for name in _THREADS:
         os.environ.setdefault(name, str(num_threads))
-    if has_chosen:
+    if is_configured:
         return
     folder = Path(home).resolve()
     os.environ["PREFECT_HOME"] = str(folder / "prefect")
@@ -62,40 +61,37 @@ def prepare_environment(
     if stack is not None:
         os.environ["PREFECT_API_URL"] = stack.prefect_api_url
         if stack.is_open:
-            os.environ[PREFECT] = read_logins(folder)[PREFECT]
+            os.environ[PREFECT_AUTH] = read_credentials(folder)[PREFECT_AUTH]
 
 
-def leave_tracebacks_out() -> None:
-    """Keep what Prefect logs of a failed flow or task off the terminal, unless ``--debug``.
+def hide_tracebacks() -> None:
+    """Hide Prefect's log records of failed flows and tasks on the terminal, unless ``--debug``.
 
-    It is still sent to Prefect's server, and whoever has started the run says why it failed, once.
-    What is shown says which run and stage it is about.
+    They are still sent to Prefect's server, and the caller reports the error of a run once.
+    Displayed records contain the run and the stage.
     """
     from prefect.logging.handlers import PrefectConsoleHandler
 
     for handler in logging.getLogger().handlers:
         if not isinstance(handler, PrefectConsoleHandler):
             continue
-        if not isinstance(handler.formatter, WithPlace):
-            handler.setFormatter(WithPlace(handler.formatter))
-        if not os.environ.get(DEBUG) and _is_to_be_shown not in handler.filters:
-            handler.addFilter(_is_to_be_shown)
+        if not isinstance(handler.formatter, WithLogContext):
+            handler.setFormatter(WithLogContext(handler.formatter))
+        if not os.environ.get(DEBUG) and _should_show not in handler.filters:
+            handler.addFilter(_should_show)
 
 
-def _is_to_be_shown(record: logging.LogRecord) -> bool:
-    """Return False for the errors of Prefect's engines, and for what its log alone is to have.
-
-    The former come with a long traceback.
-    """
+def _should_show(record: logging.LogRecord) -> bool:
+    """Return False for errors of Prefect's engines, with long tracebacks, and log-only records."""
     if record.name.partition(".")[0] in OUR_LOGGERS:
-        return record.levelno >= logging.WARNING and not hasattr(record, "said_elsewhere")
+        return record.levelno >= logging.WARNING and not hasattr(record, "logged_elsewhere")
     return record.name not in _ENGINE_LOGGERS or record.levelno < logging.ERROR
 
 
 def log_to_prefect() -> None:
-    """Send what our loggers say, within a flow run, to its log in Prefect; once a process.
+    """Send Ratchet's log records within a flow run to its log in Prefect; once per process.
 
-    Not where nobody can read it there.
+    Does nothing with a server that has no UI.
     """
     from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_UI_URL
@@ -107,11 +103,11 @@ def log_to_prefect() -> None:
         logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
         if not any(isinstance(handler, APILogHandler) for handler in logger.handlers):
             handler = APILogHandler(logging.INFO)
-            handler.addFilter(_is_of_a_flow_run)
+            handler.addFilter(_is_in_flow_run)
             logger.addHandler(handler)
 
 
-def _is_of_a_flow_run(_: logging.LogRecord) -> bool:
+def _is_in_flow_run(_: logging.LogRecord) -> bool:
     from prefect.context import FlowRunContext, TaskRunContext
 
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None

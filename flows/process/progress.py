@@ -1,6 +1,6 @@
-"""One progress bar for a whole run, or plain lines where there is no terminal.
+"""A progress bar for a complete run, or plain lines without a terminal.
 
-Both are reporters of :mod:`trainers.progress`; trainers and tasks know nothing of them.
+Both are reporters of :mod:`trainers.progress`; trainers and tasks do not depend on them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from flows.process.messages import console, print_plain
-from ratchet.tracking.headline_metrics import metrics_that_matter
 from ratchet.tracking.logs import writes_json
+from ratchet.tracking.metrics import metrics_that_matter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 ProgressStyle: TypeAlias = Literal["auto", "bar", "plain", "none"]
 Total: TypeAlias = int | Callable[[], int | None] | None
-"""Iterations of the whole run; None when nobody knows. Or what counts them, which is asked when the
-first loop begins: a run that finds everything has none."""
+"""Iterations of the run; None if unknown. A callable is evaluated at the start of the first loop: a
+fully cached run has no loops."""
 
 _PLAIN_SECONDS = 10.0
-_BAR_WIDTH, _SHORTEST_BAR, _BESIDE_THE_BAR = 40, 6, 32
+_BAR_WIDTH, _MIN_BAR_WIDTH, _COLUMNS_WIDTH = 40, 6, 32
 
 
 def _as_text(metrics: Mapping[str, float]) -> str:
@@ -34,7 +34,7 @@ def _as_text(metrics: Mapping[str, float]) -> str:
 
 
 class PlainLines:
-    """A line every few ``seconds``, and one at the end; ``total`` is that of the whole run."""
+    """Write a line every few ``seconds`` and one at the end; ``total`` counts the entire run."""
 
     def __init__(
         self,
@@ -58,62 +58,62 @@ class PlainLines:
         self._metrics: Mapping[str, float] = {}
 
     def start(self, total: int) -> None:
-        """Begin a loop."""
+        """Start a loop."""
         if self._total is None and callable(self._count):
             self._total = self._count()
         self._expected = max(self._expected, self._done) + total
 
     def describe(self, description: str) -> None:
-        """Name what is done; what takes long without counting anything is said in lines as well."""
+        """Set the current activity; also write a line for long activities without iterations."""
         self.description = description
         if self._clock() - self._last >= self._seconds:
-            self._say()
+            self._write_status()
 
     def advance(self, steps: int) -> None:
         """Count finished iterations."""
         self._done += steps
-        if self._first is None:  # the time before it went into starting
+        if self._first is None:  # the rate excludes the start-up time
             self._first = self._done, self._clock()
         if self._clock() - self._last >= self._seconds:
-            self._say()
+            self._write_status()
 
     def show(self, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of the next line."""
+        """Set the metrics of the next line."""
         chosen = metrics_that_matter(metrics)
         if chosen or not metrics:
             self._metrics = chosen
 
     def finish(self) -> None:
-        """End a loop; there may be others."""
+        """End a loop; further loops may follow."""
 
     def close(self) -> None:
-        """Write how it stands at the end, unless that has been written already."""
+        """Write the final status unless it is already written."""
         if self._done and (self._written is None or self._written[0] != self._done):
-            self._say()
+            self._write_status()
 
-    def _say(self) -> None:
-        """Write how it stands, if that has changed."""
+    def _write_status(self) -> None:
+        """Write the status if it has changed."""
         self._last = self._clock()
-        standing = self._done, self.description
-        if standing == self._written:
+        status = self._done, self.description
+        if status == self._written:
             return
-        self._written = standing
+        self._written = status
         total = max(self._total or self._expected, self._done)
         count = f" {self._done}/{total}" if total else ""
         parts = [f"{self.description}{count}", *self._pace(total)]
         self._write("  ".join([*parts, *filter(None, [_as_text(self._metrics)])]))
 
     def _pace(self, total: int) -> list[str]:
-        """Return how fast it goes and how long it will, once more than the first step is done."""
+        """Return the rate and the remaining time, available after the first step."""
         if self._first is None or self._done == self._first[0]:
             return []
-        done, begin = self._first
-        rate = (self._done - done) / max(self._last - begin, 1e-9)
+        done, start = self._first
+        rate = (self._done - done) / max(self._last - start, 1e-9)
         return [f"{rate:.2g} it/s", f"{format_seconds((total - self._done) / rate)} left"]
 
 
 class Bar:
-    """One bar with rate, time left and metrics; ``total`` is that of the whole run."""
+    """One bar with rate, remaining time and metrics; ``total`` counts the entire run."""
 
     def __init__(self, progress: Progress, total: Total = None) -> None:
         self._progress = progress
@@ -124,14 +124,14 @@ class Bar:
         self._task: TaskID = progress.add_task("Starting", total=self._total, metrics="")
 
     def start(self, total: int) -> None:
-        """Begin a loop."""
+        """Start a loop."""
         if self._total is None and callable(self._count):
             self._total = self._count()
         self._expected = max(self._expected, self._done) + total
         self._progress.update(self._task, total=max(self._total or 0, self._expected))
 
     def describe(self, description: str) -> None:
-        """Name what is done."""
+        """Set the current activity."""
         self._progress.update(self._task, description=description)
 
     def advance(self, steps: int) -> None:
@@ -140,17 +140,17 @@ class Bar:
         self._progress.advance(self._task, steps)
 
     def show(self, metrics: Mapping[str, float]) -> None:
-        """Show the metrics that matter."""
+        """Show the headline metrics."""
         chosen = metrics_that_matter(metrics)
         if chosen or not metrics:
             self._progress.update(self._task, metrics=_as_text(chosen))
 
     def finish(self) -> None:
-        """End a loop; the bar stays for the next."""
+        """End a loop; the bar remains for the next one."""
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a time as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    """Format a time as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -161,11 +161,10 @@ def format_seconds(seconds: float) -> str:
 
 @contextmanager
 def shown_progress(how: ProgressStyle, total: Total = None) -> Iterator[ProgressReporter | None]:
-    """Show the progress of all loops inside, unless somebody listens to them already.
+    """Show the progress of all loops in the block unless a reporter is already active.
 
-    ``how`` is ``settings.progress``, where "auto" is a bar on a terminal, else plain lines (so in
-    notebooks, too), and nothing where what is logged goes there as JSON; ``total`` iterations are
-    those of the whole run.
+    ``how`` is ``settings.progress``: "auto" shows a bar on a terminal, no progress with JSON logs,
+    and plain lines otherwise (also in notebooks). ``total``: iterations of the entire run.
     """
     from trainers.progress import is_listened_to, progress_reporter
 
@@ -186,10 +185,10 @@ def shown_progress(how: ProgressStyle, total: Total = None) -> Iterator[Progress
 
 
 def make_bar(screen: Console) -> Progress:
-    """Make what the bar is drawn in.
+    """Return the display of the bar.
 
-    What is done, with the metrics, is a line of its own, which is folded where it is too long;
-    under it are bar, count, rate and time left, of which the bar alone gives way.
+    The first line has the activity and the metrics, wrapped if too long; below are bar, count, rate
+    and remaining time. On narrow terminals only the bar shrinks.
     """
     from rich.console import RenderableType
     from rich.progress import (
@@ -222,7 +221,7 @@ def make_bar(screen: Console) -> Progress:
                 yield self.make_tasks_table([task])
 
     return TwoLines(
-        BarColumn(bar_width=min(_BAR_WIDTH, max(_SHORTEST_BAR, screen.width - _BESIDE_THE_BAR))),
+        BarColumn(bar_width=min(_BAR_WIDTH, max(_MIN_BAR_WIDTH, screen.width - _COLUMNS_WIDTH))),
         MofNCompleteColumn(),
         RateColumn(),
         TimeRemainingColumn(compact=True),

@@ -1,9 +1,8 @@
-"""A Prefect server for one process, when there is no other: started early, gone with the process.
+"""Temporary Prefect server for one process, used when no other server is available.
 
-It takes seconds to start, so it is launched in a process of its own while this one imports what a
-run needs. It ends when this process ends, even by SIGKILL: it watches its standard input. It is in
-a session of its own: a terminal's Ctrl-C, which goes to all, must not take it from a run that has
-yet to say how it ended.
+It takes seconds to start, so it is launched in a separate process while the parent imports what a
+run needs. It watches its standard input and ends with its parent, even after SIGKILL. It runs in a
+separate session, so that Ctrl-C in a terminal does not stop it before the run has reported its end.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from pathlib import Path
 from ratchet.errors import RatchetError, StageFailedError
 
 SERVER_SETTINGS = {
-    # a transaction for each state of each task would keep SQLite busy for seconds after a run
+    # one transaction per task state would keep SQLite busy for seconds after a run
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
 }
-"""What a Prefect server is started with here, unless the user has set it: it writes in batches."""
-START_SECONDS = 180.0  # it takes five CPU-seconds and more, and a machine may be busy
+"""Default settings of Prefect servers started by Ratchet: database writes in batches."""
+START_SECONDS = 180.0  # a start takes at least five CPU-seconds, and the machine may be busy
 STOP_SECONDS = 5.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _LOOPBACK = "127.0.0.1"
 _launched: TemporaryServer | None = None
 
 
 class TemporaryServer:
-    """A server that is starting, or has started, with database and log in ``PREFECT_HOME``."""
+    """A starting or running server with its database and log in ``PREFECT_HOME``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,13 +49,13 @@ class TemporaryServer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until it answers; StageFailedError, which names its log, if it does not."""
+        """Wait until the server responds; StageFailedError with its log's path if it fails."""
         self._thread.join()
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -68,7 +67,7 @@ class TemporaryServer:
             process.wait()
 
     def _start(self) -> None:
-        """Start it, one process after the other: two that make one new database both fail."""
+        """Start the server under a lock: two servers that create one new database both fail."""
         from ratchet.tracking.files import locked
 
         try:
@@ -91,38 +90,38 @@ class TemporaryServer:
         deadline = time.monotonic() + START_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(f"{self.api_url}/health", timeout=5) as answer:
-                    if answer.status == 200:
+                with urllib.request.urlopen(f"{self.api_url}/health", timeout=5) as response:
+                    if response.status == 200:
                         return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
-        ended = process.poll()
-        what = f"did not answer in {START_SECONDS:.0f} s" if ended is None else f"ended ({ended})"
+        code = process.poll()
+        problem = f"did not respond in {START_SECONDS:.0f} s" if code is None else f"ended ({code})"
         raise StageFailedError(
-            f"Prefect's temporary server {what}; its log: {self.log}. Start one with `ratchet up`"
-            " or set PREFECT_API_URL, and run the same command again."
+            f"Prefect's temporary server {problem}; its log: {self.log}. Start one with"
+            " `ratchet up` or set PREFECT_API_URL, and run the same command again."
         )
 
 
 def launch(home: str | Path) -> None:
-    """Begin to start a server, unless there is one already; returns at once.
+    """Start a server in the background unless one is configured; return immediately.
 
-    Call it before Prefect is imported, since Prefect reads the server's address then. ``home``
-    is ``ExperimentSettings.home``, whose folder for Prefect exists.
+    Call it before Prefect is imported, since Prefect reads the server's address at import.
+    ``home`` is ``ExperimentSettings.home``, whose folder for Prefect exists.
     """
-    global _launched  # one server a process, like the environment that names it
-    if _launched is not None or "prefect" in sys.modules or _is_chosen():
+    global _launched  # one server per process, like the environment variable with its address
+    if _launched is not None or "prefect" in sys.modules or _is_configured():
         return
     folder = Path(os.environ.get("PREFECT_HOME", Path(home).resolve() / "prefect"))
     folder.mkdir(parents=True, exist_ok=True)
     _launched = TemporaryServer(folder)
     atexit.register(_launched.stop)
     os.environ["PREFECT_API_URL"] = _launched.api_url
-    os.environ["PREFECT_UI_URL"] = ""  # it has no pages, and would be gone when they are opened
+    os.environ["PREFECT_UI_URL"] = ""  # no UI: the server would be gone when links are opened
 
 
 def ensure(home: str | Path) -> None:
-    """Wait for a server: the launched one, a chosen one, or one that Prefect starts itself.
+    """Wait for a server: the launched one, a configured one, or one that Prefect starts.
 
     Raises StageFailedError if the launched one does not start.
     """
@@ -142,8 +141,8 @@ def ensure(home: str | Path) -> None:
         SubprocessASGIServer().start()
 
 
-def _is_chosen() -> bool:
-    """Return whether the user has, or may have, named a server of their own."""
+def _is_configured() -> bool:
+    """Return whether the user has, or may have, configured a server."""
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_PROFILE"):
         return True
     profiles = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser() / "profiles.toml"
@@ -151,13 +150,13 @@ def _is_chosen() -> bool:
 
 
 def _server_environment() -> dict[str, str]:
-    own = {
+    fixed = {
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }
     inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    return {**SERVER_SETTINGS, **inherited, **own}
+    return {**SERVER_SETTINGS, **inherited, **fixed}
 
 
 def _free_port() -> int:
@@ -167,12 +166,12 @@ def _free_port() -> int:
 
 
 def _serve(port: int) -> None:
-    """Serve until told to stop, or until the process that started this one is gone."""
+    """Serve until a signal arrives or the parent process is gone."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     import uvicorn
 
     uvicorn.run(
-        "flows.process.asked_again:create_app",
+        "flows.process.busy_retry:create_app",
         factory=True,
         host=_LOOPBACK,
         port=port,
@@ -182,8 +181,8 @@ def _serve(port: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when the other side of the pipe is closed, or when only a fork of the parent has it."""
-    while os.getppid() == parent and not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+    """Exit when the pipe's other end is closed, or when only a fork of the parent holds it."""
+    while os.getppid() == parent and not select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
         pass
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Which MLflow a run is mirrored to, and what else."""
+"""Mirrors of a run: the tracking URI, and the credentials of the local stack's MLflow."""
 
 from __future__ import annotations
 
@@ -6,42 +6,49 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.process.logins import MLFLOW_PASSWORD, MLFLOW_USER, read_logins
-from flows.process.stack_file import running_stack
+from flows.process.stack_file import MLFLOW_PASSWORD, MLFLOW_USER, read_credentials, running_stack
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
 
 
-def choose_tracking_uri(home: str | Path, chosen: str | None) -> str:
-    """Return the MLflow to mirror to.
+def choose_tracking_uri(home: str | Path, configured: str | None) -> str:
+    """Return the MLflow tracking URI of a run.
 
-    What the settings say (``chosen``), else ``MLFLOW_TRACKING_URI``, else the local stack's server
-    if it is up, else the database in ``home``. Only the stack's server is shown its passwords.
+    The first of: ``configured`` (from the settings), ``MLFLOW_TRACKING_URI``, the server of the
+    local stack if it is running, the database in ``home``.
     """
-    from ratchet.tracking.mlflow.mirror import default_tracking_uri
+    from ratchet.tracking.mirrors.mlflow.mirror import default_tracking_uri
 
-    named = chosen or os.environ.get("MLFLOW_TRACKING_URI")
-    if named:
-        return named
+    uri = configured or os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return uri
     stack = running_stack(home)
-    if stack is None:
-        return default_tracking_uri(home)
-    if stack.is_open:
-        logins = read_logins(Path(home))
-        os.environ.update({name: logins[name] for name in (MLFLOW_USER, MLFLOW_PASSWORD)})
-    return stack.mlflow_url
+    return default_tracking_uri(home) if stack is None else stack.mlflow_url
+
+
+def export_mlflow_credentials(home: str | Path, configured: str | None) -> None:
+    """Set MLflow's user and password in the environment if a run uses the stack's open server.
+
+    Parameters as :func:`choose_tracking_uri`. Other servers never receive the stack's passwords.
+    """
+    stack = running_stack(home)
+    if stack is None or not stack.is_open or configured or os.environ.get("MLFLOW_TRACKING_URI"):
+        return
+    credentials = read_credentials(Path(home))
+    os.environ.update({name: credentials[name] for name in (MLFLOW_USER, MLFLOW_PASSWORD)})
 
 
 def choose_mirrors(settings: ExperimentSettings) -> dict[str, str]:
-    """Return what a run is mirrored to, unless tracking is off: the kinds, and where.
+    """Return the mirrors of a run, kind → location, regardless of ``settings.tracking``.
 
     Raises
     ------
     MissingPackageError
-        If the package of one of them is not installed.
+        If the package of a mirror is not installed.
     """
-    from ratchet.tracking.mirrors import choose_place
+    from ratchet.tracking.mirrors.base import absolute_kind, choose_place
 
     uri = choose_tracking_uri(settings.home, settings.tracking_uri)
-    return {kind: choose_place(kind, uri) for kind in dict.fromkeys(settings.mirrors)}
+    kinds = (absolute_kind(kind, settings.base_dir) for kind in settings.mirrors)
+    return {kind: choose_place(kind, uri) for kind in dict.fromkeys(kinds)}

@@ -1,1 +1,1 @@
-"""Where work runs that needs nothing of other work: processes, clusters, work pools."""
+"""Runners that execute independent work in processes, clusters and work pools."""

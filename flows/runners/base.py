@@ -1,7 +1,6 @@
-"""``Runner``: works requests at once, in this machine's processes or elsewhere.
+"""``Runner``: executes requests concurrently, in local processes or remotely.
 
-A request is plain data, as is its answer: nothing of a run is handed over but what it is made of.
-What is done with one is said by :mod:`flows.runners.worker`.
+Requests and responses are plain data. :mod:`flows.runners.worker` executes a request.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ Answer = dict[str, Any]
 
 
 class Runner(Protocol):
-    """Works requests; open one with :func:`flows.runners.choosing.open_runner`."""
+    """Executes requests; open one with :func:`flows.runners.factory.open_runner`."""
 
     @property
     def slots(self) -> int:
-        """How many requests are worked at once; further ones wait."""
+        """Maximum number of concurrent requests; further ones wait."""
 
     async def submit(self, request: Request) -> Answer:
-        """Have a request worked, and wait for the answer; who is cancelled meanwhile ends the work.
+        """Execute a request and wait for its response; cancellation stops the execution.
 
         Raises
         ------
         RatchetError, CompanionError
-            What the request failed with.
+            The error of the request.
         WorkerDiedError
-            If whoever worked it was ended from outside. Another one may be asked.
+            If the worker was terminated externally. The request can be retried.
         """
 
 
 def num_slots(settings: ExperimentSettings) -> int:
-    """Return how many requests this machine works at once."""
+    """Return the number of concurrent requests on this machine."""
     return settings.max_parallel or max(1, (os.cpu_count() or 1) // settings.num_threads)
 
 
 def worker_environment() -> dict[str, str]:
-    """Return what workers' environments have of this one: which Prefect server, what is tried."""
+    """Return the variables that workers inherit: the Prefect server's URL and ``RATCHET_*``."""
     from prefect.settings import PREFECT_API_URL
 
-    own = {name: value for name, value in os.environ.items() if name.startswith("RATCHET_")}
+    inherited = {name: value for name, value in os.environ.items() if name.startswith("RATCHET_")}
     url = PREFECT_API_URL.value()
-    return {**own, **({"PREFECT_API_URL": str(url)} if url else {})}
+    return {**inherited, **({"PREFECT_API_URL": str(url)} if url else {})}

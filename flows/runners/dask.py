@@ -1,4 +1,4 @@
-"""Work on a Dask cluster that exists, or on one of this machine's own. Imports Dask."""
+"""Runner on an existing Dask cluster or a local one. Imports Dask."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask.typing import Key
 from prefect_dask.task_runners import DaskTaskRunner
 
 from flows.runners.base import Answer, Request, num_slots, worker_environment
-from flows.runners.cluster_worker import work_beside
+from flows.runners.processes import execute_in_subprocess
 from ratchet.errors import WorkerDiedError
 from trainers.companion import error_of
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
 
 _CONNECT_SECONDS = 10
-_OWN_CLUSTER = {
-    "distributed.scheduler.allowed-failures": 0,  # who asked tries again, and counts
+_CONFIGURATION = {
+    "distributed.scheduler.allowed-failures": 0,  # the caller retries and counts attempts
 }
 
 
 class DaskRunner:
-    """Works requests through a client of the cluster."""
+    """Executes requests through a client of the cluster."""
 
     def __init__(self, client: distributed.Client, slots: int) -> None:
         self.slots = slots
@@ -37,13 +37,13 @@ class DaskRunner:
         self._free = asyncio.Semaphore(slots)
 
     async def submit(self, request: Request) -> Answer:
-        """Have a request worked by a worker; see :class:`flows.runners.base.Runner`."""
+        """Execute a request on a worker; see :class:`flows.runners.base.Runner`."""
         async with self._free:
             future = self._client.submit(
-                work_on_worker, dict(request), worker_environment(), pure=False
+                execute_on_worker, dict(request), worker_environment(), pure=False
             )
             try:
-                answer = await _awaited(future)
+                answer = await _wait_for(future)
             except asyncio.CancelledError:
                 future.cancel()  # type: ignore[no-untyped-call]
                 raise
@@ -52,60 +52,61 @@ class DaskRunner:
         return answer
 
 
-async def _awaited(future: distributed.Future[Answer]) -> Answer:
-    """Wait for Dask's future, which calls back from a thread of its own."""
+async def _wait_for(future: distributed.Future[Answer]) -> Answer:
+    """Wait for Dask's future, whose callback runs in a separate thread."""
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[Answer] = loop.create_future()
+    result: asyncio.Future[Answer] = loop.create_future()
 
     def settle(answer: Answer | None, error: BaseException | None) -> None:
-        if found.done():
+        if result.done():
             return
         if answer is not None:
-            found.set_result(answer)
+            result.set_result(answer)
         else:
-            found.set_exception(error or WorkerDiedError("a worker of the cluster: it was lost."))
+            result.set_exception(error or WorkerDiedError("a worker of the cluster was lost."))
 
     def done(future: distributed.Future[Answer]) -> None:
         answer, error = None, None
         try:
             answer = future.result()
         except distributed.KilledWorker as died:
-            error = WorkerDiedError(f"a worker of the cluster was ended from outside: {died}")
-        except (Exception, asyncio.CancelledError) as other:  # noqa: BLE001 -- for who waits
-            error = WorkerDiedError(f"the Dask cluster gave a request up: {other!r}")
+            error = WorkerDiedError(f"a worker of the cluster was terminated externally: {died}")
+        except (Exception, asyncio.CancelledError) as other:  # noqa: BLE001 -- for the caller
+            error = WorkerDiedError(f"the Dask cluster gave up a request: {other!r}")
         loop.call_soon_threadsafe(settle, answer, error)
 
     future.add_done_callback(done)  # type: ignore[no-untyped-call]
-    return await found
+    return await result
 
 
-def work_on_worker(request: Request, environment: Mapping[str, str]) -> Answer:
-    """Work a request, on a worker, as long as its scheduler has it do so."""
+def execute_on_worker(request: Request, environment: Mapping[str, str]) -> Answer:
+    """Execute a request on a worker until the scheduler cancels the task."""
     worker = distributed.get_worker()
-    return work_beside(request, environment, partial(_is_wanted, worker, worker.get_current_task()))
+    should_continue = partial(_should_continue, worker, worker.get_current_task())
+    return execute_in_subprocess(request, environment, should_continue)
 
 
-def _is_wanted(worker: distributed.Worker, key: Key) -> bool:
-    """Return whether a task goes on: who asked is there, and has not given it up."""
+def _should_continue(worker: distributed.Worker, key: Key) -> bool:
+    """Return whether a task is still executing: its client is connected and has not cancelled."""
     task = worker.state.tasks.get(key)
     return task is not None and task.state in ("executing", "long-running")
 
 
 @contextmanager
-def open_dask(settings: ExperimentSettings, most: int) -> Iterator[DaskRunner]:
-    """Start a cluster of this machine's own, or speak to that of ``settings.cluster_address``."""
+def open_dask(settings: ExperimentSettings, max_requests: int) -> Iterator[DaskRunner]:
+    """Start a local cluster, or connect to ``settings.cluster_address``."""
     options: dict[str, Any] = {"client_kwargs": {"timeout": _CONNECT_SECONDS}}
     if settings.cluster_address is not None:
         options["address"] = settings.cluster_address
     else:
         options["cluster_kwargs"] = {
-            "n_workers": min(num_slots(settings), most),
+            "n_workers": min(num_slots(settings), max_requests),
             "threads_per_worker": 1,
             "dashboard_address": None,
-            "memory_limit": 0,  # what the work needs is none of its workers' business
+            "memory_limit": 0,  # requests run in subprocesses, outside the workers' accounting
         }
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # of each worker that comes and goes
-    with dask.config.set(_OWN_CLUSTER), DaskTaskRunner(**options) as opened:
+    logging.getLogger("distributed").setLevel(logging.ERROR)  # hides each worker's start and end
+    with dask.config.set(_CONFIGURATION), DaskTaskRunner(**options) as opened:
         workers = opened.client.nthreads()
         slots = sum(workers.values()) or 1
         yield DaskRunner(opened.client, min(slots, settings.max_parallel or slots))

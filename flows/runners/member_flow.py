@@ -1,4 +1,7 @@
-"""``experiment-member``: what a work pool runs, one experiment of a sweep."""
+"""``experiment-member``: the flow of one sweep member in a work pool.
+
+Deployments on Prefect servers store the path of this module as their entry point.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,22 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.experiment_flow import play_experiment
-from flows.runs.resolving import resolve_parameters
+from flows.experiment_flow import run_resolved
+from flows.process.messages import outlive_reader
+from flows.runs.resolve import resolve_parameters
 
 
 @flow(name="experiment-member", persist_result=False, validate_parameters=False)
 async def experiment_member(parameters: dict[str, Any]) -> State[Any]:
-    """Run an experiment from wherever it stands.
+    """Run or resume an experiment.
 
     Parameters
     ----------
     parameters
-        Those of :func:`flows.experiment_flow.experiment`.
+        Parameters of :func:`flows.experiment_flow.experiment`.
     """
+    outlive_reader()
     resolved = await asyncio.to_thread(lambda: resolve_parameters(**parameters))
-    result = await play_experiment(resolved)
-    # its state is all that whoever waits on another machine is told of a flow run
+    result = await run_resolved(resolved)
+    # a process that waits on a different machine can read only the flow run's state
     return Completed(message=json.dumps(result), data=result)

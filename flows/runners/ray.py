@@ -1,4 +1,4 @@
-"""Work on a Ray cluster that exists, or on one of this machine's own. Imports Ray."""
+"""Runner on an existing Ray cluster or a local one. Imports Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ray
 from prefect_ray.task_runners import RayTaskRunner  # type: ignore[import-untyped]
 
 from flows.runners.base import Answer, Request, num_slots, worker_environment
-from flows.runners.cluster_worker import work_beside
+from flows.runners.processes import execute_in_subprocess
 from ratchet.errors import WorkerDiedError
 from trainers.companion import error_of
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 class RayRunner:
-    """Works requests as tasks of the cluster, each of which takes a core."""
+    """Executes requests as tasks of the cluster, each on one core."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._free = asyncio.Semaphore(slots)
-        # who asked tries again, and counts
-        self._work = ray.remote(num_cpus=1, max_retries=0)(work_beside)
+        # the caller retries and counts attempts
+        self._execute = ray.remote(num_cpus=1, max_retries=0)(execute_in_subprocess)
 
     async def submit(self, request: Request) -> Answer:
-        """Have a request worked by a worker; see :class:`flows.runners.base.Runner`."""
+        """Execute a request on a worker; see :class:`flows.runners.base.Runner`."""
         async with self._free:
-            reference = self._work.remote(dict(request), worker_environment())
+            reference = self._execute.remote(dict(request), worker_environment())
             try:
                 answer: Answer = await asyncio.wrap_future(reference.future())
             except asyncio.CancelledError:
@@ -40,7 +40,7 @@ class RayRunner:
                 raise
             except ray.exceptions.RayError as error:
                 raise WorkerDiedError(
-                    f"a worker of the Ray cluster was ended from outside: {error}"
+                    f"a worker of the Ray cluster was terminated externally: {error}"
                 ) from error
         if "error" in answer:
             raise error_of(answer)
@@ -48,11 +48,11 @@ class RayRunner:
 
 
 @contextmanager
-def open_ray(settings: ExperimentSettings, most: int) -> Iterator[RayRunner]:
-    """Start a cluster of this machine's own, or speak to that of ``settings.cluster_address``."""
+def open_ray(settings: ExperimentSettings, max_requests: int) -> Iterator[RayRunner]:
+    """Start a local cluster, or connect to ``settings.cluster_address``."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if settings.cluster_address is None:
-        options |= {"num_cpus": min(num_slots(settings), most), "include_dashboard": False}
+        options |= {"num_cpus": min(num_slots(settings), max_requests), "include_dashboard": False}
     with RayTaskRunner(settings.cluster_address, options):
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
         slots = int(resources.get("CPU", 1)) or 1

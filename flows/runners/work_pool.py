@@ -1,4 +1,4 @@
-"""Members of a sweep as flow runs of a work pool, worked by whichever workers it has."""
+"""Runner that executes sweep members as flow runs of a Prefect work pool."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.settings import ExperimentSettings
 
-_LOOK_SECONDS = 2.0
-_MOST_AT_ONCE = 1000
+_POLL_SECONDS = 2.0
+_MAX_PARALLEL = 1000
 _FLOW = "experiment-member"
 _ENTRYPOINT = "flows.runners.member_flow.experiment_member"
 
 
 class WorkPool:
-    """Has each request run by a deployment in the pool, which decides how many run at once."""
+    """Executes each request through a deployment; the pool limits the number of parallel runs."""
 
     def __init__(self, deployment: UUID, slots: int) -> None:
         self.slots = slots
@@ -38,10 +38,10 @@ class WorkPool:
         self._free = asyncio.Semaphore(slots)
 
     async def submit(self, request: Request) -> Answer:
-        """Have a member run; see :class:`flows.runners.base.Runner`."""
+        """Run a member; see :class:`flows.runners.base.Runner`."""
         async with self._free:
             parameters = request["parameters"]
-            beginning: asyncio.Future[FlowRun] = asyncio.ensure_future(
+            creation: asyncio.Future[FlowRun] = asyncio.ensure_future(
                 arun_deployment(
                     self._deployment,
                     parameters={"parameters": parameters},
@@ -50,19 +50,19 @@ class WorkPool:
                 )
             )
             try:
-                run = await asyncio.shield(beginning)
+                run = await asyncio.shield(creation)
                 while run.state is None or not run.state.is_final():
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
                     async with get_client() as client:
                         run = await client.read_flow_run(run.id)
             except asyncio.CancelledError:
-                await asyncio.shield(_cancel(beginning))
+                await asyncio.shield(_cancel(creation))
                 raise
-        return _answer(run)
+        return _result(run)
 
 
-def _answer(run: FlowRun) -> Answer:
-    """Read what a flow run that has ended says of itself."""
+def _result(run: FlowRun) -> Answer:
+    """Return the result in the state of a finished flow run; raise if it did not complete."""
     assert run.state is not None
     message = run.state.message or ""
     if run.state.is_completed():
@@ -73,32 +73,32 @@ def _answer(run: FlowRun) -> Answer:
     raise StageFailedError(f"flow run {run.name} is {run.state.name}: {message}")
 
 
-async def _cancel(beginning: asyncio.Future[FlowRun]) -> None:
-    """Cancel a flow run, also one that is only being asked for."""
-    run = await beginning
+async def _cancel(creation: asyncio.Future[FlowRun]) -> None:
+    """Cancel a flow run, including one whose creation is in progress."""
+    run = await creation
     async with get_client() as client:
         await client.set_flow_run_state(run.id, Cancelling())
 
 
 async def open_work_pool(settings: ExperimentSettings) -> WorkPool:
-    """Register what members are run by; ParameterError if there is no such pool."""
+    """Register the members' deployment; ParameterError if the pool does not exist."""
     name, api_url = settings.work_pool, PREFECT_API_URL.value()
     async with get_client() as client:
         try:
             await client.read_work_pool(name)
         except ObjectNotFound as error:
-            known = [pool.name for pool in await client.read_work_pools()]
+            pools = [pool.name for pool in await client.read_work_pools()]
             raise ParameterError(
                 f"settings.work_pool: the Prefect server at {api_url} has no {name!r}."
-                f"{nearest(name, known) if known else ' It has none at all.'} `ratchet up` with"
-                " `ratchet deploy` make the pool 'ratchet' on this machine; `prefect work-pool"
-                " create NAME --type process` makes others."
+                f"{nearest(name, pools) if pools else ' It has no work pools.'} `ratchet up` and"
+                " `ratchet deploy` create the pool 'ratchet' on this machine; `prefect work-pool"
+                " create NAME --type process` creates others."
             ) from error
         online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
         workers = await client.read_workers_for_work_pool(name, worker_filter=online)
         if not workers:
             describe(
-                f"Work pool {name} has no worker: `prefect worker start --pool {name}` starts one"
+                f"Work pool {name} has no worker. Start one: `prefect worker start --pool {name}`"
             )
         flow_id = await client.create_flow_from_name(_FLOW)
         deployment = await client.create_deployment(
@@ -108,4 +108,4 @@ async def open_work_pool(settings: ExperimentSettings) -> WorkPool:
             entrypoint=_ENTRYPOINT,
             enforce_parameter_schema=False,
         )
-    return WorkPool(deployment, settings.max_parallel or _MOST_AT_ONCE)
+    return WorkPool(deployment, settings.max_parallel or _MAX_PARALLEL)

@@ -1,7 +1,7 @@
-"""A process that works requests, one at a time: a whole member of a sweep, or a stage of a run.
+"""Worker process that executes requests one at a time: a sweep member or a stage of a run.
 
-It builds all that it needs from plain data, and answers with plain data. Finished stages are in the
-store: what a worker had finished that was killed, the next one finds.
+Requests and responses are plain data. Finished stages are in the store, so that a worker which
+replaces a killed one finds them.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Any
 from trainers.companion import Answer, serve
 
 
-def play_member(request: Answer) -> Answer:
-    """Run one member; ``parameters`` are those of the ``experiment`` flow.
+def run_member(request: Answer) -> Answer:
+    """Run one member; ``parameters`` are the parameters of the ``experiment`` flow.
 
     Returns an :class:`flows.runs.result.ExperimentResult` as plain data.
     """
-    from flows.runs.resolving import resolve_parameters
-    from flows.runs.running import run_resolved
+    from flows.runs.resolve import resolve_parameters
+    from flows.runs.run import run_resolved
 
     with _interruptible():
         experiment = resolve_parameters(**request["parameters"])
         return run_resolved(experiment).to_dict()
 
 
-def play_stage(request: Answer) -> Answer:
-    """Make one stage of an arm; see :mod:`flows.runners.stages`."""
-    from flows.runners.stages import work_stage
+def run_stage(request: Answer) -> Answer:
+    """Compute one stage of an arm; see :mod:`flows.runners.stage_dispatch`."""
+    from flows.runners.stage_dispatch import execute_stage
 
-    return work_stage(request)
-
-
-WORK: Mapping[str, Callable[[Answer], Answer]] = {"member": play_member, "stage": play_stage}
+    return execute_stage(request)
 
 
-def work(request: Answer) -> Answer:
-    """Work a request; its ``work`` says which."""
+WORK: Mapping[str, Callable[[Answer], Answer]] = {"member": run_member, "stage": run_stage}
+
+
+def execute(request: Answer) -> Answer:
+    """Execute a request of the kind ``request["work"]``."""
     return WORK[request["work"]](request)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end a run in its own way, as it does where it is nobody's member."""
+    """Let Ctrl-C interrupt a member in the same way as a separate run."""
     before: Any = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -53,4 +53,4 @@ def _interruptible() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    serve(work)
+    serve(execute)

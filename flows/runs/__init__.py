@@ -1,1 +1,1 @@
-"""What happens around an experiment's stages: resolve, set up, record, keep, fork, verify."""
+"""Life cycle of runs: resolve, set up, record, resume, fork, verify, export, delete."""

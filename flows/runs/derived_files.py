@@ -1,6 +1,6 @@
-"""Files of a run folder that show its stored stages: metrics, tables, transcripts, rollouts, films.
+"""Run folder files copied from stored stages: metrics, tables, transcripts, rollouts, videos.
 
-The store has the originals. What differs from them, or is missing, is written again.
+The store contains the originals; copies that differ or are missing are written again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from ratchet.rollouts.transcripts import sampled_transcripts
 from ratchet.store.store import StageStore
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.metrics import MetricPoint
-from ratchet.tracking.presence import runners
 from ratchet.tracking.result_table import ResultTable, holds_results
-from tasks.stages.session import TRANSCRIPTS_FILE, film_name
-from tasks.stages.tables import TABLE_FILE, read_table
-from tasks.tensordict.rollouts import ROLLOUTS_FILE
-from tasks.tensordict.run_trainer import HISTORY_FILE
+from ratchet.tracking.run_lock import runners
+from tasks.stages.files import TABLE_FILE, TRANSCRIPTS_FILE, read_table, video_path
+from tasks.tensordict.stages import HISTORY_FILE, ROLLOUTS_FILE
 from trainers.language.rollouts import TRAJECTORIES_FILE
 
 if TYPE_CHECKING:
@@ -37,14 +35,14 @@ _TABLED = ("pretrain", "test", "suite")
 
 
 class DerivedFiles:
-    """Writer of the files of a run folder that show stored stages."""
+    """Writer of the run folder's copies of stage files."""
 
     def __init__(self, folder: RunFolder, store: StageStore) -> None:
         self._folder = folder
         self._store = store
 
     def points(self, record: StageRecord, manifest: Manifest) -> list[MetricPoint]:
-        """Return the metrics of a stage; those of a whole training under its own stages' names."""
+        """Return the metrics of a stage; of an unstaged trainer under the names it logged."""
         if manifest.stage != "run_trainer":
             return [
                 MetricPoint(record.stage, point.iteration, point.values, record.arm)
@@ -62,15 +60,15 @@ class DerivedFiles:
         Raises
         ------
         StoreError
-            If the stage was damaged meanwhile.
+            If the stage is damaged.
         DataError
-            If its table cannot lie beside another one's.
+            If the name of its table conflicts with another table.
         """
         written = [
             *self._write_table(record, manifest),
             *self._write_transcripts(record, manifest),
             *self._write_rollouts(record, manifest),
-            *self._write_films(record, manifest),
+            *self._write_videos(record, manifest),
         ]
         return [str(path.relative_to(self._folder.path)) for path in written]
 
@@ -87,21 +85,21 @@ class DerivedFiles:
         return []
 
     def _write_transcripts(self, record: StageRecord, manifest: Manifest) -> list[Path]:
-        """Copy the transcripts: all of them, or as many as the run's settings keep."""
+        """Copy the transcripts, up to the setting ``num_rollout_samples``."""
         parameters = self._folder.manifest.arms.get(record.arm, {})
-        is_wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
-        if TRANSCRIPTS_FILE not in manifest.files or not is_wanted:
+        is_enabled = parameters.get("text_rl", {}).get("save_transcripts", False)
+        if TRANSCRIPTS_FILE not in manifest.files or not is_enabled:
             return []
         name = _transcripts_name(manifest.stage, record.stage, record.iteration)
-        place = self._folder.transcripts_path / record.arm / name
+        path = self._folder.transcripts_path / record.arm / name
         number = self._folder.manifest.settings.get("num_rollout_samples")
         if number is None:
-            return self._copy(manifest, TRANSCRIPTS_FILE, place)
+            return self._copy(manifest, TRANSCRIPTS_FILE, path)
         source = self._store.open(manifest.key) / TRANSCRIPTS_FILE
-        return _write(place, sampled_transcripts(source, number))
+        return _write(path, sampled_transcripts(source, number))
 
     def _write_rollouts(self, record: StageRecord, manifest: Manifest) -> list[Path]:
-        """Copy rollouts that were asked for, named by the iteration."""
+        """Copy rollouts of each ``rollout_sample_period``-th iteration, named by the iteration."""
         period = self._folder.manifest.settings.get("rollout_sample_period")
         if manifest.stage != "rollouts" or period is None or record.iteration % period:
             return []
@@ -109,46 +107,46 @@ class DerivedFiles:
         written: list[Path] = []
         for file in (ROLLOUTS_FILE, TRAJECTORIES_FILE):
             if file in manifest.files:
-                place = folder / f"{record.iteration}{Path(file).suffix}"
-                written += self._copy(manifest, file, place)
+                path = folder / f"{record.iteration}{Path(file).suffix}"
+                written += self._copy(manifest, file, path)
         return written
 
-    def _write_films(self, record: StageRecord, manifest: Manifest) -> list[Path]:
-        """Copy films of a test's episodes, and remove others of that test."""
+    def _write_videos(self, record: StageRecord, manifest: Manifest) -> list[Path]:
+        """Copy videos of a test's episodes, and remove outdated ones of that test."""
         if manifest.stage != "test":
             return []
         folder = self._folder.videos_path / record.arm
         others = set(folder.glob(f"{record.stage}-*.gif"))
         written: list[Path] = []
         for episode in itertools.count():
-            name = film_name(episode)
+            name = video_path(episode)
             if name not in manifest.files:
                 break
-            place = folder / f"{record.stage}-{episode}.gif"
-            others.discard(place)
-            written += self._copy(manifest, name, place)
+            path = folder / f"{record.stage}-{episode}.gif"
+            others.discard(path)
+            written += self._copy(manifest, name, path)
         for other in others:
             other.unlink()
         return written
 
-    def _copy(self, manifest: Manifest, name: str, place: Path) -> list[Path]:
-        """Copy a stage's file unless the copy is there; the stage is only read if it is not."""
-        if not _differs(place, manifest.files[name].sha256):
+    def _copy(self, manifest: Manifest, name: str, path: Path) -> list[Path]:
+        """Copy a stage's file unless an identical copy exists."""
+        if not _differs(path, manifest.files[name].sha256):
             return []
-        return _write(place, (self._store.open(manifest.key) / name).read_bytes())
+        return _write(path, (self._store.open(manifest.key) / name).read_bytes())
 
 
 def check_metrics(folder: RunFolder, store: StageStore) -> bool:
-    """Rewrite a run's metrics if they are not those of its stored stages; return whether.
+    """Rewrite a run's metrics if they differ from its stored stages; return whether they did.
 
-    Metrics of stages that the store no longer has are kept.
+    Metrics of stages that are missing from the store stay.
     """
     derived = DerivedFiles(folder, store)
     records = folder.manifest.stages
     expected: list[MetricPoint] = []
-    is_complete = not runners(folder.path)  # a run may be about to record what it has written
+    is_complete = not runners(folder.path)  # a running run may not have recorded its latest metrics
     for record in records:
-        manifest = store.peek(record.key, lately=True)
+        manifest = store.peek(record.key, allow_stale=True)
         if manifest is None:
             is_complete = False
         else:
@@ -157,10 +155,9 @@ def check_metrics(folder: RunFolder, store: StageStore) -> bool:
 
 
 def rebuild_derived_files(folder: RunFolder) -> list[str]:
-    """Compare a run folder with the store and rebuild what differs; return the files' names.
+    """Rebuild files of a run folder that differ from the store; return their names.
 
-    Stages that the store no longer has, and a store that cannot be reached, leave the files as they
-    are.
+    Files of stages that are missing from the store, or whose store is unreachable, stay unchanged.
     """
     settings = ExperimentSettings.from_dict(folder.manifest.settings)
     try:
@@ -168,7 +165,7 @@ def rebuild_derived_files(folder: RunFolder) -> list[str]:
         rebuilt = ["metrics.jsonl"] if check_metrics(folder, store) else []
         derived = DerivedFiles(folder, store)
         for record in folder.manifest.stages:
-            manifest = store.peek(record.key, lately=True)
+            manifest = store.peek(record.key, allow_stale=True)
             if manifest is not None:
                 rebuilt += derived.write(record, manifest)
     except StoreError as error:
@@ -181,7 +178,7 @@ def rebuild_derived_files(folder: RunFolder) -> list[str]:
 def note_rebuilt(folder: RunFolder, names: list[str]) -> None:
     """Record in the run's events which of its files were rebuilt from the store."""
     if names:
-        text = f"missing or not as its stages are stored, rebuilt: {', '.join(names)}"
+        text = f"missing or different from the stored stages, rebuilt: {', '.join(names)}"
         folder.log_event("rebuilt", text)
         logger.warning("run %s: %s", folder.run_id, text)
 
@@ -193,13 +190,13 @@ def _transcripts_name(kind: str, stage: str, iteration: int) -> str:
     return f"test-{iteration}.jsonl" if kind == "test_during_training" else f"{stage}.jsonl"
 
 
-def _write(place: Path, content: str | bytes) -> list[Path]:
+def _write(path: Path, content: str | bytes) -> list[Path]:
     data = content.encode() if isinstance(content, str) else content
-    if not _differs(place, _digest(data)):
+    if not _differs(path, _digest(data)):
         return []
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(place, data)
-    return [place]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, data)
+    return [path]
 
 
 def _differs(path: Path, digest: str) -> bool:

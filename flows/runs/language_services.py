@@ -1,7 +1,7 @@
-"""``LanguageServices``: what a run's models need before they can be asked.
+"""``LanguageServices``: API keys from Prefect's secret blocks, and the embedded service.
 
-Keys from Prefect's secret blocks, and Ratchet's own service. Made ready by the first stage that
-calls a model, so that a run that finds everything in the store starts and asks nothing.
+Prepared by the first stage that calls a model, so that a run whose stages are all cached starts no
+service and reads no keys.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import MissingKeyError, ParameterError
-from ratchet.parameters.key_names import SECRET_PREFIX
 from ratchet.parameters.language import RATCHET, TINKER
+from ratchet.parameters.service_fields import SECRET_PREFIX
 
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class LanguageServices:
-    """The services of a run's agents, and of the models that write part of its data.
+    """Services of a run's agents, and of the models that generate part of its data.
 
-    Of the settings ``home``, where the embedded service keeps its files, ``base_dir``, ``budget``
-    and ``prices`` are read.
+    Reads the settings ``home``, which contains the embedded service's files, ``base_dir``,
+    ``budget`` and ``prices``.
     """
 
     def __init__(self, settings: ExperimentSettings, arms: Mapping[str, HyperParameters]) -> None:
@@ -43,9 +43,9 @@ class LanguageServices:
         self._service = ExitStack()
 
     def make_ready(self) -> None:
-        """Look up keys and start the embedded service, unless that is done.
+        """Look up keys and start the embedded service, on the first call.
 
-        Raises MissingKeyError if a secret block is not there.
+        Raises MissingKeyError if a secret block is missing.
         """
         from ratchet.parameters.chat_agents import TextAgentParameters
 
@@ -64,7 +64,7 @@ class LanguageServices:
 
     @property
     def needs_embedded(self) -> bool:
-        """Whether a model is served, or trained, by Ratchet itself."""
+        """Whether the embedded service serves or trains a model."""
         from ratchet.language_models.endpoints import EMBEDDED
 
         trains = any(
@@ -74,7 +74,7 @@ class LanguageServices:
         return trains or any(model.base_url == EMBEDDED for model in self._models())
 
     def check_prices(self) -> None:
-        """Refuse a budget for models without a price: nothing could ever be held against it.
+        """Refuse a budget for models without a price, whose calls would not count.
 
         Raises ParameterError with the models' names.
         """
@@ -84,44 +84,44 @@ class LanguageServices:
         from ratchet.language_models.pricing import PriceTable
 
         prices = PriceTable.load(self._prices)
-        unknown = {
+        unpriced = {
             model.model_name
             for model in self._models()
             if prices.find(model.model_name, embedded=model.base_url == EMBEDDED) is None
         }
-        if unknown:
+        if unpriced:
             raise ParameterError(
                 f"settings.budget: got {self._budget:g}, but there is no price for"
-                f" {', '.join(sorted(unknown))}. Give a table with their prices as settings.prices"
-                " (0 for models of your own), or leave the budget out."
+                f" {', '.join(sorted(unpriced))}. Add their prices to a table in settings.prices"
+                " (0 for local models), or remove the budget."
             )
 
     def close(self) -> None:
-        """Stop the service, if this run has started it."""
+        """Stop the embedded service if this run started it."""
         with self._lock:
             self._service.close()
             self._ready = False
 
     def _training_services(self) -> Iterator[TrainServiceParameters]:
-        """Go through the services that hold models which learn from tokens."""
+        """Yield the services that train token-level language models."""
         for hyper_params in self._arms.values():
             service = hyper_params.language.train_service
             if service.backend in (RATCHET, TINKER):
                 yield service
 
     def _models(self) -> Iterator[ServedModel]:
-        """Go through the models that a service is asked for."""
+        """Yield the models that services are called for."""
         from ratchet.scenarios.registry import build_scenario
 
         for hyper_params in self._arms.values():
             scenario = build_scenario(hyper_params.scenario, self._base_dir)
-            asked = [each.model for each in scenario.asked_for_data(hyper_params)]
-            for model in (*self._agents(hyper_params), *asked):
+            generators = [each.model for each in scenario.asked_for_data(hyper_params)]
+            for model in (*self._agents(hyper_params), *generators):
                 if not model.use_dummy_api:
                     yield model
 
     def _agents(self, hyper_params: HyperParameters) -> Iterator[TextAgentParameters]:
-        """Go through the agents that are chat models."""
+        """Yield the agents that are chat models."""
         from ratchet.parameters.chat_agents import TextAgentParameters
         from ratchet.protocols.registry import build_protocol_handler
 
@@ -133,9 +133,9 @@ class LanguageServices:
 
 @contextmanager
 def embedded_service(home: Path) -> Iterator[None]:
-    """Run Ratchet's own service, unless the user has named one in the environment.
+    """Run the embedded service, unless the environment names a running one.
 
-    ``home`` is Ratchet's own folder. Raises LanguageServiceError if it does not start.
+    ``home`` is Ratchet's home folder. Raises LanguageServiceError if the service does not start.
     """
     from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 
@@ -154,10 +154,10 @@ def embedded_service(home: Path) -> Iterator[None]:
 
 
 def find_key(name: str | None) -> None:
-    """Put the value of a secret block into the environment, under its whole name.
+    """Load a secret block into an environment variable of the same name.
 
-    It is ``"prefect-secret:BLOCK"``; any other name is that of a variable, and left alone.
-    Raises MissingKeyError if there is no such block.
+    Loads names such as ``"prefect-secret:BLOCK"``; other names are environment variables already.
+    Raises MissingKeyError if the block does not exist.
     """
     if name is None or not name.startswith(SECRET_PREFIX) or name in os.environ:
         return
@@ -173,6 +173,6 @@ def find_key(name: str | None) -> None:
         os.environ[name] = asyncio.run(load())
     except ValueError as error:
         raise MissingKeyError(
-            f"api_key_name: Prefect has no secret block {block!r}. Make one in its UI (Blocks,"
+            f"api_key_name: Prefect has no secret block {block!r}. Create it in its UI (Blocks,"
             " Secret), or name an environment variable instead."
         ) from error

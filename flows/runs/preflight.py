@@ -1,7 +1,7 @@
-"""The preflight: whether a resolved experiment could run in this process, before anything begins.
+"""Preflight: check that a resolved experiment can run in this process, before it starts.
 
-Looks at what no parameter's model can know: devices, packages, the store's place. Run and worker
-refuse what is found; ``ratchet plan`` and ``ratchet doctor FILE`` say it.
+Checks what validating parameters cannot: devices, packages, the store's location. Runs and workers
+refuse to start with problems; ``ratchet plan`` and ``ratchet doctor FILE`` report them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.lazy import require_packages
-from ratchet.parameters.messages import raise_together
+from ratchet.parameters.reading.messages import raise_together
 from ratchet.scenarios.registry import build_scenario
 from trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
-    from flows.runs.resolving import ResolvedExperiment
+    from flows.runs.resolve import ResolvedExperiment
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 _MOST_STAGES = 50_000
@@ -25,18 +25,18 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def check_experiment(experiment: ResolvedExperiment) -> None:
-    """Refuse an experiment that could not run here.
+    """Refuse an experiment that cannot run here.
 
     Raises
     ------
     RatchetError
-        The only thing that is wrong, or a ParameterError that has a line for each.
+        The only problem, or a ParameterError with a line for each problem.
     """
     raise_together(list(find_problems(experiment)))
 
 
 def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
-    """Go through all that keeps an experiment from running here; nothing is made or changed."""
+    """Yield all problems that prevent an experiment from running here, without side effects."""
     base_dir = experiment.settings.base_dir
     folder = None if base_dir is None else Path(base_dir)
     try:
@@ -50,25 +50,25 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
         except RatchetError as error:
             yield error
     if experiment.settings.runner != "inline":
-        from flows.runners.checking import check_runner
+        from flows.runners.factory import check_runner
 
         try:
             check_runner(experiment.settings)
         except RatchetError as error:
             yield error
     try:
-        experiment.store  # noqa: B018 -- made when it is first asked for
+        experiment.store  # noqa: B018 -- created on first access
     except RatchetError as error:
         yield error
 
 
 def check_devices(experiment: ResolvedExperiment) -> None:
-    """Check that there are the devices that an experiment is to run on.
+    """Check that the devices of an experiment are available.
 
     Raises
     ------
     ParameterError
-        With the devices that there are.
+        With the available devices.
     """
     name, base_dir = experiment.settings.device, experiment.settings.base_dir
     if name == "cpu":
@@ -81,7 +81,7 @@ def check_devices(experiment: ResolvedExperiment) -> None:
 
 
 def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
-    """Refuse more stages than a store and Prefect are made for."""
+    """Refuse more stages than the store and Prefect can handle."""
     iterations = hyper_params.rl.num_iterations
     if iterations > _MOST_STAGES * per_task:
         raise ParameterError(
@@ -91,28 +91,28 @@ def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
         )
 
 
-def _check_count(kind: str, needed: int) -> None:
+def _check_count(kind: str, required: int) -> None:
     import torch
 
-    if needed > 1 and kind not in ("cpu", "cuda"):
+    if required > 1 and kind not in ("cpu", "cuda"):
         raise ParameterError(
-            f"language.train_service.world_size: got {needed} with settings.device={kind}, where"
+            f"language.train_service.world_size: got {required} with settings.device={kind}, where"
             " processes can't share a model; expected 1, or settings.device=cuda or cpu."
         )
-    if kind == "cuda" and needed > (count := torch.accelerator.device_count()):
+    if kind == "cuda" and required > (count := torch.accelerator.device_count()):
         raise ParameterError(
-            f"language.train_service.world_size: got {needed} with settings.device=cuda, expected"
+            f"language.train_service.world_size: got {required} with settings.device=cuda, expected"
             f" at most {count}, a device for each process. Lower it, or settings.device=cpu."
         )
 
 
 def check_device(name: str) -> None:
-    """Check that torch knows a device and finds it on this machine; no context is made on a GPU.
+    """Check that torch supports a device and finds it here, without creating a GPU context.
 
     Raises
     ------
     ParameterError
-        With the devices that there are.
+        With the available devices.
     """
     if name == "cpu":
         return
@@ -129,22 +129,22 @@ def check_device(name: str) -> None:
         return
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type != device.type:
-        there = f"finds {accelerator.type}" if accelerator else "finds no accelerator"
+        found = accelerator.type if accelerator else "no accelerator"
         raise ParameterError(
-            f"settings.device: got {name!r}, but torch {torch.__version__} {there} on this machine."
-            " Leave it out, or settings.device=cpu; with a GPU, install its driver and a torch that"
-            " is built for it."
+            f"settings.device: got {name!r}, but torch {torch.__version__} finds {found} on this"
+            " machine. Remove the setting, or set settings.device=cpu; for a GPU, install its"
+            " driver and a torch build that supports it."
         )
     count = torch.accelerator.device_count()
     if device.index is not None and device.index >= count:
         raise ParameterError(
-            f"settings.device: got {name!r}, but there are {count} of them, the last being"
-            f" {device.type}:{count - 1}."
+            f"settings.device: got {name!r}, expected an index below the {count} available"
+            f" devices, at most {device.type}:{count - 1}."
         )
 
 
 def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> None:
-    """Raise MissingPackageError for what scenario and trainer need and isn't installed."""
+    """Raise MissingPackageError for missing packages of the scenario and trainer."""
     trainer = TRAINERS.find(hyper_params.trainer, base_dir).trainer_class()
     require_packages(
         trainer.needed_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"

@@ -1,29 +1,105 @@
-"""Which stages runs need: those that they have recorded, what forks share, and what these stand on.
+"""Stages that runs need: recorded stages, stages shared by forks, and the inputs of both.
 
-Asked by whoever removes stages and by whoever packs a run.
+Read by garbage collection and by the export of a run.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.runs.forks import FORK_FILE, Fork
-from ratchet.errors import DataError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ratchet.errors import DataError, ParameterError
 from ratchet.store.keys import is_key
+from ratchet.tracking.files import write_atomically
+from ratchet.tracking.manifest import ITERATION_STAGES, StageRecord
 from ratchet.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ratchet.store.store import StageStore
+    from tasks.stages.calls import StageCall
 
+
+FORK_FILE = "fork.json"
 _MANIFEST = "manifest.json"
 
 
-def run_keys(folder: Path) -> set[str]:
-    """Return the keys that a run's folder names.
+class Fork(BaseModel):
+    """Stages that a forked run shares with its parent: ``fork.json`` in the run folder."""
 
-    Raises DataError if its manifest or ``fork.json`` is damaged: what it needs is not known then.
+    model_config = ConfigDict(frozen=True)
+
+    parent: str
+    iteration: int
+    stage: str = ""
+    stages: list[StageRecord]
+
+    @property
+    def point(self) -> ForkPoint:
+        """The first stage of a fork of chat models."""
+        return ForkPoint.from_stage(self.iteration, self.stage or ITERATION_STAGES[0])
+
+    def write(self, folder: Path) -> None:
+        """Write the file into a run's folder, which is created if missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FORK_FILE, self.model_dump_json(indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> Fork | None:
+        """Read a run's file; None if the run is not a fork, DataError if the file is damaged."""
+        path = folder / FORK_FILE
+        if not path.exists():
+            return None
+        try:
+            return cls.model_validate(json.loads(path.read_bytes()))
+        except (ValueError, ValidationError) as error:
+            raise DataError(f"{path}: {error}. Remove the run's folder and fork again.") from error
+
+
+@dataclass(frozen=True, order=True)
+class ForkPoint:
+    """The first stage of a fork: its iteration, and its index within the iteration."""
+
+    iteration: int
+    index: int = 0
+
+    @classmethod
+    def from_stage(cls, iteration: int, stage: str = ITERATION_STAGES[0]) -> ForkPoint:
+        """Return the point before an iteration's stage; ParameterError if it is unknown."""
+        if stage not in ITERATION_STAGES:
+            raise ParameterError(
+                f"fork: got the stage {iteration}:{stage}, expected K or K:STAGE with one of"
+                f" {', '.join(ITERATION_STAGES)}."
+            )
+        return cls(iteration, ITERATION_STAGES.index(stage))
+
+    @property
+    def required(self) -> list[tuple[str, int]]:
+        """The parent's stages (name, iteration) that a fork continues directly."""
+        before = self.iteration - 1
+        state = ("await_fine_tune_jobs", before) if self.iteration else ("initial_state", 0)
+        stages = ("sample_rollouts", "create_fine_tune_jobs")
+        return [state] + [
+            (name, self.iteration) for name in stages if ITERATION_STAGES.index(name) < self.index
+        ]
+
+    def is_after(self, call: StageCall) -> bool:
+        """Return whether a stage comes before the point."""
+        if call.stage == "initial_state":
+            return self > ForkPoint(0)
+        if call.stage not in ITERATION_STAGES:
+            return False
+        return ForkPoint(call.iteration, ITERATION_STAGES.index(call.stage)) < self
+
+
+def run_keys(folder: Path) -> set[str]:
+    """Return the keys of the stages that a run's folder names.
+
+    Raises DataError if its manifest or ``fork.json`` is damaged, so that its stages are unknown.
     """
     keys = {record.key for record in RunFolder(folder).manifest.stages}
     fork = Fork.read(folder)
@@ -31,7 +107,7 @@ def run_keys(folder: Path) -> set[str]:
 
 
 def with_inputs(store: StageStore, keys: Iterable[str]) -> set[str]:
-    """Add the stages that stages were made of, and those that these were made of."""
+    """Return the keys with those of all their direct and indirect inputs."""
     found: set[str] = set()
     pending = list(keys)
     while pending:
@@ -47,39 +123,39 @@ def with_inputs(store: StageStore, keys: Iterable[str]) -> set[str]:
 
 
 class References:
-    """The stages that the runs of some folders need, as they stand when one asks."""
+    """Stages that the runs of some folders need; unchanged runs are not read again."""
 
     def __init__(self, store: StageStore, folders: Iterable[Path]) -> None:
         self._store = store
         self._folders = sorted({folder.resolve() for folder in folders})
         self._read: dict[Path, tuple[object, set[str]]] = {}
-        self._known: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self._needed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
     @property
     def num_runs(self) -> int:
-        """How many runs there were when it was last asked for what they need."""
+        """Number of runs at the last call of :meth:`needed`."""
         return len(self._read)
 
     def needed(self) -> frozenset[str]:
-        """Return the keys of all stages that are needed; reads only runs that have changed.
+        """Return the keys of all stages that runs need.
 
         Raises DataError if a run, or a runs folder, cannot be read.
         """
         runs = {run for folder in self._folders for run in _runs_in(folder)}
-        self._read = {run: known for run, known in self._read.items() if run in runs}
+        self._read = {run: cached for run, cached in self._read.items() if run in runs}
         for run in sorted(runs):
             stamp = _stamp(run / _MANIFEST), _stamp(run / FORK_FILE)
-            known = self._read.get(run)
-            if known is None or known[0] != stamp:
+            cached = self._read.get(run)
+            if cached is None or cached[0] != stamp:
                 self._read[run] = stamp, run_keys(run)
         named = frozenset().union(*(keys for _, keys in self._read.values()))
-        if named != self._known[0]:
-            self._known = named, frozenset(with_inputs(self._store, named))
-        return self._known[1]
+        if named != self._needed[0]:
+            self._needed = named, frozenset(with_inputs(self._store, named))
+        return self._needed[1]
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """List the runs of a folder; DataError if one may be there that cannot be seen."""
+    """List the runs of a folder; DataError if the folder or a link in it cannot be read."""
     path = folder
     try:
         runs = []
@@ -89,11 +165,11 @@ def _runs_in(folder: Path) -> list[Path]:
             if _stamp(path / _MANIFEST) is not None:
                 runs.append(path)
             elif path.is_symlink():
-                path.stat()  # it may lead to a run that is not there now
+                path.stat()  # fails if the link's target is currently missing
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be looked into ({error.strerror}), so that nobody knows what runs are"
-            " there. Have it readable from here, or remove it if nothing is needed of it."
+            f"{path}: cannot be read ({error.strerror}), expected a readable runs folder or run."
+            " Make it readable on this machine, or remove it if its runs are no longer needed."
         ) from error
     return runs
 

@@ -1,35 +1,39 @@
-"""``ExperimentResult``: what an experiment has come to. Plain data, so that Prefect can keep it."""
+"""``ExperimentResult``: results of an experiment as plain data, and the table of its tests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from ratchet.reports.display_table import DisplayTable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.table import Table
 
-    from ratchet.reports.shown_table import ShownTable
+    from ratchet.statistics.estimate import Estimate
     from ratchet.tracking.run_folder import RunFolder
+
 
 TESTED_STAGES = ("test", "suite")
 
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What an experiment has come to.
+    """Results of an experiment.
 
     Attributes
     ----------
     metrics
         Arm → name of a test ("test", "test-NAME") → its metrics.
     states
-        Arm → key of its final state in the store; arms without one are left out.
+        Arm → key of its final state in the store; arms without a final state are omitted.
     made, found
-        The numbers of stages that this flow run made, and that it found in the store.
+        Numbers of stages that this flow run computed, and that were cached.
     flow_run_id
-        The Prefect flow run's.
+        Id of the Prefect flow run.
     """
 
     run_id: str
@@ -42,19 +46,18 @@ class ExperimentResult:
 
     @property
     def report(self) -> Path:
-        """The file of the report."""
+        """Path of the report."""
         return Path(self.folder) / "report.html"
 
     @property
-    def table(self) -> ShownTable:
-        """The test results with their intervals, read from the run's folder."""
-        from flows.runs.result_table import result_table
+    def table(self) -> DisplayTable:
+        """Test results with their intervals, read from the run's folder."""
         from ratchet.tracking.run_folder import RunFolder
 
         return result_table(RunFolder(self.folder))
 
     def to_dataframe(self) -> DataFrame:
-        """Return the test results as a frame of pandas, a row for each arm and test."""
+        """Return the test results as a pandas frame, a row for each arm and test."""
         frame = self.table.to_dataframe()
         frame.insert(0, "run_id", self.run_id)
         return frame
@@ -67,7 +70,7 @@ class ExperimentResult:
 
     @classmethod
     def from_folder(cls, folder: RunFolder) -> Self:
-        """Make a result of what a run has recorded, without the keys of its states."""
+        """Read the result from a run's folder, without the keys of its states."""
         metrics: dict[str, dict[str, dict[str, float]]] = {}
         for point in folder.read_metrics():
             if point.stage.partition("-")[0] in TESTED_STAGES:
@@ -80,5 +83,89 @@ class ExperimentResult:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Make a result of what :meth:`to_dict` returned."""
+        """Return the result whose :meth:`to_dict` returned the data."""
         return cls(**data)
+
+
+@dataclass(frozen=True)
+class TestedResult:
+    """Result of an arm in a test: accuracy, an evaluator's metric or an agent's return."""
+
+    arm: str
+    test: str
+    measure: str
+    estimate: Estimate
+
+    @property
+    def record(self) -> dict[str, object]:
+        """The result as plain data; the value and its 95 % interval are fractions, not percent."""
+        return {
+            "arm": self.arm,
+            "test": self.test,
+            "measure": self.measure,
+            "value": self.estimate.value,
+            "low": self.estimate.low,
+            "high": self.estimate.high,
+            "n": self.estimate.n,
+        }
+
+    @property
+    def row(self) -> tuple[str, str, str, str, str]:
+        """The result as text: arm, dataset, result, 95 % interval, n."""
+        from ratchet.reports.labels import number
+
+        estimate = self.estimate
+        if self.measure == "accuracy":
+            interval = f"{100 * estimate.low:.1f} – {100 * estimate.high:.1f} %"
+            return self.arm, self.test, f"{100 * estimate.value:.1f} %", interval, str(estimate.n)
+        interval = f"{number(estimate.low)} – {number(estimate.high)}"
+        return (
+            self.arm,
+            self.test,
+            f"{self.measure} {number(estimate.value)}",
+            interval,
+            str(estimate.n),
+        )
+
+
+def read_results(folder: RunFolder) -> Iterator[TestedResult]:
+    """Read the results of each arm: accuracy, the evaluator's metrics, and each agent's return.
+
+    Returns are omitted for tests with decisions.
+    """
+    from ratchet.statistics.results import (
+        accuracy,
+        agents_by_return,
+        evaluator_metrics,
+        has_decisions,
+        mean_metric,
+        mean_return,
+    )
+
+    for table in folder.read_tables():
+        if has_decisions(table.columns):
+            yield TestedResult(table.arm, table.name, "accuracy", accuracy(table.columns))
+        for name in evaluator_metrics(table.columns):
+            yield TestedResult(table.arm, table.name, name, mean_metric(table.columns, name))
+        for agent in agents_by_return(table.columns):
+            estimate = mean_return(table.columns, agent)
+            yield TestedResult(table.arm, table.name, f"return of {agent}", estimate)
+
+
+def result_table(folder: RunFolder) -> DisplayTable:
+    """Return the table of a run's test results; without rows if the run has no tests."""
+    results = list(read_results(folder))
+    kind = "accuracy" if all(each.measure == "accuracy" for each in results) else "result"
+    columns = ("arm", "tested on", kind, "95 % interval", "n")
+    title = f"Results of {folder.run_id}"
+    return DisplayTable(title, columns, [e.row for e in results], [e.record for e in results])
+
+
+def test_results(folder: RunFolder) -> list[TestedResult]:
+    """Return the results of each arm on the test set."""
+    return [each for each in read_results(folder) if each.test == "test"]
+
+
+def summary_line(results: list[TestedResult]) -> str:
+    """Return results as one line of text."""
+    return ", ".join(f"{each.arm} {each.row[2]}" for each in results)

@@ -1,4 +1,4 @@
-"""What a run needs before its first stage: sessions of its arms, a folder, who records."""
+"""Setup of a run before its first stage: its folder, recorder, and the arms' sessions."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from prefect.settings import PREFECT_UI_URL
 
-from flows.process.tracking_uri import choose_mirrors
+from flows.process.tracking_uri import choose_mirrors, export_mlflow_credentials
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
-from flows.runs.recording import RunRecorder
-from flows.runs.usage import RunUsage, spent_by_run
+from flows.runs.recorder import RunRecorder, RunUsage, spent_by_run
+from ratchet.experiment_files.loading import refuse_unread_budget
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
-from ratchet.parameters.reserved import refuse_unread_budget
-from ratchet.store.users import note_user
+from ratchet.store.garbage_collection import note_user
 from ratchet.tracking.environment import (
+    author,
     capture_code_state,
+    command_line,
+    made_with,
 )
-from ratchet.tracking.invocation import author, command_line
 from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.logs import kept_log
 from ratchet.tracking.manifest import RunManifest
-from ratchet.tracking.observing import RunObserver
-from ratchet.tracking.presence import Presence
-from ratchet.tracking.processor import made_with
+from ratchet.tracking.observers import RunObserver
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import STUDY_FILE
 from ratchet.tracking.system_metrics import SystemSampler
 from tasks.stages.families import arm_session, stage_functions
-from tasks.stages.spending import Spending
+from tasks.stages.session import RunBilling
 from tasks.tensordict.session import ArmSession
 from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
-    from flows.runs.resolving import ResolvedExperiment
-    from flows.sweeps.pruning import MemberReports
+    from flows.runs.resolve import ResolvedExperiment
+    from flows.sweeps.study import MemberReports
     from ratchet.parameters.settings import ExperimentSettings
     from tasks.stages.session import FinishedTask
 
@@ -49,7 +49,7 @@ AnySession: TypeAlias = ArmSession | TextArmSession
 
 @dataclass
 class ExperimentRun:
-    """A run that is about to begin: its arms' sessions, and who records what they do."""
+    """An open run: its arms' sessions, recorder, observer and services."""
 
     experiment: ResolvedExperiment
     folder: RunFolder
@@ -57,19 +57,19 @@ class ExperimentRun:
     sessions: list[AnySession]
     services: LanguageServices
     mirrors: dict[str, str]
-    presence: Presence
+    presence: RunLock
     live: LiveFile
     sampler: SystemSampler | None
     observer: RunObserver
-    last_heeded: float = field(default_factory=time.monotonic)
+    last_state_check: float = field(default_factory=time.monotonic)
 
     def last_tasks(self) -> list[FinishedTask]:
-        """Return the tasks that stand last in the graph of the flow run."""
+        """Return the last tasks in the graph of the flow run."""
         return [each for session in self.sessions for each in session.tasks.last()]
 
     def close(self) -> None:
-        """Let go of all that the run has started and built; it is no longer running then."""
-        with ExitStack() as stack:  # each is let go of, from the last on, even where others fail
+        """Release all resources of the run, and finally its lock."""
+        with ExitStack() as stack:  # releases all, last first, even if one fails
             stack.callback(self.presence.release)
             stack.callback(self.live.close)
             if self.sampler is not None:
@@ -81,14 +81,16 @@ class ExperimentRun:
 
 
 def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> ExperimentRun:
-    """Open the store, make or find the run's folder, and prepare the arms.
+    """Open the store and the run's folder, which is created if missing, and prepare the arms.
 
-    Raises ParameterError if parameters don't go together, and StoreError if the store can't be
-    written; nothing has been begun then.
+    Raises ParameterError if parameters are incompatible, and StoreError if the store can't be
+    written, before any stage starts.
     """
     settings = experiment.settings
     check_experiment(experiment)
     mirrors = choose_mirrors(settings) if settings.tracking else {}
+    if mirrors:
+        export_mlflow_credentials(settings.home, settings.tracking_uri)
     manifest, reports = _manifest(experiment, flow_run_id), _reports_to_sweep(settings)
     store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
@@ -102,11 +104,11 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     live = LiveFile(folder.path)
     observer = RunObserver(folder, live, settings.stall_seconds)
     usage = RunUsage(folder, store, ledger)
-    with kept_log(folder.path, folder.run_id):  # it says what has changed, and cautions
+    with kept_log(folder.path, folder.run_id):  # it logs changed code and warnings
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
     recorder.on_metrics = reports
     store.on_damage = recorder.damaged
-    spending = Spending(ledger)
+    spending = RunBilling(ledger)
     sessions: list[AnySession] = []
     for each in keys:
         stages = stage_functions(each)
@@ -127,7 +129,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         sessions,
         services,
         mirrors,
-        presence=Presence(folder.path),
+        presence=RunLock(folder.path),
         live=live,
         sampler=None if period is None else SystemSampler(folder.path, period),
         observer=observer,
@@ -135,13 +137,13 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
 
 
 def _reports_to_sweep(settings: ExperimentSettings) -> MemberReports | None:
-    """Return who judges a member of a sweep by its metrics, if its sweep prunes."""
+    """Return the pruner's receiver of metrics if the run belongs to a sweep that prunes."""
     sweep = settings.parent_run_id
     if sweep is None or not (Path(settings.runs) / sweep / STUDY_FILE).exists():
         return None
-    from flows.sweeps.pruning import MemberReports
+    from flows.sweeps.study import MemberReports
 
-    return MemberReports.of(Path(settings.runs) / sweep, str(settings.run_id))
+    return MemberReports.for_member(Path(settings.runs) / sweep, str(settings.run_id))
 
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:

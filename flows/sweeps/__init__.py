@@ -1,1 +1,1 @@
-"""Experiments over a grid: which members there are, and how they run side by side."""
+"""Sweeps: their members, strategies that choose them, and parallel execution."""

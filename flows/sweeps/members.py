@@ -1,4 +1,4 @@
-"""The members of a sweep: whole experiments whose ids are those that ``ratchet run`` gives them."""
+"""Members of a sweep: experiments with the same run ids as in ``ratchet run``."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flows.runs.resolving import ArmChanges, ResolvedExperiment, absolute_settings, resolve
-from flows.sweeps.grid import describe_point
-from flows.sweeps.points import corner_points, sweep_points
+from flows.runs.resolve import ArmChanges, ResolvedExperiment, absolute_settings, resolve
+from flows.sweeps.points import (
+    corner_points,
+    describe_point,
+    read_grid,
+    sweep_points,
+    with_assignments,
+)
 from flows.sweeps.study import described_study
 from ratchet.errors import ParameterError, RatchetError
+from ratchet.experiment_files.loading import ExperimentFile, load_experiment
 from ratchet.lazy import require_packages
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.reading import data_parameters, without_paths
+from ratchet.parameters.key_inputs import data_parameters, without_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import GridSweep, OptunaSweep, SweepSpec, read_sweep_spec
 from ratchet.store.keys import canonical_json
-from ratchet.tracking.invocation import command_line
+from ratchet.tracking.environment import command_line
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, read_sweep
 from trainers.combinations import check_combination
+from trainers.registry import TRAINERS
 
 
 @dataclass(frozen=True)
 class SweepMember:
-    """One experiment of a sweep, and what it changes."""
+    """One experiment of a sweep, with its changes."""
 
     changes: dict[str, Any]
     experiment: ResolvedExperiment
@@ -40,26 +47,26 @@ class SweepMember:
 
     @property
     def label(self) -> str:
-        """What it changes, as on the command line."""
+        """Its changes, as on the command line."""
         return describe_point(self.changes) or self.run_id
 
 
 @dataclass(frozen=True)
 class ResolvedSweep:
-    """A sweep as it runs.
+    """A sweep with its members.
 
     Attributes
     ----------
     sweep_id
-        Its id, or the name that the user gave it.
+        Its id, or the name given by the user.
     spec
-        Which members it has.
+        Its specification.
     members
-        Those that are known beforehand: none of a sweep whose members Optuna chooses.
+        Members that are known in advance: none if Optuna chooses them.
     settings, base, arms
-        What all members have in common; the arms as changes.
+        Common parts of all members; the arms as changes.
     retry_failed
-        Whether only those are run that have failed.
+        Whether to run only failed members.
     """
 
     sweep_id: str
@@ -73,40 +80,40 @@ class ResolvedSweep:
 
     @property
     def grid(self) -> dict[str, list[Any]]:
-        """Dotted path → values; nothing if it is no grid."""
+        """Values by dotted path; empty unless the sweep is a grid."""
         return self.spec.parameters if isinstance(self.spec, GridSweep) else {}
 
     @property
     def num_members(self) -> int:
-        """How many members it is to have."""
+        """Number of members."""
         if isinstance(self.spec, OptunaSweep):
             return self.spec.num_trials
         return len(self.members)
 
     @property
     def folder(self) -> Path:
-        """Where its record, its page and the output of its processes lie."""
+        """Folder of its record, its page and the logs of its processes."""
         return Path(self.settings.runs) / self.sweep_id
 
     def member(self, changes: Mapping[str, Any]) -> SweepMember:
-        """Make the member that changes this."""
-        (made,) = sweep_members(
+        """Return the member with these changes."""
+        (member,) = sweep_members(
             self.base, [changes], self.arms, name=self.name, settings=self.settings
         )
-        return self.adopt(made)
+        return self.adopt(member)
 
     def known_record(self) -> SweepRecord:
-        """Return what is recorded of it: the members that were chosen on the way too."""
+        """Return the stored record, which includes members chosen during the sweep."""
         return read_sweep(self.settings.runs, self.sweep_id) or self.record(self.members)
 
     def adopt(self, member: SweepMember) -> SweepMember:
-        """Return a member that knows which sweep it belongs to."""
+        """Return a member whose run is tagged with this sweep."""
         tags = {**self.settings.tags, "sweep": self.sweep_id}
-        ours = member.experiment.with_settings(parent_run_id=self.sweep_id, tags=tags)
-        return replace(member, experiment=ours)
+        tagged = member.experiment.with_settings(parent_run_id=self.sweep_id, tags=tags)
+        return replace(member, experiment=tagged)
 
     def record(self, members: Sequence[SweepMember]) -> SweepRecord:
-        """Return what ``sweep.json`` holds of it with these members."""
+        """Return the content of ``sweep.json`` for these members."""
         is_grid = isinstance(self.spec, GridSweep)
         return SweepRecord(
             sweep_id=self.sweep_id,
@@ -118,7 +125,7 @@ class ResolvedSweep:
         )
 
     def flow_parameters(self) -> dict[str, Any]:
-        """Return the parameters of the Prefect flow: plain data from which it is made again."""
+        """Return the parameters of the Prefect flow: plain data that reproduce the sweep."""
         arms = {
             name: arm.to_dict() if isinstance(arm, HyperParameters) else dict(arm)
             for name, arm in self.arms.items()
@@ -134,13 +141,48 @@ class ResolvedSweep:
 
 
 def has_failed(member: SweepMember) -> bool:
-    """Return whether a member was run, and has failed."""
+    """Return whether a member has run and failed."""
     path = member.experiment.run_path
     return (path / "manifest.json").exists() and RunFolder(path).status == "failed"
 
 
-HANDED_OVER_SWEEP: ContextVar[ResolvedSweep | None] = ContextVar("resolved_sweep", default=None)
-"""The sweep as whoever calls the flow has resolved it."""
+RESOLVED_SWEEP: ContextVar[ResolvedSweep | None] = ContextVar("resolved_sweep", default=None)
+"""The sweep resolved by the flow's caller."""
+
+
+def read_sweep_file(
+    file: str, assignments: Sequence[str], overrides: Sequence[str] = ()
+) -> tuple[ExperimentFile, SweepSpec, ExperimentSettings]:
+    """Read a sweep's experiment file, its specification, and the settings.
+
+    Parameters
+    ----------
+    assignments
+        ``a.b=VALUES`` as in :func:`read_grid`; they override the file's section ``sweep``.
+    overrides
+        Further overrides for all members, as on the command line.
+
+    Raises
+    ------
+    ParameterError
+        If the file or an argument is invalid, no parameter varies, or a run id is given.
+    """
+    grid, single = read_grid(assignments)
+    common = [*single, *overrides]
+    experiment = load_experiment(file, common, {"trainer": TRAINERS})
+    if not assignments and experiment.sweep is None:
+        raise ParameterError(
+            f"{file}: no parameter varies: expected a section `sweep` or values, e.g. seed=0..4."
+        )
+    fixed = [override.partition("=")[0].strip().lstrip("+~") for override in common]
+    spec = with_assignments(experiment.sweep, grid, fixed)
+    settings = absolute_settings(experiment.settings)
+    if settings.run_id is not None:
+        raise ParameterError(
+            f"settings.run_id: got {settings.run_id!r}, but each member of a sweep has its own id."
+            " Remove it."
+        )
+    return experiment, spec, settings
 
 
 def resolve_sweep(
@@ -154,27 +196,27 @@ def resolve_sweep(
 ) -> ResolvedSweep:
     """Resolve a sweep and its members; parameters and errors as :func:`sweep_members`.
 
-    ``grid`` is what varies: dotted path → values, or a specification, plain or read.
+    ``grid``: values by dotted path, or a specification as plain data or as an object.
     """
     chosen = absolute_settings(settings or ExperimentSettings())
-    spec = _as_spec(grid)
+    spec = _as_spec(grid, chosen.base_dir)
     points = corner_points(spec.parameters) if isinstance(spec, OptunaSweep) else sweep_points(spec)
     members = sweep_members(base, points, arms, name=name, settings=chosen)
     if isinstance(spec, OptunaSweep):
         require_packages(["optuna"], "a sweep of kind optuna")
         ident = sweep_name or _study_id(members, spec, base, arms or {})
-        members = []  # the ends of what may be chosen go together; which are chosen is to be seen
+        members = []  # the bounds are valid combinations; Optuna chooses the actual members
     else:
         ident = sweep_name or sweep_id(name, members)
-    found = ResolvedSweep(ident, name, spec, (), chosen, base, arms or {})
-    return replace(found, members=tuple(found.adopt(member) for member in members))
+    resolved = ResolvedSweep(ident, name, spec, (), chosen, base, arms or {})
+    return replace(resolved, members=tuple(resolved.adopt(member) for member in members))
 
 
-def _as_spec(grid: Mapping[str, Any] | SweepSpec) -> SweepSpec:
+def _as_spec(grid: Mapping[str, Any] | SweepSpec, base_dir: str | None) -> SweepSpec:
     if not isinstance(grid, Mapping):
         return grid
     if isinstance(grid.get("kind"), str):
-        return read_sweep_spec(grid)
+        return read_sweep_spec(grid, base_dir)
     for path, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ParameterError(f"sweep: {path}: got {values!r}, expected a list of values.")
@@ -184,7 +226,7 @@ def _as_spec(grid: Mapping[str, Any] | SweepSpec) -> SweepSpec:
 def _study_id(
     members: Sequence[SweepMember], spec: OptunaSweep, base: HyperParameters, arms: ArmChanges
 ) -> str:
-    """Return the id of a sweep whose members are not known: the same however many it has."""
+    """Return the id of a sweep whose members are unknown; independent of their number."""
     plain = {n: a.to_dict() if isinstance(a, HyperParameters) else a for n, a in arms.items()}
     content = canonical_json([base.to_dict(), plain, described_study(spec)])
     stem = members[0].run_id.rpartition("-")[0]
@@ -200,17 +242,17 @@ def sweep_members(
     settings: ExperimentSettings,
     check: Callable[[HyperParameters, str | None], None] = check_combination,
 ) -> list[SweepMember]:
-    """Make the experiments of a grid's points; one that ``check`` refuses is refused here.
+    """Return the experiments of a sweep's points, each validated by ``check``.
 
-    ``base`` is what all have in common, ``arms`` further experiments of each member's run, as
-    changes. Of the settings ``base_dir`` and where earlier runs lie are
-    read. Raises ParameterError if a combination is refused, saying which.
+    ``base`` has the common parameters, ``arms`` the further arms of each member's run, as changes.
+    Only ``base_dir`` and the folders of earlier runs are read from the settings. Raises
+    ParameterError with the combination that is refused.
     """
     members = []
     for changes in map(dict, points):
         try:
-            own = settings.model_copy(update={"run_id": None})
-            experiment = resolve(base.replace(changes, settings.base_dir), own, arms, name=name)
+            new = settings.model_copy(update={"run_id": None})
+            experiment = resolve(base.replace(changes, settings.base_dir), new, arms, name=name)
             for params in experiment.arms.values():
                 check(params, settings.base_dir)
         except RatchetError as error:
@@ -221,11 +263,11 @@ def sweep_members(
 
 
 def changes_of_data(members: Sequence[SweepMember]) -> list[str]:
-    """List the swept parameters that change what data a member is trained and tested on.
+    """List the varying parameters that change the training or test data.
 
-    Reads parameters only, and no code: members of one sweep are of one version.
+    Compares parameters only, not code: all members of a sweep use one version.
     """
-    found = []
+    paths = []
     for path in members[0].changes if members else ():
         data: dict[bytes, set[bytes]] = {}
         for member in members:
@@ -234,12 +276,12 @@ def changes_of_data(members: Sequence[SweepMember]) -> list[str]:
             read = sorted(canonical_json(without_paths(data_parameters(arm))) for arm in arms)
             data.setdefault(canonical_json(others), set()).add(b" ".join(read))
         if any(len(each) > 1 for each in data.values()):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def sweep_id(name: str, members: Sequence[SweepMember]) -> str:
-    """Return the id of a sweep: the same for the same members, in whatever order."""
+    """Return the id of a sweep; independent of the order of its members."""
     digest = hashlib.sha256(canonical_json(sorted(member.run_id for member in members)))
     stem = members[0].run_id.rpartition("-")[0] if members else name
     return f"{stem}-sweep-{digest.hexdigest()[:8]}"

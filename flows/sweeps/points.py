@@ -1,111 +1,153 @@
-"""The points of a sweep: a pure function of its specification, the same on every machine."""
+"""Points of a sweep: a deterministic function of its specification, the same on every machine.
+
+Grids on the command line, ``seed=0..4 interaction_protocol=nip,adp``, specify all combinations.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flows.sweeps.grid import grid_points
 from ratchet.errors import ParameterError
+from ratchet.parameters.reading.yaml_files import parse_yaml
 from ratchet.parameters.sweeps import (
+    SECTION,
     Choices,
     Distribution,
     GridSweep,
-    OptunaSweep,
-    RandomSweep,
-    SobolSweep,
+    Point,
     SweepSpec,
-    ZipSweep,
+    expand_values,
+    grid_points,
+    refuse_settings,
 )
-from ratchet.seeding import derive_seed, numpy_generator
 from ratchet.store.keys import canonical_json
 
-Point = dict[str, Any]
-STAGE = "sweep"
+Grid = dict[str, list[Any]]
+
+
+def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
+    """Return the varying values by dotted path, and assignments of single values as overrides.
+
+    Parameters
+    ----------
+    assignments
+        ``a.b=VALUES``. Values are YAML separated by commas; ``0..4`` denotes the integers from 0
+        to 4. A value that is a list is written in brackets: ``[7,8],[9]`` are two values.
+        Assignments to ``sweep.…`` override the file's section.
+
+    Raises
+    ------
+    ParameterError
+        If an assignment has no ``=``, no values, duplicate values or an invalid range; if it
+        varies settings, which do not affect results; or if a path is assigned twice.
+    """
+    grid: Grid = {}
+    overrides: list[str] = []
+    seen: set[str] = set()
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        path = path.strip()
+        if not equals or not all(path.split(".")):
+            raise ParameterError(
+                f"sweep: got {assignment!r}, expected a.b=VALUES, e.g. seed=0..4 or rl.lr=0.1,0.01."
+            )
+        if path in seen:
+            raise ParameterError(f"sweep: {path} is assigned twice; use one assignment.")
+        seen.add(path)
+        if path.partition(".")[0] == SECTION:
+            overrides.append(assignment)
+            continue
+        where = f"sweep: {path}"
+        values = expand_values(where, parse_yaml(f"[{text}]", where))
+        if len(values) == 1:
+            overrides.append(assignment)
+        elif path.partition(".")[0] in ("settings", "arms"):
+            raise ParameterError(
+                f"sweep: {path}: got {values!r}, expected a single value: settings do not affect"
+                " results, and arms are defined separately."
+            )
+        else:
+            grid[path] = values
+    return grid, overrides
 
 
 def with_assignments(
     spec: SweepSpec | None, grid: Mapping[str, list[Any]], fixed: Iterable[str]
 ) -> SweepSpec:
-    """Put what the command line says over a file's specification; a grid where there is none.
+    """Override a file's specification by the command line; return a grid if there is no section.
 
-    What varies there is tried with each point; what has one value there, ``fixed``, varies no more.
+    Each point is combined with ``grid``; parameters in ``fixed`` no longer vary.
 
     Raises
     ------
     ParameterError
-        If nothing is left to vary, or Optuna is to choose beside a grid.
+        If no parameter varies, or the strategy cannot be combined with a grid.
     """
     if spec is None:
         return GridSweep(parameters=dict(grid))
-    gone = {*fixed, *grid}
-    left = {path: each for path, each in spec.parameters.items() if path not in gone}
+    overridden = {*fixed, *grid}
+    left = {path: each for path, each in spec.parameters.items() if path not in overridden}
     if isinstance(spec, GridSweep):
         return GridSweep(parameters={**left, **grid})
     if not left:
         raise ParameterError(
-            f"sweep.parameters: nothing is left of {', '.join(spec.parameters)}: the command line"
-            " says all of them."
+            f"sweep.parameters: the command line overrides all of {', '.join(spec.parameters)};"
+            " expected at least one that varies."
         )
-    if isinstance(spec, OptunaSweep):
-        if grid:
-            path = next(iter(grid))
-            raise ParameterError(
-                f"sweep: {path}: Optuna chooses each member by itself. Let it choose this too, with"
-                f" sweep.parameters.{path}={grid[path]!r}, or give it one value."
-            )
-        return spec.model_copy(update={"parameters": left})
-    others = {path: values for path, values in spec.for_each.items() if path not in gone}
-    return spec.model_copy(update={"parameters": left, "for_each": {**others, **grid}})
+    if "for_each" in type(spec).model_fields:
+        for_each = getattr(spec, "for_each", {}).items()
+        others = {path: values for path, values in for_each if path not in overridden}
+        return spec.model_copy(update={"parameters": left, "for_each": {**others, **grid}})
+    if grid:
+        path = next(iter(grid))
+        raise ParameterError(
+            f"sweep: {path}: a sweep of kind {spec.kind} cannot be combined with a grid. Vary this"
+            f" parameter in its section, with sweep.parameters.{path}={grid[path]!r}, or assign a"
+            " single value."
+        )
+    return spec.model_copy(update={"parameters": left})
 
 
 def sweep_points(spec: SweepSpec) -> list[Point]:
-    """Return what each member changes, in order; nothing of what Optuna chooses on the way.
+    """Return the changes of each member in order; an empty list if Optuna chooses them.
 
-    A point that is drawn twice is there once. More samples begin with the same points.
+    Duplicate points are removed, and each point is combined with ``for_each``.
+
+    Raises
+    ------
+    ParameterError
+        If a point contains settings, which do not affect results.
     """
-    if isinstance(spec, GridSweep):
-        return grid_points(spec.parameters)
-    if isinstance(spec, OptunaSweep):
-        return []
-    if isinstance(spec, ZipSweep):
-        rows = zip(*spec.parameters.values(), strict=True)
-        points = [dict(zip(spec.parameters, row, strict=True)) for row in rows]
-    elif isinstance(spec, SobolSweep):
-        points = _sobol_points(spec)
-    else:
-        points = [_random_point(spec, number) for number in range(spec.num_samples)]
-    once = {canonical_json(point): point for point in points}
-    return [{**point, **more} for point in once.values() for more in grid_points(spec.for_each)]
+    points = spec.points()
+    for path in dict.fromkeys(path for point in points for path in point):
+        refuse_settings(f"{SECTION}: {path}", path)
+    unique = {canonical_json(point): point for point in points}
+    further = grid_points(getattr(spec, "for_each", {}))
+    return [{**point, **more} for point in unique.values() for more in further]
 
 
 def corner_points(parameters: Mapping[str, Distribution]) -> list[Point]:
-    """Return points at which each distribution has each of its ends, or choices, once."""
-    ends = {
+    """Return points that contain each bound, or choice, of each distribution once."""
+    bounds = {
         path: each.values if isinstance(each, Choices) else [each.at(0.0), each.at(1.0)]
         for path, each in parameters.items()
     }
-    first = {path: values[0] for path, values in ends.items()}
-    others = [{**first, path: value} for path, values in ends.items() for value in values[1:]]
+    return sample_points(bounds)
+
+
+def sample_points(grid: Mapping[str, Sequence[Any]], max_values: int | None = None) -> list[Point]:
+    """Return points that contain each of the first ``max_values`` values of a parameter once.
+
+    All other parameters have their first value.
+    """
+    first = {path: values[0] for path, values in grid.items()}
+    others = [
+        {**first, path: value} for path, values in grid.items() for value in values[1:max_values]
+    ]
     return [first, *others]
 
 
-def _random_point(spec: RandomSweep, number: int) -> Point:
-    """Draw each parameter by itself: what else varies changes nothing of it."""
-    return {
-        path: each.at(float(numpy_generator(spec.seed, STAGE, number, path).random()))
-        for path, each in spec.parameters.items()
-    }
-
-
-def _sobol_points(spec: SobolSweep) -> list[Point]:
-    from scipy.stats import qmc
-
-    seed = derive_seed(spec.seed, STAGE)
-    sequence = qmc.Sobol(len(spec.parameters), scramble=spec.scramble, rng=seed)
-    rows = sequence.random_base2(math.ceil(math.log2(spec.num_samples)))[: spec.num_samples]
-    return [
-        {p: each.at(float(u)) for (p, each), u in zip(spec.parameters.items(), row, strict=True)}
-        for row in rows
-    ]
+def describe_point(changes: Mapping[str, Any]) -> str:
+    """Format a point as on the command line."""
+    return " ".join(f"{path}={value}" for path, value in changes.items())

@@ -1,4 +1,4 @@
-"""``run_sweep``: run a sweep from plain Python, as :mod:`flows.runs.running` does an experiment."""
+"""``run_sweep``: run a sweep from Python, the counterpart of :mod:`flows.runs.run`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import Any
 
 from flows.process import temporary_server
-from flows.process.environment import leave_tracebacks_out
+from flows.process.environment import hide_tracebacks
 from flows.runs.preflight import check_experiment
 from flows.runs.result import ExperimentResult
-from flows.runs.running import prepare_process, run_to_end
-from flows.sweeps.members import HANDED_OVER_SWEEP, ResolvedSweep, resolve_sweep
-from flows.sweeps.results import SweepResults
+from flows.runs.run import prepare_process, run_to_end
+from flows.sweeps.members import RESOLVED_SWEEP, ResolvedSweep, resolve_sweep
+from flows.sweeps.summary import SweepResults
 from ratchet.errors import RatchetError, StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -29,17 +29,17 @@ def run_sweep(
     parallel: int = 1,
     sweep_name: str | None = None,
 ) -> SweepResults:
-    """Run an experiment for every combination of values, or go on with it.
+    """Run or resume an experiment for every combination of values.
 
-    Parameters as :func:`flows.sweep` takes them; ``grid`` may be any specification of
-    :mod:`ratchet.parameters.sweeps`. The members' run ids are made here.
+    Parameters as in :func:`flows.sweep`; ``grid`` may be any specification of
+    :mod:`ratchet.parameters.sweeps`.
 
     Raises
     ------
     ParameterError
-        If a combination makes no sense; nothing has been run then.
+        If a combination is invalid; raised before any member runs.
     StageFailedError
-        If members failed; all others have been run.
+        If members failed; all others have run.
     """
     if not isinstance(hyper_params, HyperParameters):
         base_dir = (settings or ExperimentSettings()).base_dir
@@ -55,17 +55,17 @@ def run_resolved_sweep(resolved: ResolvedSweep, parallel: int) -> SweepResults:
     prepare_process(resolved.settings)
     try:
         import_module("flows.sweep_flow")
-        leave_tracebacks_out()
+        hide_tracebacks()
         temporary_server.ensure(resolved.settings.home)
-        found = run_to_end(lambda: _run_flow(resolved, parallel))
+        data = run_to_end(lambda: _run_flow(resolved, parallel))
     except RatchetError:
         raise
     except Exception as error:
         raise StageFailedError(
             f"sweep {resolved.name} failed: {type(error).__name__}: {error}\nFinished stages are"
-            " kept. The same command goes on."
+            " stored. Run the same command again to resume."
         ) from error
-    results = [ExperimentResult.from_dict(data) for data in found]
+    results = [ExperimentResult.from_dict(each) for each in data]
     changes = {member.run_id: member.changes for member in resolved.known_record().members}
     return SweepResults(results, [changes[result.run_id] for result in results])
 
@@ -73,7 +73,7 @@ def run_resolved_sweep(resolved: ResolvedSweep, parallel: int) -> SweepResults:
 async def _run_flow(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
     from flows.sweep_flow import sweep
 
-    HANDED_OVER_SWEEP.set(resolved)  # ends with this task
+    RESOLVED_SWEEP.set(resolved)  # valid until this task ends
     named = sweep.with_options(flow_run_name=resolved.name)
-    found: list[dict[str, Any]] = await named(**resolved.flow_parameters(), parallel=parallel)
-    return found
+    results: list[dict[str, Any]] = await named(**resolved.flow_parameters(), parallel=parallel)
+    return results

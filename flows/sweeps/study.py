@@ -1,41 +1,45 @@
-"""``SweepStudy``: what was asked, reported and told of the members that Optuna chooses.
+"""``SweepStudy``: journal of members chosen by Optuna, with their reported values and results.
 
-A journal in the sweep's folder, which the sweep and the processes of its members write. What it
-says is what holds: a sweep that goes on asks for nothing that was answered once.
+The sweep and its members' processes append to a file in the sweep's folder. A resumed sweep reads
+all earlier decisions from the journal.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from flows.sweeps.suggesting import OptunaTrials
-from ratchet.errors import DataError, ParameterError
+from flows.sweeps.optuna_adapter import OptunaAdapter
+from ratchet.errors import DataError, ParameterError, RunPrunedError
 from ratchet.parameters.sweeps import NoPruner, OptunaSweep
 from ratchet.tracking.files import JsonLines, locked
+from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.sweep_folder import STUDY_FILE
 
 MAX_ATTEMPTS = 20
-"""So often is a member asked for that there is already, before there are taken to be no more."""
+"""Attempts to sample a new member; if all are duplicates, the search space is exhausted."""
 
 Ending: TypeAlias = Literal["completed", "pruned"]
 
 
 @dataclass
 class Trial:
-    """One member that Optuna has chosen.
+    """One member chosen by Optuna.
 
     Attributes
     ----------
     changes
-        What it changes, by dotted path.
+        Its changes by dotted path.
     reports
-        Its values by iteration, so far.
+        Reported values by iteration.
     pruned_at
-        The iteration after which it was decided to prune it.
+        The iteration after which the pruner decided to stop it.
     state, value
-        How it ended, and what it came to; None while it has not ended, or failed.
+        Outcome and final value; None until it ends, and if it failed.
     """
 
     number: int
@@ -48,7 +52,7 @@ class Trial:
 
 
 class SweepStudy:
-    """The trials of a sweep, read from its journal as far as it goes; safe among processes."""
+    """Trials of a sweep, read from its journal; safe for concurrent processes."""
 
     def __init__(self, folder: Path, spec: OptunaSweep) -> None:
         self.spec = spec
@@ -56,17 +60,17 @@ class SweepStudy:
         self._journal = JsonLines(folder / STUDY_FILE)
         self._lock = folder / ".study.lock"
         self._offset = 0
-        self._known: OptunaTrials | None = None
-        self._untold: list[dict[str, Any]] = []
+        self._adapter: OptunaAdapter | None = None
+        self._pending: list[dict[str, Any]] = []
 
     @classmethod
-    def begin(cls, folder: Path, spec: OptunaSweep) -> SweepStudy:
-        """Begin a study, or go on with it.
+    def start(cls, folder: Path, spec: OptunaSweep) -> SweepStudy:
+        """Start or resume a study.
 
         Raises
         ------
         ParameterError
-            If it was begun with another specification; only the number of trials may change.
+            If its specification has changed; only the number of trials may change.
         """
         study = cls(folder, spec)
         described = described_study(spec)
@@ -77,20 +81,20 @@ class SweepStudy:
             elif lines[0] != {"op": "study", **described}:
                 changed = sorted(k for k, v in described.items() if lines[0].get(k) != v)
                 raise ParameterError(
-                    f"sweep {folder.name}: {', '.join(changed)} changed since it was begun, got"
+                    f"sweep {folder.name}: {', '.join(changed)} changed since its start, got"
                     f" {[described[k] for k in changed]}, expected"
-                    f" {[lines[0].get(k) for k in changed]}. Give this sweep another --name."
+                    f" {[lines[0].get(k) for k in changed]}. Choose a different --name."
                 )
             study._catch_up()
         return study
 
     @classmethod
     def read(cls, folder: Path) -> SweepStudy:
-        """Read the study of a sweep that was begun."""
+        """Read the study of an existing sweep."""
         journal = JsonLines(folder / STUDY_FILE)
         lines, _ = journal.read()
         if not lines or lines[0].get("op") != "study":
-            raise DataError(f"{journal.path}: not the journal of a study: no first line says so.")
+            raise DataError(f"{journal.path}: not a study's journal: the first line is no header.")
         described = {name: value for name, value in lines[0].items() if name != "op"}
         study = cls(folder, OptunaSweep.model_validate({**described, "num_trials": 1}))
         with locked(study._lock):
@@ -99,17 +103,17 @@ class SweepStudy:
 
     @property
     def prunes(self) -> bool:
-        """Whether members are to report at all."""
+        """Whether members must report intermediate values."""
         return not isinstance(self.spec.pruner, NoPruner)
 
     def suggest(self, attempt: int = 0) -> dict[str, Any]:
-        """Return what the next trial would change; ``attempt`` counts those turned down."""
+        """Return the next trial's changes; ``attempt`` counts rejected suggestions."""
         with locked(self._lock):
             self._catch_up()
             return self._optuna.suggest(len(self.trials), attempt)
 
     def add(self, changes: dict[str, Any], run_id: str) -> Trial:
-        """Note a trial that is to run."""
+        """Record a new trial."""
         with locked(self._lock):
             self._catch_up()
             number = len(self.trials)
@@ -117,9 +121,9 @@ class SweepStudy:
         return self.trials[number]
 
     def report(self, run_id: str, iteration: int, value: float | None) -> bool:
-        """Note a member's value after an iteration; return whether it is to stop there.
+        """Record a member's value after an iteration; return whether to stop the member there.
 
-        Of what was reported once, and of members that have ended, the decision stays.
+        Decisions on repeated reports, and on members that have ended, do not change.
         """
         with locked(self._lock):
             self._catch_up()
@@ -131,11 +135,11 @@ class SweepStudy:
             prune = self._optuna.report(trial.number, iteration, value)
             line = {"op": "report", "trial": trial.number, "iteration": iteration, "value": value}
             self._write({**line, "prune": prune})
-            self._untold.pop()  # Optuna knows of it
+            self._pending.pop()  # already reported to Optuna
             return prune
 
-    def tell(self, trial: Trial, state: Ending, value: float | None) -> None:
-        """Note how a member has ended."""
+    def finish(self, trial: Trial, state: Ending, value: float | None) -> None:
+        """Record the outcome of a member."""
         with locked(self._lock):
             self._catch_up()
             if trial.state is None:
@@ -143,34 +147,35 @@ class SweepStudy:
                 self._write(line)
 
     @property
-    def _optuna(self) -> OptunaTrials:
-        """What Optuna makes of all lines so far; imported where it is asked."""
-        if self._known is None:
-            self._known = OptunaTrials(self.spec)
-        for line in self._untold:
+    def _optuna(self) -> OptunaAdapter:
+        """Optuna's study, updated with all lines of the journal; imports Optuna."""
+        if self._adapter is None:
+            self._adapter = OptunaAdapter(self.spec)
+        for line in self._pending:
             if line["op"] == "ask":
-                self._known.add(line["changes"])
+                self._adapter.add(line["changes"])
             elif line["op"] == "report":
-                self._known.report(line["trial"], line["iteration"], line["value"])
+                self._adapter.report(line["trial"], line["iteration"], line["value"])
             else:
-                self._known.tell(line["trial"], line["value"], pruned=line["state"] == "pruned")
-        self._untold.clear()
-        return self._known
+                pruned = line["state"] == "pruned"
+                self._adapter.finish(line["trial"], line["value"], pruned=pruned)
+        self._pending.clear()
+        return self._adapter
 
     def _write(self, line: dict[str, Any]) -> None:
         self._journal.append([line])
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Take in what the journal says beyond what is known."""
+        """Read new lines of the journal."""
         lines, self._offset = self._journal.read(self._offset)
         for line in lines:
-            self._take(line)
+            self._apply(line)
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _apply(self, line: dict[str, Any]) -> None:
         if line["op"] == "study":
             return
-        self._untold.append(line)
+        self._pending.append(line)
         if line["op"] == "ask":
             self.trials.append(Trial(line["trial"], line["changes"], line["run"]))
             return
@@ -182,6 +187,44 @@ class SweepStudy:
             trial.state, trial.value = line["state"], line["value"]
 
 
+class MemberReports:
+    """Reports the metrics of finished stages by iteration, and stops pruned members.
+
+    The pruner decides on iterations, not stages, so that decisions depend neither on the
+    partitioning into stages nor on cache hits. A member stops after the stage that contains the
+    iteration.
+    """
+
+    def __init__(self, study: SweepStudy, run_id: str) -> None:
+        self._study, self._run_id = study, run_id
+
+    @classmethod
+    def for_member(cls, folder: Path, run_id: str) -> MemberReports | None:
+        """Return the reporter of a member of the sweep in a folder; None if no reports are due."""
+        study = SweepStudy.read(folder)
+        waiting = any(each.run_id == run_id and each.state is None for each in study.trials)
+        return cls(study, run_id) if study.prunes and waiting else None
+
+    def __call__(self, points: Sequence[MetricPoint]) -> None:
+        """Report metrics of a stage.
+
+        Raises
+        ------
+        RunPrunedError
+            If the pruner stops the member.
+        """
+        stage, _, name = self._study.spec.metric.partition("/")
+        for point in sorted(points, key=lambda each: each.iteration):
+            if point.arm != MAIN_ARM or point.stage != stage or name not in point.values:
+                continue
+            value = float(point.values[name])
+            finite = value if math.isfinite(value) else None
+            if self._study.report(self._run_id, point.iteration, finite):
+                raise RunPrunedError(
+                    f"pruned after iteration {point.iteration + 1}: {stage}/{name} was {value:.4g}."
+                )
+
+
 def described_study(spec: OptunaSweep) -> dict[str, Any]:
-    """Return what must stay as it is when a study goes on: all but how many trials it has."""
+    """Return the fields that must not change when a study is resumed: all except ``num_trials``."""
     return {name: value for name, value in spec.to_dict().items() if name != "num_trials"}

@@ -7,73 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.agents.actions.distributions import FactorisedCategorical, MultiAgentDistribution
-    from ratchet.agents.combined import CombinedAgents, RolloutCache
-    from ratchet.agents.lr_groups import ParameterGroup
-    from ratchet.agents.networks.normalization import ObservationNormalizer
-    from ratchet.agents.operators import PolicyOperator, ValueOperator
-    from ratchet.agents.parts import (
-        Agent,
-        AgentBody,
-        AgentInput,
-        AgentPart,
-        AgentPolicyHead,
-        AgentValueHead,
-        Perception,
-        PolicyLogits,
-        Representation,
-        SoloAgentHead,
+    from ratchet.agents.actions.distributions import FactorisedCategorical as FactorisedCategorical
+    from ratchet.agents.actions.distributions import (
+        MultiAgentDistribution as MultiAgentDistribution,
     )
+    from ratchet.agents.combined import CombinedAgents as CombinedAgents
+    from ratchet.agents.combined import RolloutCache as RolloutCache
+    from ratchet.agents.lr_groups import ParameterGroup as ParameterGroup
+    from ratchet.agents.networks.normalization import ObservationNormalizer as ObservationNormalizer
+    from ratchet.agents.operators import PolicyOperator as PolicyOperator
+    from ratchet.agents.operators import ValueOperator as ValueOperator
+    from ratchet.agents.parts import Agent as Agent
+    from ratchet.agents.parts import AgentBody as AgentBody
+    from ratchet.agents.parts import AgentInput as AgentInput
+    from ratchet.agents.parts import AgentPart as AgentPart
+    from ratchet.agents.parts import AgentPolicyHead as AgentPolicyHead
+    from ratchet.agents.parts import AgentValueHead as AgentValueHead
+    from ratchet.agents.parts import Perception as Perception
+    from ratchet.agents.parts import PolicyLogits as PolicyLogits
+    from ratchet.agents.parts import Representation as Representation
+    from ratchet.agents.parts import SoloAgentHead as SoloAgentHead
 
-__all__ = [
-    "Agent",
-    "AgentBody",
-    "AgentInput",
-    "AgentPart",
-    "AgentPolicyHead",
-    "AgentValueHead",
-    "CombinedAgents",
-    "FactorisedCategorical",
-    "MultiAgentDistribution",
-    "ObservationNormalizer",
-    "ParameterGroup",
-    "Perception",
-    "PolicyLogits",
-    "PolicyOperator",
-    "Representation",
-    "RolloutCache",
-    "SoloAgentHead",
-    "ValueOperator",
-]
-
-_HOMES = {
-    **dict.fromkeys(
-        (
-            "Agent",
-            "AgentBody",
-            "AgentInput",
-            "AgentPart",
-            "AgentPolicyHead",
-            "AgentValueHead",
-            "Perception",
-            "PolicyLogits",
-            "Representation",
-            "SoloAgentHead",
-        ),
-        "ratchet.agents.parts",
-    ),
-    "CombinedAgents": "ratchet.agents.combined",
-    "RolloutCache": "ratchet.agents.combined",
-    "FactorisedCategorical": "ratchet.agents.actions.distributions",
-    "MultiAgentDistribution": "ratchet.agents.actions.distributions",
-    "ObservationNormalizer": "ratchet.agents.networks.normalization",
-    "ParameterGroup": "ratchet.agents.lr_groups",
-    "PolicyOperator": "ratchet.agents.operators",
-    "ValueOperator": "ratchet.agents.operators",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)

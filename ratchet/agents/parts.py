@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from ratchet.errors import CalledHere
+from ratchet.errors import RenamedAttributes
 
 if TYPE_CHECKING:
     import torch
@@ -212,14 +212,14 @@ class Perception(ABC):
 
 
 @dataclass
-class Agent(CalledHere):
+class Agent(RenamedAttributes):
     """A named player: its parts and its parameters.
 
     ``body`` is shared by all heads, or by all but the value head where ``value_body`` is given.
     None for agents that perceive nothing.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "agent_params": "they are agent.parameters",
         "get_model_parameter_dicts": "see combined_agents.parameter_groups(hyper_params.rl)",
         "message_logits_key": 'the logits of all messages are ("agents", "message_logits")',

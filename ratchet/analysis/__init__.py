@@ -1,56 +1,30 @@
-"""After a run: analysers that judge each message of its transcripts with a chat model.
-
-Names are imported on first use, so that ``import ratchet.analysis`` costs nothing.
-"""
+"""Analysis of finished runs: a chat model judges the messages of their transcripts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.analysis.base import Analyser, Verdict
-    from ratchet.analysis.judging import AnalysisModel
-    from ratchet.analysis.messages import SpokenMessage
-    from ratchet.analysis.registry import analyser_names, build_analyser, register_analyser
-    from ratchet.analysis.run import analyse_run
-    from ratchet.analysis.summary import AnalyserSummary, AnalysisSummary
+    from ratchet.analysis.base import Analyser as Analyser
+    from ratchet.analysis.base import Verdict as Verdict
+    from ratchet.analysis.base import analyser_names as analyser_names
+    from ratchet.analysis.base import build_analyser as build_analyser
+    from ratchet.analysis.base import register_analyser as register_analyser
+    from ratchet.analysis.llm_judge import AnalysisModel as AnalysisModel
+    from ratchet.analysis.messages import TranscriptMessage as TranscriptMessage
+    from ratchet.analysis.results import AnalyserSummary as AnalyserSummary
+    from ratchet.analysis.results import AnalysisSummary as AnalysisSummary
+    from ratchet.analysis.run import analyse_run as analyse_run
 
-__all__ = [
-    "Analyser",
-    "AnalyserSummary",
-    "AnalysisModel",
-    "AnalysisSummary",
-    "SpokenMessage",
-    "Verdict",
-    "analyse_run",
-    "analyser_names",
-    "build_analyser",
-    "register_analyser",
-]
-
-_HOMES = {
-    "Analyser": "ratchet.analysis.base",
-    "AnalyserSummary": "ratchet.analysis.summary",
-    "AnalysisModel": "ratchet.analysis.judging",
-    "AnalysisSummary": "ratchet.analysis.summary",
-    "SpokenMessage": "ratchet.analysis.messages",
-    "Verdict": "ratchet.analysis.base",
-    "analyse_run": "ratchet.analysis.run",
-    "analyser_names": "ratchet.analysis.registry",
-    "build_analyser": "ratchet.analysis.registry",
-    "register_analyser": "ratchet.analysis.registry",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)
 
 BUILT_IN = {
-    "accurate_quotation": "ratchet.analysis.quotation",
-    "code_quoting": "ratchet.analysis.code_quoting",
-    "direct_quotation": "ratchet.analysis.quotation",
-    "follow_up": "ratchet.analysis.follow_up",
-    "role_keeping": "ratchet.analysis.role_keeping",
+    "accurate_quotation": "ratchet.analysis.built_in",
+    "code_quoting": "ratchet.analysis.built_in",
+    "direct_quotation": "ratchet.analysis.built_in",
+    "follow_up": "ratchet.analysis.built_in",
+    "role_keeping": "ratchet.analysis.built_in",
 }
-"""Name → the module that registers the analyser."""
+"""Name → module that registers the analyser."""

@@ -1,27 +1,30 @@
-"""What an analyser is: which messages it judges, what it asks, how it reads the answer."""
+"""``Analyser``: selects messages, builds prompts and parses verdicts; and its registry."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import TypeVar
 
-from ratchet.analysis.messages import SpokenMessage, Utterance
-from ratchet.errors import PromptTemplateError
+from ratchet.analysis.messages import TranscriptMessage, Utterance
+from ratchet.errors import ParameterError, PromptTemplateError
 from ratchet.language_models.types import ChatMessage
+from ratchet.plugins import is_class_spec
+from ratchet.registry import Registry
 
 _VERDICT_LINE = re.compile(r"^[\s>*_#`-]*verdict[\s*_`]*[:=]\s*(?P<label>.+?)\s*$", re.I | re.M)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an analyser says about a message.
+    """Verdict of an analyser on a message.
 
-    ``label`` is one of the analyser's labels; None where the answer could not be read.
-    ``answer`` is the model's, in full.
+    ``label`` is one of the analyser's labels, or None if the answer could not be parsed.
+    ``answer`` is the model's complete answer.
     """
 
     label: str | None
@@ -29,37 +32,37 @@ class Verdict:
 
 
 class Analyser(ABC):
-    """Judges messages one by one.
+    """Judges messages individually.
 
-    The author writes :meth:`labels`, :attr:`template_file`, :meth:`judges` and
-    :meth:`variables`, or :meth:`prompt` and :meth:`read` for anything else.
+    Subclasses define :meth:`labels`, :attr:`template_file`, :meth:`judges` and :meth:`variables`;
+    they may override :meth:`prompt` and :meth:`read`.
     """
 
     @property
     @abstractmethod
     def labels(self) -> Sequence[str]:
-        """The verdicts there are."""
+        """The possible verdicts."""
 
     @property
     @abstractmethod
     def template_file(self) -> Path:
-        """The prompt: text with ``$variables``."""
+        """The prompt template: text with ``$variables``."""
 
     @abstractmethod
-    def judges(self, message: SpokenMessage) -> bool:
-        """Return whether this message is to be judged."""
+    def judges(self, message: TranscriptMessage) -> bool:
+        """Return whether to judge this message."""
 
     @abstractmethod
-    def variables(self, message: SpokenMessage) -> Mapping[str, str]:
+    def variables(self, message: TranscriptMessage) -> Mapping[str, str]:
         """Return the values of the template's variables."""
 
-    def prompt(self, message: SpokenMessage) -> tuple[ChatMessage, ...]:
-        """Return the chat that asks for a verdict.
+    def prompt(self, message: TranscriptMessage) -> tuple[ChatMessage, ...]:
+        """Build the chat that requests a verdict.
 
         Raises
         ------
         PromptTemplateError
-            If the template is missing, or asks for a variable that there isn't.
+            If the template is missing or uses an unknown variable.
         """
         template = self._template()
         values = dict(self.variables(message))
@@ -72,13 +75,13 @@ class Analyser(ABC):
         return (ChatMessage("user", template.substitute(values)),)
 
     def read(self, answer: str) -> Verdict:
-        """Read the label off the answer's last line that says ``Verdict: LABEL``."""
-        known = {_plain(label): label for label in self.labels}
-        said = [match["label"] for match in _VERDICT_LINE.finditer(answer)]
-        return Verdict(known.get(_plain(said[-1])) if said else None, answer)
+        """Parse the label from the answer's last line ``Verdict: LABEL``."""
+        labels = {_plain(label): label for label in self.labels}
+        matches = [match["label"] for match in _VERDICT_LINE.finditer(answer)]
+        return Verdict(labels.get(_plain(matches[-1])) if matches else None, answer)
 
     def reminder(self) -> ChatMessage:
-        """Return the message that follows an answer without a verdict."""
+        """Return the follow-up message to an answer without a verdict."""
         return ChatMessage(
             "user", f"Answer with one line only: Verdict: {' or Verdict: '.join(self.labels)}"
         )
@@ -93,11 +96,58 @@ class Analyser(ABC):
 
 
 def as_dialogue(utterances: Sequence[Utterance]) -> str:
-    """Write down what was said, for prompts."""
+    """Format utterances for prompts."""
     lines = [f"[round {u.round}, {u.agent} in {u.channel}]\n{u.text}" for u in utterances]
     return "\n\n".join(lines) or "(nothing)"
 
 
 def _plain(label: str) -> str:
-    """Make case, spaces, underscores, Markdown and full stops not matter."""
+    """Normalise case, spaces, underscores, Markdown and full stops."""
     return re.sub(r"[\W_]+", " ", label).strip().lower()
+
+
+_AnalyserClass = TypeVar("_AnalyserClass", bound="type[Analyser]")
+
+ANALYSERS: Registry[Analyser] = Registry(
+    "analyser", "ratchet.analysis.base:Analyser", "ratchet.analysis"
+)
+
+
+def register_analyser(name: str) -> Callable[[_AnalyserClass], _AnalyserClass]:
+    """Register an analyser under the name of its command-line option and results folder.
+
+    Raises
+    ------
+    ParameterError
+        If the name is taken by another class or is no identifier.
+    """
+    if not name.isidentifier():
+        raise ParameterError(f"analyser: got the name {name!r}, expected letters, digits and _.")
+    return ANALYSERS.register(name)
+
+
+def analyser_names() -> list[str]:
+    """List all registered analysers."""
+    return ANALYSERS.names()
+
+
+def build_analyser(name: str) -> tuple[str, Analyser]:
+    """Build an analyser.
+
+    Parameters
+    ----------
+    name
+        A registered name, or ``path/to/file.py:Class``.
+
+    Returns
+    -------
+    tuple
+        The name of its results folder, and the analyser.
+
+    Raises
+    ------
+    UnknownNameError
+        If the name is not registered; the message contains the nearest names.
+    """
+    found = ANALYSERS.find(name)
+    return (found.__name__ if is_class_spec(name) else name), found()

@@ -1,7 +1,7 @@
-"""Walk a run's transcripts: each message with what was said before it.
+"""Read a run's transcripts: each message with the messages before it.
 
-Transcripts lie in ``RUN/transcripts/ARM/NAME.jsonl``, one line a rollout, as
-``ratchet.rollouts.transcripts`` writes them.
+Transcripts are in ``RUN/transcripts/ARM/NAME.jsonl``, one line per rollout, as written by
+``ratchet.rollouts.transcripts``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = "transcripts"
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """Something said by an agent in a channel."""
+    """A message of an agent in a channel."""
 
     round: int
     agent: str
@@ -28,17 +28,17 @@ class Utterance:
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenMessage:
-    """A message and all that is needed to judge it.
+class TranscriptMessage:
+    """A message with its context.
 
     Attributes
     ----------
     row
-        The line in its file of transcripts, from 0.
+        Line in the transcript file, from 0.
     prover_stance
-        1 if a single prover argues that the solution is right, 0 if it argues for a bug.
+        1 if a single prover argues that the solution is correct, 0 if it argues for a bug.
     earlier
-        What was said in the rounds before, in order.
+        Utterances of earlier rounds, in order.
     """
 
     row: int
@@ -51,13 +51,13 @@ class SpokenMessage:
     earlier: tuple[Utterance, ...]
 
     @property
-    def place(self) -> tuple[int, int, str, str]:
-        """Row, round, agent and channel: what tells it from the others in its file."""
+    def position(self) -> tuple[int, int, str, str]:
+        """Row, round, agent and channel: unique within the file."""
         return (self.row, self.said.round, self.said.agent, self.said.channel)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its text, speaker, side and what was said before: a verdict is on these."""
+        """SHA-256 of the inputs of a verdict: text, speaker, side and earlier messages."""
         digest = hashlib.sha256()
         before = [part for said in self.earlier for part in (said.agent, said.channel, said.text)]
         facts = (self.question, self.solution, str(self.prover_stance), self.said.agent)
@@ -68,17 +68,17 @@ class SpokenMessage:
 
 
 def transcript_files(run_folder: Path) -> dict[str, Path]:
-    """Find a run's transcripts: ``"ARM/NAME"`` → file, sorted.
+    """Find a run's transcript files: ``"ARM/NAME"`` → file, sorted.
 
     Raises
     ------
     RunNotFoundError
-        If there is no such folder.
+        If the folder does not exist.
     DataError
-        If it has no transcripts.
+        If it contains no transcripts.
     """
     if not run_folder.is_dir():
-        raise RunNotFoundError(f"there is no run folder {run_folder}. `ratchet runs` lists them.")
+        raise RunNotFoundError(f"no run folder {run_folder}. `ratchet runs` lists all runs.")
     folder = run_folder / FOLDER
     files = sorted(folder.rglob("*.jsonl"))
     if not files:
@@ -89,13 +89,13 @@ def transcript_files(run_folder: Path) -> dict[str, Path]:
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
 
 
-def read_messages(file: Path) -> Iterator[SpokenMessage]:
-    """Read all messages of a file of transcripts.
+def read_messages(file: Path) -> Iterator[TranscriptMessage]:
+    """Read all messages of a transcript file.
 
     Raises
     ------
     DataError
-        If a line is no transcript.
+        If a line is not a valid transcript.
     """
     for row, transcript in enumerate(read_report_transcripts(file)):
         try:
@@ -107,7 +107,7 @@ def read_messages(file: Path) -> Iterator[SpokenMessage]:
             ) from error
 
 
-def _messages(row: int, transcript: Transcript) -> Iterator[SpokenMessage]:
+def _messages(row: int, transcript: Transcript) -> Iterator[TranscriptMessage]:
     earlier: tuple[Utterance, ...] = ()
     for played in transcript["rounds"]:
         said = tuple(
@@ -115,7 +115,7 @@ def _messages(row: int, transcript: Transcript) -> Iterator[SpokenMessage]:
             for message in played["messages"]
         )
         for utterance in said:
-            yield SpokenMessage(
+            yield TranscriptMessage(
                 row=row,
                 rollout=transcript["rollout"],
                 said=utterance,

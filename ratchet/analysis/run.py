@@ -1,6 +1,6 @@
 """Judge all messages of a run that have no verdict yet.
 
-Calls go through a journal, so that a killed analysis pays again for the calls in flight only.
+Calls go through a journal: after a kill, only the calls in flight are repeated.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.analysis.base import Analyser
-from ratchet.analysis.judging import AnalysisModel, Answer, Client, Questions
-from ratchet.analysis.messages import SpokenMessage, read_messages, transcript_files
-from ratchet.analysis.registry import build_analyser
+from ratchet.analysis.base import Analyser, build_analyser
+from ratchet.analysis.llm_judge import AnalysisModel, Answer, Client, Questions
+from ratchet.analysis.messages import TranscriptMessage, read_messages, transcript_files
 from ratchet.analysis.results import (
     FOLDER,
+    AnalyserSummary,
+    AnalysisSummary,
     JudgedMessage,
     read_results,
     results_file,
     write_results,
 )
-from ratchet.analysis.summary import AnalyserSummary, AnalysisSummary
 from ratchet.errors import ParameterError
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import ModelPrice, PriceTable
@@ -41,32 +41,32 @@ def analyse_run(
     overwrite: bool = False,
     num_workers: int = 16,
 ) -> AnalysisSummary:
-    """Let analysers judge the messages of a finished run.
+    """Judge the messages of a finished run with analysers.
 
-    A message that has a verdict keeps it, unless its text or what was said before it has changed
-    since. Not to be called where an event loop runs.
+    Existing verdicts are kept unless the message or an earlier one has changed. Must not be called
+    from a running event loop.
 
     Parameters
     ----------
     run_folder
-        ``runs/RUN``. Verdicts go to ``analysis/ANALYSER/ARM/NAME.jsonl`` in it.
+        ``runs/RUN``. Verdicts are written to its ``analysis/ANALYSER/ARM/NAME.jsonl``.
     analyser_names
         Registered names, or ``path/to/file.py:Class``.
     client
-        What is asked; the endpoint's client if not given.
+        Client to use; default: the endpoint's client.
     dry_run
-        Whether only to count calls, tokens and cost: nothing is asked or written.
+        Only count calls, tokens and cost; no calls, no files.
     overwrite
-        Whether to judge messages anew that have a verdict.
+        Also judge messages that have a verdict.
 
     Raises
     ------
     RunNotFoundError, DataError
-        If there is no such run, or it has no transcripts.
+        If the run does not exist or has no transcripts.
     UnknownNameError, PromptTemplateError
-        If an analyser is unknown or its prompt can't be made; before anything is asked.
+        If an analyser is unknown or its prompt cannot be built; raised before any call.
     LanguageModelError
-        If a call failed for good; the same command asks only what was not answered.
+        If a call failed after all retries; repeating the command sends only unanswered requests.
     """
     if num_workers < 1 or not analyser_names:
         raise ParameterError(
@@ -84,14 +84,17 @@ def analyse_run(
     (folder / FOLDER).mkdir(exist_ok=True)
     with locked(folder / FOLDER / ".lock"):
         plans = _plan(folder, files, analysers, model, overwrite=overwrite)
-        asked = client if client is not None else _client(model)
-        summaries = asyncio.run(_carry_out(folder, plans, asked, num_workers, price))
+        if client is None:
+            from ratchet.language_models.chat import shared_chat_client  # imports openai
+
+            client = shared_chat_client(model.endpoint)
+        summaries = asyncio.run(_execute(folder, plans, client, num_workers, price))
     return AnalysisSummary(model.model_name, False, summaries)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """One analyser's work: by file, the verdicts kept; and the questions on all others."""
+    """Plan of one analyser: kept verdicts by file, and requests on all other messages."""
 
     name: str
     kept: dict[str, list[JudgedMessage]]
@@ -121,7 +124,7 @@ class _Plan:
     def finish(
         self, run_folder: Path, answers: dict[str, Answer], price: ModelPrice | None
     ) -> AnalyserSummary:
-        """Write all verdicts, old and new; a message that was too long has none."""
+        """Write all verdicts, old and new; messages that are too long have none."""
         num_too_long = 0
         results = {file: list(kept) for file, kept in self.kept.items()}
         for (file, message), digest in self.questions.of_message.items():
@@ -129,7 +132,7 @@ class _Plan:
                 num_too_long += 1
                 continue
             request = self.questions.requests[digest]
-            judged = JudgedMessage.of(message, answers[digest].verdict, request.model)
+            judged = JudgedMessage.from_message(message, answers[digest].verdict, request.model)
             results[file].append(judged)
         for file in {file for file, _ in self.questions.of_message}:
             write_results(results_file(run_folder, self.name, file), results[file])
@@ -157,26 +160,26 @@ def _plan(
     *,
     overwrite: bool,
 ) -> list[_Plan]:
-    """Read transcripts and verdicts, and prepare all questions."""
+    """Read transcripts and verdicts, and build all requests."""
     plans = []
     for name, analyser in analysers.items():
         kept: dict[str, list[JudgedMessage]] = {}
-        unjudged: list[tuple[str, SpokenMessage]] = []
+        unjudged: list[tuple[str, TranscriptMessage]] = []
         for file, path in files.items():
             results = [] if overwrite else read_results(results_file(run_folder, name, file))
-            known = {(result.place, result.digest): result for result in results}
+            stored = {(result.position, result.digest): result for result in results}
             kept[file] = []
             for message in filter(analyser.judges, read_messages(path)):
-                result = known.get((message.place, message.digest))
+                result = stored.get((message.position, message.digest))
                 if result is None:
                     unjudged.append((file, message))
                 else:
                     kept[file].append(result)
-        plans.append(_Plan(name, kept, Questions.on(unjudged, analyser, model)))
+        plans.append(_Plan(name, kept, Questions.on_messages(unjudged, analyser, model)))
     return plans
 
 
-async def _carry_out(
+async def _execute(
     run_folder: Path,
     plans: Sequence[_Plan],
     client: Client,
@@ -191,12 +194,6 @@ async def _carry_out(
         summaries.append(plan.finish(run_folder, answers, price))
         journal_file.unlink()
     return tuple(summaries)
-
-
-def _client(model: AnalysisModel) -> Client:
-    from ratchet.language_models.chat import shared_chat_client  # imports openai
-
-    return shared_chat_client(model.endpoint)
 
 
 def _count(results: dict[str, list[JudgedMessage]]) -> dict[str, int]:

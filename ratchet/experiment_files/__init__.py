@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.experiment_files.loading import ExperimentFile, load_experiment
+    from ratchet.experiment_files.loading import ExperimentFile as ExperimentFile
+    from ratchet.experiment_files.loading import load_experiment as load_experiment
 
-__all__ = ["ExperimentFile", "load_experiment"]
-
-__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "ratchet.experiment_files.loading"))
+export_lazily(__name__)

@@ -1,6 +1,6 @@
 """Read an experiment file: hyper-parameters, settings, and the arms to compare with.
 
-Where a user's words become values: errors name the file, the dotted path, and the nearest name.
+Errors name the file, the dotted path, and the nearest name.
 """
 
 from __future__ import annotations
@@ -14,25 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ratchet.errors import ParameterError, RatchetError, shown
-from ratchet.experiment_files.earlier_runs import with_base_run
-from ratchet.experiment_files.loaded_agents import with_loaded_agents
-from ratchet.parameters.changes import expand_paths, merge_changes
-from ratchet.parameters.converters import upgraded
-from ratchet.parameters.discovery import (
+from ratchet.experiment_files.base_run import with_base_run, with_loaded_agents
+from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.compatibility.converters import upgraded
+from ratchet.parameters.compatibility.hydra import plain_overrides
+from ratchet.parameters.compatibility.torchrl_files import name_choices
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.reading.deep_merge import expand_paths, merge_changes
+from ratchet.parameters.reading.discovery import (
     agent_model,
     load_files,
     load_plugins,
     missing_files,
     start_from_base,
 )
-from ratchet.parameters.hydra_overrides import plain_overrides
-from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.messages import raise_together, shorten_message
-from ratchet.parameters.reserved import refuse_unread_budget
+from ratchet.parameters.reading.messages import raise_together, shorten_message, suggest_at_top
+from ratchet.parameters.reading.yaml_files import parse_yaml, read_mapping
 from ratchet.parameters.settings import ExperimentSettings, is_possible_path
-from ratchet.parameters.suggestions import suggest_at_top
-from ratchet.parameters.torchrl_files import name_choices
-from ratchet.parameters.yaml_files import parse_yaml, read_mapping
 from ratchet.protocols.checks import unknown_agents
 from ratchet.protocols.registry import PROTOCOLS, check_protocol_parameters, has_usual_agents
 
@@ -46,18 +44,18 @@ _Read: TypeAlias = Callable[[Mapping[str, Any]], HyperParameters]
 
 @dataclass(frozen=True)
 class ExperimentFile:
-    """What an experiment file says, overrides included.
+    """Content of an experiment file, overrides included.
 
     Attributes
     ----------
     settings
-        What must not change a result. ``base_dir`` is the file's folder.
+        Settings, which do not affect results. ``base_dir`` is the file's folder.
     arms
-        Further experiments of the same run by name, the main one not among them.
+        Further experiments of the same run by name, without the main one.
     arm_changes
-        What each arm changes, as the file has it.
+        The changes of each arm as in the file.
     sweep
-        Which members `ratchet sweep` makes of it, if the file says so.
+        Specification of the members for `ratchet sweep`, if given.
     """
 
     name: str
@@ -70,29 +68,29 @@ class ExperimentFile:
 
 
 class Names(Protocol):
-    """Knows which names there are of a kind; such as a registry."""
+    """Valid names of a kind, such as a registry."""
 
     def check(self, name: str) -> None:
-        """Raise UnknownNameError if nothing has the name."""
+        """Raise UnknownNameError if the name is unknown."""
         ...
 
 
 def load_experiment(
     path: str | Path, overrides: Iterable[str] = (), names: Mapping[str, Names] | None = None
 ) -> ExperimentFile:
-    """Read an experiment file and put overrides on top.
+    """Read an experiment file and apply overrides.
 
-    It is YAML: hyper-parameters at the top level, ``settings:``, ``arms:`` and ``sweep:`` beside
-    them. An arm holds changes to the main experiment, nested or dotted. Overrides are
-    ``a.b=value``, the value in YAML; ``settings.…``, ``arms.NAME.…`` and ``sweep.…`` too;
-    ``+a.b=value`` and ``~a.b`` as in Hydra. ``names`` are those that values at the top may have,
-    by key, beside the protocols': what they are of stands above this floor.
+    It is YAML with hyper-parameters, ``settings:``, ``arms:`` and ``sweep:`` at the top level. An
+    arm contains changes to the main experiment, nested or dotted. Overrides are ``a.b=value``, the
+    value in YAML; also ``settings.…``, ``arms.NAME.…`` and ``sweep.…``; ``+a.b=value`` and ``~a.b``
+    as in Hydra. ``names`` maps top-level keys to their valid names in higher layers; protocols are
+    known here.
 
     Raises
     ------
     ParameterError
-        For a missing file, bad YAML (file, line), an unknown key (nearest name) or a wrong
-        value (dotted path, value, what was expected): all that is wrong, a line each.
+        For a missing file, bad YAML (file, line), an unknown key (nearest name) or a wrong value
+        (dotted path, value, expectation), with a line for each error.
     """
     file = Path(path).expanduser()
     if not os.path.isfile(file):  # also false for an invalid path
@@ -128,7 +126,7 @@ def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> E
             settings=chosen,
             arms=all_params,
             arm_changes={str(name): dict(change) for name, change in arms.items()},
-            sweep=_read_sweep(sweep),
+            sweep=_read_sweep(sweep, chosen.base_dir),
         )
         return _with_loaded_agents(experiment)
     except RatchetError as error:
@@ -142,7 +140,7 @@ def _read_all(
     read: _Read,
     base_dir: Path,
 ) -> tuple[ExperimentSettings, dict[str, HyperParameters]]:
-    """Read settings and all arms, the main one first; what is wrong is said in one error."""
+    """Read settings and all arms, the main one first; raise all errors as one."""
     unknown = _unknown_keys(data, base_dir)
     errors: list[RatchetError] = list(unknown.values())
     known = {name: value for name, value in data.items() if name not in unknown}
@@ -161,7 +159,7 @@ def _read_all(
         refuse_unread_budget(chosen, found.values())
     except RatchetError as error:
         errors.append(error)
-    if errors:  # else whoever asks about the protocol says it, with the names of its agents
+    if errors:  # otherwise the protocol's check reports it with its agents
         told = {line.partition(": ")[0] for error in errors for line in str(error).splitlines()}
         wrong = _unknown_agents(known, arms)
         errors += [error for error in wrong if str(error).partition(": ")[0] not in told]
@@ -170,7 +168,7 @@ def _read_all(
 
 
 def _unknown_agents(main: Mapping[str, Any], arms: Mapping[str, Any]) -> Iterator[RatchetError]:
-    """Return an error for each agent with a wrong name, where a protocol of Ratchet's is played."""
+    """Yield an error for each agent with a wrong name in one of Ratchet's protocols."""
     changes = {f"arms.{name}.": arm for name, arm in arms.items() if isinstance(arm, Mapping)}
     for where, data in {"": main, **changes}.items():
         agents = data.get("agents")
@@ -179,7 +177,7 @@ def _unknown_agents(main: Mapping[str, Any], arms: Mapping[str, Any]) -> Iterato
 
 
 def _protocol_name(data: Mapping[str, Any]) -> object:
-    """Return the protocol that is chosen, or that the scenario plays; None if nobody knows it."""
+    """Return the chosen protocol or the scenario's default; None for an unknown scenario."""
     try:
         model = agent_model(str(data.get("scenario")))
         return data.get("interaction_protocol") or getattr(model, "default_protocol", "nip")
@@ -190,7 +188,7 @@ def _protocol_name(data: Mapping[str, Any]) -> object:
 def _only_its_own(
     arm: str, error: RatchetError, others: Iterable[RatchetError]
 ) -> list[RatchetError]:
-    """Leave out what is wrong with an arm because it is with the main experiment."""
+    """Remove an arm's errors that the main experiment has too."""
     said = {line for other in others for line in str(other).splitlines()}
     lines = [line for line in str(error).splitlines() if line not in said]
     own = [line for line in lines if line.removeprefix(f"arms.{arm}.") not in said]
@@ -267,12 +265,12 @@ def _read_arm(name: str, main: Mapping[str, Any], changes: object, read: _Read) 
         raise type(error)("\n".join(f"arms.{name}.{line}" for line in lines)) from error
 
 
-def _read_sweep(section: Mapping[str, Any]) -> SweepSpec | None:
+def _read_sweep(section: Mapping[str, Any], base_dir: str | Path | None) -> SweepSpec | None:
     if not section:
         return None
     from ratchet.parameters.sweeps import read_sweep_spec
 
-    return read_sweep_spec(section)
+    return read_sweep_spec(section, base_dir)
 
 
 def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
@@ -294,10 +292,10 @@ def _text_setting(settings: dict[str, Any], name: str, default: str) -> str:
 
 
 def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetError]:
-    """Return an error for each key that may not stand at the top of a file."""
+    """Return an error for each invalid top-level key of a file."""
     load_plugins()
     missing = ", ".join(str(base_dir / path) for path in missing_files(data, base_dir))
-    unless = f" What would register it may be missing: there is no file {missing}." * bool(missing)
+    unless = f" It may be registered by a missing file: {missing}." * bool(missing)
     known = [*HyperParameters.known_keys(), *_OWN_KEYS]
     others = {"settings": ExperimentSettings}
     return {
@@ -311,7 +309,7 @@ def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetE
 
 
 def _missing_file(file: Path) -> str:
-    """Name the files that may have been meant: in it, beside it or in ``experiments/``."""
+    """Describe a missing file, with near names in its folder or in ``experiments/``."""
     is_folder = os.path.isdir(file)
     what = "is a folder, expected a file" if is_folder else "no such file"
     folders = dict.fromkeys([file if is_folder else file.parent, Path("experiments")])
@@ -323,4 +321,24 @@ def _missing_file(file: Path) -> str:
         meant = " or ".join(str(stems[stem]) for stem in close)
         return f"{file}: {what}. Did you mean {meant}?"
     known = ", ".join(str(yaml) for yaml in found)
-    return f"{file}: {what}." + (f" There are: {known}." if known else "")
+    return f"{file}: {what}." + (f" Available: {known}." if known else "")
+
+
+def refuse_unread_budget(
+    settings: ExperimentSettings, all_hyper_params: Iterable[HyperParameters]
+) -> None:
+    """Refuse a budget where no agent can spend money.
+
+    Raises
+    ------
+    ParameterError
+        With the dotted path and the value.
+    """
+    if settings.budget is None or any(
+        each.agents[DEFAULT_AGENT].is_text for each in all_hyper_params
+    ):
+        return
+    raise ParameterError(
+        f"settings.budget: got {settings.budget!r}, but no agent of this experiment calls a"
+        " service that costs money. Remove it."
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from ratchet.errors import MissingKeyError, ParameterError
-from ratchet.parameters.key_names import key_name_problem
+from ratchet.parameters.service_fields import key_name_problem
 
 if TYPE_CHECKING:
     from ratchet.parameters.service_fields import ServedModel

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import BudgetExceededError, ParameterError, PricingError
-from ratchet.parameters.yaml_files import read_mapping
+from ratchet.parameters.reading.yaml_files import read_mapping
 
 PRICES_VARIABLE = "RATCHET_PRICES"
 

@@ -1,4 +1,4 @@
-"""What decides a result (``HyperParameters``) and what must not (``ExperimentSettings``)."""
+"""Parameters that affect results (``HyperParameters``) and settings that do not."""
 
 from ratchet.parameters.agents import AgentParameters, AgentsParameters, LrFactors
 from ratchet.parameters.base import (
@@ -23,13 +23,12 @@ __all__ = [
 ]
 
 BUILT_IN = (
-    "ratchet.parameters.evaluation",
-    "ratchet.parameters.imitation",
+    "ratchet.parameters.options",
+    "ratchet.parameters.trainers",
     "ratchet.parameters.language",
     "ratchet.parameters.options",
     "ratchet.parameters.protocols",
     "ratchet.parameters.text_trainers",
-    "ratchet.parameters.torchrl",
     "ratchet.parameters.trainers",
     "ratchet.scenarios.binary_erasure_channel.parameters",
     "ratchet.scenarios.code_validation.parameters",

@@ -41,7 +41,7 @@ class ConstantSchedule(Schedule):
 
 
 class ContiguousPeriodicSchedule(Schedule):
-    """The agent learns in iterations whose index mod ``period`` lies in [start, stop)."""
+    """The agent learns in iterations whose index mod ``period`` is in [start, stop)."""
 
     kind: Literal["contiguous_periodic"] = "contiguous_periodic"
     period: PositiveInt
@@ -76,12 +76,12 @@ class AlternatingPeriodicSchedule(Schedule):
 
     @property
     def agent_names(self) -> tuple[str, ...]:
-        """Those named, each once."""
+        """The named agents, each once."""
         return (self.first_agent,)
 
 
 class LearningBlock(SubParameters):
-    """Iterations in a row in which the same agents learn."""
+    """Consecutive iterations in which the same agents learn."""
 
     agents: tuple[str, ...] = Field(min_length=1)
     num_iterations: PositiveInt
@@ -90,8 +90,8 @@ class LearningBlock(SubParameters):
 class AlternatingBlocksSchedule(Schedule):
     """Blocks of iterations, each with its own length and agents, over and over.
 
-    For ``_default``, as one schedule of all agents. One in several blocks learns in each; one in
-    none never learns.
+    For ``_default``, as one schedule of all agents. An agent in several blocks learns in each; an
+    agent in no block never learns.
     """
 
     kind: Literal["alternating_blocks"] = "alternating_blocks"
@@ -106,7 +106,7 @@ class AlternatingBlocksSchedule(Schedule):
 
     @property
     def agent_names(self) -> tuple[str, ...]:
-        """Those named, each once."""
+        """The named agents, each once."""
         return tuple(dict.fromkeys(name for block in self.blocks for name in block.agents))
 
 
@@ -120,11 +120,13 @@ UpdateSchedule = Annotated[
 
 
 class AgentParameters(SubParameters, read_for=AGENT):
-    """What every agent has. Where it is loaded from decides nothing; what is loaded does."""
+    """Parameters of every agent; stage keys include the loaded weights, not their location."""
 
     is_text: ClassVar[bool] = False  # True where agents are chat models and rollouts are text
     learns_tokens: ClassVar[bool] = False  # True where agents are language models trained here
-    default_protocol: ClassVar[str] = "nip"  # what the scenario's agents play if none is chosen
+    default_protocol: ClassVar[str] = (
+        "nip"  # the protocol of the scenario's agents if none is chosen
+    )
 
     is_random: bool = False
     agent_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
@@ -148,9 +150,9 @@ class AgentParameters(SubParameters, read_for=AGENT):
 
 
 class AgentsParameters(Mapping[str, AgentParameters]):
-    """Parameters by agent name; names that are not given have those of ``_default``.
+    """Parameters by agent name; other names have those of ``_default``.
 
-    Immutable. Made by :class:`ratchet.HyperParameters`.
+    Immutable. Created by :class:`ratchet.HyperParameters`.
     """
 
     def __init__(self, default: AgentParameters, named: Mapping[str, AgentParameters]) -> None:
@@ -183,7 +185,7 @@ class AgentsParameters(Mapping[str, AgentParameters]):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The names that have parameters of their own."""
+        """The names with explicit parameters."""
         return tuple(self._named)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,29 +1,26 @@
 """The base of all parameter sections, and the registry that plug-ins add theirs to.
 
-Light on purpose: pydantic only, since the command line stands on it.
+Imports only pydantic, since every command imports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Unpack
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.purposes import EVERYTHING, Purpose, declared_purposes
-
-if TYPE_CHECKING:
-    from ratchet.parameters.test_groups import TestGroups
 
 
 class SubParameters(BaseModel):
     """A section of the hyper-parameters: frozen, no unknown keys, defaults checked.
 
-    ``read_for`` is what the fields that a class defines are read for, those aside that say it
-    themselves. Every stage reads a field of which nothing is said.
+    ``read_for`` gives the purposes of the fields that a class defines, except fields annotated with
+    their own. Every stage reads a field without a purpose.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -40,24 +37,24 @@ class SubParameters(BaseModel):
         return self.model_dump(mode="json")
 
     def unread(self) -> Collection[str]:
-        """Return the fields that nobody reads while others are as they are; none by default.
+        """Return the fields that have no effect given the values of the others; none by default.
 
-        Single fields are believed of Ratchet's own trainers only: another may read them all the
-        same. A section that lists all its fields is switched off.
+        Single fields are left out for Ratchet's trainers only, since a custom trainer may read
+        them. A section that lists all its fields is switched off.
         """
         return ()
 
     def test_groups(self) -> tuple[TestGroups, ...]:
-        """Return kinds of datapoints whose accuracy is reported apart; none by default."""
+        """Return groups of datapoints whose accuracy is reported separately; none by default."""
         return ()
 
 
 @dataclass(frozen=True)
 class Section:
-    """A registered section and who reads it.
+    """A registered section and its readers.
 
-    An empty tuple means that everybody may read it. So may whoever no section names: of a
-    user's own trainer nothing is known, and leaving out what it reads would be a wrong hit.
+    An empty tuple means that all may read it. So may any reader that no section names: the fields
+    that a custom trainer reads are unknown, and leaving one out would be a wrong cache hit.
     """
 
     name: str
@@ -84,10 +81,10 @@ class Section:
 
     @cached_property
     def purposes(self) -> dict[str, frozenset[Purpose]]:
-        """What each field is read for; everything, where it says nothing.
+        """The purposes of each field; all purposes where none is declared.
 
-        But for the data only where the section may be the scenario's: it names scenarios, or
-        neither trainers nor protocols.
+        ``DATA`` only if the section may be the scenario's: it names scenarios, or neither trainers
+        nor protocols.
         """
         may_be_scenarios = self.scenarios or not (self.trainers or self.protocols)
         undeclared = EVERYTHING if may_be_scenarios else EVERYTHING - {Purpose.DATA}
@@ -96,7 +93,7 @@ class Section:
 
 
 def names_of_scenario(scenario: str) -> set[str]:
-    """Return what sections may call a scenario: what experiments do, and what its file says."""
+    """Return a scenario's names: that in the experiment and those that its class registers."""
     return {scenario, *SCENARIO_NAMES.get(scenario, ())}
 
 
@@ -117,10 +114,10 @@ def register_parameters(
 ) -> Callable[[_Model], _Model]:
     """Add a section to the hyper-parameters, by its name at the top of an experiment file.
 
-    Trainers, protocols and scenarios are those whose results can depend on it; everybody's when
-    empty. A section that does not concern an experiment is left out of its stages' keys. Which
-    stages read a field is said at the field (:mod:`ratchet.parameters.purposes`); all, where
-    nothing is said.
+    ``trainers``, ``protocols`` and ``scenarios`` name those whose results can depend on it; empty
+    means all. A section that does not concern an experiment is left out of its stages' keys. The
+    annotation of a field declares which stages read it (:mod:`ratchet.parameters.purposes`); by
+    default all stages do.
 
     Raises
     ------
@@ -142,10 +139,79 @@ def register_parameters(
 
 
 def register_agent_parameters(scenario: str) -> Callable[[_Model], _Model]:
-    """Return a decorator that has a model describe an agent of a scenario."""
+    """Return a decorator that registers the model of an agent's parameters in a scenario."""
 
     def decorate(model: _Model) -> _Model:
         AGENT_MODELS[scenario] = model
         return model
 
     return decorate
+
+
+class Reference(SubParameters):
+    """A class by name, or by ``path/to/file.py:ClassName``, with its parameters.
+
+    The path is relative to the folder of the experiment file. Stage keys include only the class
+    name; the code fingerprint covers the file's content.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """All parameters except the name."""
+        return {key: value for key, value in self.to_dict().items() if key != "name"}
+
+
+def named(value: object) -> object:
+    """Read a plain name as a reference without parameters."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+References = tuple[Annotated[Reference, BeforeValidator(named)], ...]
+"""A list of classes; a plain name is a class with its default parameters."""
+
+
+@dataclass(frozen=True)
+class TestGroups:
+    """A grouping of a scenario's datapoints whose accuracies are reported separately.
+
+    Attributes
+    ----------
+    name
+        Short name used in metric names: "test NAME 2".
+    column
+        Integer field of the datasets, and column of the tables, that identifies the group.
+    title
+        Name of the grouping, to follow the word "by".
+    axis
+        Label of a column or an axis of groups.
+    note
+        A sentence for readers of a page.
+    labels
+        Value of the column → label of the group; other values are their own labels.
+    """
+
+    __test__ = False  # not a test case despite its name
+
+    name: str
+    column: str
+    title: str
+    axis: str
+    note: str
+    labels: Mapping[int, str]
+
+    def label(self, value: int) -> str:
+        """Return the label of a group."""
+        return self.labels.get(value, str(value))
+
+
+class CallbackSection(SubParameters, read_for=Purpose.NOTHING):
+    """A section that, if enabled, adds the callback of the same name.
+
+    Its fields have no purpose: the callback declares which stage keys include it.
+    """
+
+    enabled: bool = False

@@ -38,11 +38,11 @@ _OFF = ("logprobs", "return_token_ids", "fine_tuning_service")
 
 
 class FineTuningParameters(SubParameters):
-    """Hyper-parameters of a fine-tune job; ``None`` leaves a value to the service.
+    """Hyper-parameters of a fine-tune job; ``None`` uses the service's default.
 
-    ``beta`` is the strength of the pull towards the old model in preference jobs; supervised
-    ones don't have it. Services have ``learning_rate_multiplier`` (OpenAI, Azure and Ratchet's own)
-    or ``learning_rate`` (Together, Fireworks). ``lora_rank`` is taken by all but OpenAI and Azure.
+    ``beta`` is the KL coefficient towards the old model in preference jobs; supervised jobs have
+    none. Services accept ``learning_rate_multiplier`` (OpenAI, Azure and Ratchet) or
+    ``learning_rate`` (Together, Fireworks). All but OpenAI and Azure accept ``lora_rank``.
     """
 
     n_epochs: PositiveInt | None = None
@@ -54,26 +54,26 @@ class FineTuningParameters(SubParameters):
     seed: NonNegativeInt | None = None
 
     def unread(self) -> Collection[str]:
-        """Return what is not given of what came later: it is in no key."""
+        """Return later additions that are not given, so that earlier keys stay valid."""
         return [name for name in ("learning_rate", "lora_rank") if getattr(self, name) is None]
 
 
 class FineTuningServiceParameters(SubParameters, read_for=Purpose.NOTHING):
-    """Which service's words fine-tune jobs are made in, and how their models become callable.
+    """Fine-tuning backend of an agent, and deployment of the models that it trains.
 
     ``backend`` is one of ``ratchet list tuning_backends``, or ``path/to/file.py:Class``; when not
     given ``ratchet`` for the embedded service, ``azure`` with an ``api_version``, else ``openai``.
-    The others are for the backends that read them, and refused elsewhere. ``url`` is a second
+    The other fields are for the backends that read them, and refused elsewhere. ``url`` is a second
     address: of Azure's management (``https://management.azure.com`` when not given), of Fireworks'
-    control plane (``https://api.fireworks.ai/v1``), for ``vllm`` of the service that trains
-    (``ratchet llm serve``, required); ``api_key_name`` names the environment variable with its
-    key, for Azure with a bearer token. ``account`` is the id of Azure's resource
-    (``/subscriptions/…/accounts/NAME``), or the account's name at Fireworks. ``deployment`` is one
-    at Fireworks, with add-ons, that models are loaded onto; otherwise each gets its own.
-    ``hardware`` is what a deployment runs on: Azure's sku (``Standard``), Together's hardware id
-    (when not given, models are called serverless), Fireworks' accelerator type. ``capacity`` is
-    that of Azure's sku. ``adapter_path`` is where vLLM finds a model's adapter, with ``{root}`` for
-    the folder that the training service names (that folder when not given), ``{folder}`` for its
+    control plane (``https://api.fireworks.ai/v1``), for ``vllm`` of the training service (``ratchet
+    llm serve``, required); ``api_key_name`` names the environment variable with its key, for Azure
+    with a bearer token. ``account`` is the id of Azure's resource
+    (``/subscriptions/…/accounts/NAME``), or the account's name at Fireworks. ``deployment`` is a
+    deployment at Fireworks, with add-ons, that models are loaded onto; by default each model gets a
+    separate one. ``hardware`` is the hardware of a deployment: Azure's sku (``Standard``),
+    Together's hardware id (by default models are called serverless), Fireworks' accelerator type.
+    ``capacity`` is that of Azure's sku. ``adapter_path`` is vLLM's path of a model's adapter, with
+    ``{root}`` for the folder that the training service returns (the default), ``{folder}`` for its
     last part and ``{model}``.
     """
 
@@ -88,27 +88,26 @@ class FineTuningServiceParameters(SubParameters, read_for=Purpose.NOTHING):
 
 
 class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
-    """A chat model that plays an agent's part.
+    """A chat model that acts as an agent.
 
-    ``base_url``: ``"embedded"`` is the service that Ratchet starts itself, ``None`` is OpenAI,
-    everything else the URL of a service that speaks its API (with ``api_version``: Azure's way
-    of it). ``api_key_name`` names the environment variable with the key; keys stand nowhere
+    ``base_url``: ``"embedded"`` is the service that Ratchet starts itself, ``None`` is OpenAI, any
+    other value the URL of an OpenAI-compatible service (with ``api_version``: Azure's form of the
+    API). ``api_key_name`` names the environment variable with the key; keys are stored nowhere
     else. OpenAI's is ``OPENAI_API_KEY`` when not given; no other service gets a key that isn't
     named. Agents of one ``shared_model_group`` train one model; each its own when not given.
-    ``repetition_penalty`` above 1 makes unlikelier what stands in the prompt or was written
-    already; it is no part of OpenAI's API, but of the embedded service's, vLLM's and others'.
-    ``system_prompt_template_path`` is a file with what the agent is told first, in place of the
-    scenario's; it starts from the experiment file's folder. ``use_supervisor_message``: whether
-    prompts end with a user's message that says again how to answer: ``always``, in the ``first``
-    round of a game, in ``all_but_first``, or ``if_nothing_heard``: where there would be none else.
-    ``reasoning_effort`` is how much a model thinks, in its service's words;
-    ``chat_template_kwargs`` go to its chat template (``enable_thinking: false``);
-    ``extra_body`` is what else a service takes, sent beside the rest of each request.
-    ``logprobs`` asks for the log-probability of each token of a reply, ``return_token_ids`` for
-    tokens' ids (the embedded service's and vLLM's; OpenAI has none): both are kept in the rollouts,
-    for trainers that learn from tokens.
-    A reply that cannot be read is requested again up to ``num_invalid_generation_retries`` times,
-    and every attempt is paid for.
+    ``repetition_penalty`` above 1 lowers the probability of tokens that are in the prompt or the
+    reply already; OpenAI's API does not have it, the embedded service, vLLM and others do.
+    ``system_prompt_template_path`` is a file with the agent's system prompt, which replaces the
+    scenario's; it is relative to the experiment file's folder. ``use_supervisor_message``: whether
+    prompts end with a user message that repeats the answer format: ``always``, in the ``first``
+    round of a game, in ``all_but_first``, or ``if_nothing_heard``: if there is no other message.
+    ``reasoning_effort`` is the amount of reasoning, in the service's terms;
+    ``chat_template_kwargs`` are passed to its chat template (``enable_thinking: false``);
+    ``extra_body`` has further fields of each request. ``logprobs`` requests the log-probability of
+    each token of a reply, ``return_token_ids`` the tokens' ids (the embedded service and vLLM; not
+    OpenAI): both are stored in the rollouts, for trainers that learn from tokens. A reply that
+    cannot be parsed is requested again up to ``num_invalid_generation_retries`` times, and every
+    attempt is billed.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -164,7 +163,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
         return answers[self.use_supervisor_message]
 
     def unread(self) -> Collection[str]:
-        """Return what is off: it is in no key."""
+        """Return the fields that are off: no key includes them."""
         return [
             name for name in _OFF if getattr(self, name) == type(self).model_fields[name].default
         ]
@@ -176,7 +175,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
 
     @model_validator(mode="after")
     def _refuse_tensor_parameters(self) -> Self:
-        """Refuse what only agents on tensors read: ignored, it would be a silent lie."""
+        """Refuse parameters of tensor agents, which would be silently ignored."""
         for name in _TENSOR_PARAMETERS:
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:

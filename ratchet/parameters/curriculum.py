@@ -1,6 +1,7 @@
-"""What the phases of an experiment come to: parameters of its own for each of them.
+"""Resolve the phases of an experiment to complete parameters for each phase.
 
-A phase is the experiment but for changes; one count of iterations runs through all phases.
+A phase has the experiment's parameters except for its changes; iterations are counted across
+phases.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from pydantic import BaseModel
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.base import SECTIONS
-from ratchet.parameters.changes import change_every_agent, merge_agent, merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.protocols import LongProtocolParameters
 from ratchet.parameters.purposes import Purpose, declared_purposes
+from ratchet.parameters.reading.deep_merge import change_every_agent, merge_agent, merge_changes
 
 if TYPE_CHECKING:
     from ratchet.parameters.phases import PhaseParameters
 
 _CHANGEABLE = {Purpose.LEARNING, Purpose.CRITIC, Purpose.GAME}
 _AMOUNTS = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
-"""How much is played, which no network knows."""
+"""Amounts of sampling, which do not affect the networks."""
 _FLAGS = {"hand_made": "use_manual_architecture", "random": "is_random"}
 _ROUNDS = {
     "min_message_rounds": "min_message_rounds",
@@ -39,17 +40,17 @@ class Phase:
     Attributes
     ----------
     hyper_params
-        All that decides it; the number of iterations is its own.
+        Its complete parameters; the number of iterations is the phase's.
     start, stop
         Its first iteration, and the one after its last, in the count of the experiment.
     learners
         The agents that learn.
     replaced
-        The agents in whose place others play; their own weights are kept meanwhile.
+        The agents that others replace; their weights stay unchanged.
     fresh
-        The agents that begin with their first weights again.
+        The agents that start with their first weights again.
     pools
-        The iterations after which an agent was what it may be drawn as; by agent.
+        Agent → the iterations after which its policy entered the pool.
     """
 
     name: str
@@ -63,13 +64,13 @@ class Phase:
 
 
 def read_phases(hyper_params: HyperParameters, agent_names: Sequence[str]) -> tuple[Phase, ...]:
-    """Work out the phases of an experiment whose protocol has these agents; none if it has none.
+    """Resolve the phases of an experiment whose protocol has these agents.
 
     Raises
     ------
     ParameterError
-        If a phase names an agent that is not there, nobody learns in it, or it changes what it must
-        not; with the dotted path.
+        If a phase names an unknown agent, has no learners, or changes a fixed parameter; with the
+        dotted path.
     """
     found: list[Phase] = []
     for given in hyper_params.phases:
@@ -108,12 +109,12 @@ def _learners(
         if name in fixed:
             raise ParameterError(
                 f"{where}.learners: {name!r} cannot learn, since agents.{name}.{fixed[name]} is"
-                f" true. Set that to false, and say in phases `partners: {{{name}: …}}` instead."
+                f" true. Set that to false, and set `partners: {{{name}: …}}` in phases instead."
             )
     if not learners:
         raise ParameterError(
-            f"{where}.learners: nobody learns in this phase, expected one or more of"
-            f" {list(agent_names)}. Leave the phase out, or name who learns."
+            f"{where}.learners: no agent learns in this phase, expected one or more of"
+            f" {list(agent_names)}. Leave the phase out, or name its learners."
         )
     both = [name for name in learners if name in given.partners]
     if both:
@@ -125,7 +126,7 @@ def _learners(
 
 
 def _check_names(given: PhaseParameters, agent_names: Sequence[str]) -> None:
-    """Refuse agents that the protocol has not."""
+    """Refuse agents that are not in the protocol."""
     places = [(f"learners: {name!r}", name) for name in given.learners or ()]
     places += [(f"partners.{name}", name) for name in given.partners]
     places += [(f"fresh: {name!r}", name) for name in given.fresh]
@@ -140,7 +141,7 @@ def _check_names(given: PhaseParameters, agent_names: Sequence[str]) -> None:
 
 
 def _changed_agents(given: PhaseParameters) -> list[str]:
-    """Return the names of the agents that are changed; refuse what is no agent's parameters."""
+    """Return the names of the changed agents; refuse values that are not agents' parameters."""
     changed = given.changes.get("agents", {})
     parts: dict[str, object] = {"agents": changed}
     if isinstance(changed, Mapping):
@@ -157,7 +158,7 @@ def _changed_agents(given: PhaseParameters) -> list[str]:
 def _pools(
     given: PhaseParameters, earlier: Sequence[Phase]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Go through the agents that are drawn from a pool, with the iterations of its members."""
+    """Yield the agents that are sampled from a pool, with the iterations of its members."""
     for name, partner in given.partners.items():
         if partner.kind != "pool":
             continue
@@ -166,7 +167,7 @@ def _pools(
         if not learned:
             raise ParameterError(
                 f"{where}: got a pool of its earlier selves, but it learns in no phase before this"
-                " one, expected one or more. Take 'frozen' instead, or let it learn before."
+                " one, expected one or more. Use 'frozen' instead, or let it learn before."
             )
         for wanted in partner.phases or ():
             if wanted not in learned:
@@ -185,7 +186,7 @@ def _pools(
 def _parameters_of(
     base: HyperParameters, given: PhaseParameters, learners: Collection[str]
 ) -> HyperParameters:
-    """Return a phase's parameters: those of the experiment, changed."""
+    """Return a phase's parameters: the experiment's with its changes."""
     where = f"phases.{given.name}"
     for path in _leaves(given.changes):
         _check_change(base, path, f"{where}.changes.{path}", learners)
@@ -208,7 +209,7 @@ def _agents_of(
     learners: Collection[str],
     changed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the agents' parameters: only learners learn, and partners are what they are to be."""
+    """Return the agents' parameters: only learners learn, and partners have their kinds."""
     off = {
         "kind": "alternating_blocks",
         "blocks": [{"agents": sorted(learners), "num_iterations": 1}],
@@ -230,7 +231,7 @@ def _agents_of(
 def _with_rounds(
     data: dict[str, Any], base: HyperParameters, given: PhaseParameters
 ) -> dict[str, Any]:
-    """Bound the rounds of the protocol that is played."""
+    """Bound the rounds of the protocol."""
     bounds = {name: getattr(given, name) for name in _ROUNDS if getattr(given, name) is not None}
     if not bounds:
         return data
@@ -264,7 +265,7 @@ def _with_rounds(
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Go through the dotted paths of parameters that changes name, down to three levels."""
+    """Yield the dotted paths of changed parameters, down to three levels."""
     for name, value in data.items():
         path = f"{prefix}{name}"
         deepest = 3 if path.startswith("agents.") else 2
@@ -275,30 +276,30 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _check_change(base: HyperParameters, path: str, where: str, learners: Collection[str]) -> None:
-    """Refuse a change of what must stay the same in all phases."""
+    """Refuse changes of parameters that must be the same in all phases."""
     section, _, field = path.partition(".")
     if section == "agents":
         _check_agent_change(base, field, where, learners)
         return
     if path == "rl.num_iterations":
-        raise ParameterError(f"{where}: a phase has its own num_iterations, beside changes.")
+        raise ParameterError(f"{where}: set the phase's num_iterations, outside changes.")
     if section not in SECTIONS or not field:
         raise ParameterError(
-            f"{where}: must be the same in all phases, expected parameters of learning or playing,"
-            " such as rl.lr. Change it for the whole experiment."
+            f"{where}: must be the same in all phases, expected parameters of learning or acting,"
+            " such as rl.lr. Change it for all phases."
         )
     if field in _ROUNDS.values() or field == "max_message_rounds":
         raise ParameterError(
-            f"{where}: networks are made for the experiment's rounds. A phase bounds those that are"
-            " played with its own min_message_rounds and max_message_rounds, beside changes."
+            f"{where}: networks are built for the experiment's rounds. Bound those of a phase"
+            " with its min_message_rounds and max_message_rounds, outside changes."
         )
-    purposes = SECTIONS[section].purposes.get(field, frozenset(_CHANGEABLE))  # read as unknown
+    purposes = SECTIONS[section].purposes.get(field, frozenset(_CHANGEABLE))  # if undeclared
     is_amount = section == "rl" and field in _AMOUNTS
     if not is_amount and (Purpose.DATA in purposes or not purposes & _CHANGEABLE):
         what = ", ".join(sorted(purpose.value for purpose in purposes))
         raise ParameterError(
             f"{where}: is read for {what}, which must be the same in all phases, expected"
-            " parameters of learning or playing, such as rl.lr. Change it for the whole experiment."
+            " parameters of learning or acting, such as rl.lr. Change it for all phases."
         )
 
 
@@ -308,13 +309,13 @@ def _check_agent_change(
     name, _, field = place.partition(".")
     if field in _FLAGS.values():
         kind = next(kind for kind, flag in _FLAGS.items() if flag == field)
-        raise ParameterError(f"{where}: say `partners: {{{name}: {kind}}}` instead.")
+        raise ParameterError(f"{where}: set `partners: {{{name}: {kind}}}` instead.")
     if field == "update_schedule" and name not in (*learners, DEFAULT_AGENT):
         raise ParameterError(f"{where}: {name!r} does not learn in this phase. Leave it out.")
     model: type[BaseModel] = type(base.agents[name])
     purposes = declared_purposes(model).get(field)
     if purposes is not None and Purpose.LEARNING not in purposes:
         raise ParameterError(
-            f"{where}: decides what the agent's network is, which must be the same in all phases,"
+            f"{where}: affects the agent's network, which must be the same in all phases,"
             " expected how it learns, such as body_lr_factor."
         )

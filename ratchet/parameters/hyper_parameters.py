@@ -1,7 +1,7 @@
-"""``HyperParameters``: all that decides an experiment's result, and nothing else.
+"""``HyperParameters``: the parameters that affect an experiment's result.
 
-Top-level values stand here; sections come from the registry, so a plug-in adds its own
-without an edit of this file.
+Top-level values are defined here; sections come from the registry, so plug-ins add theirs without
+an edit of this file.
 """
 
 from __future__ import annotations
@@ -15,42 +15,44 @@ from pydantic_core import PydanticCustomError
 
 from ratchet.errors import ParameterError, RatchetError, nearest, shown
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
-from ratchet.parameters.base import SECTIONS, Section, SubParameters
-from ratchet.parameters.changes import (
+from ratchet.parameters.base import SECTIONS, References, Section, SubParameters
+from ratchet.parameters.compatibility.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
+from ratchet.parameters.compatibility.custom_trainers import gather_trainer, path_of_custom_trainer
+from ratchet.parameters.compatibility.torchrl_files import gather_groups, path_in_section
+from ratchet.parameters.compatibility.torchrl_names import forget_names
+from ratchet.parameters.phases import Phases
+from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.reading.deep_merge import (
     expand_paths,
     forget_iterations,
     merge_agent,
     merge_nested,
 )
-from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
-from ratchet.parameters.custom_trainers import gather_trainer, path_of_own_trainer
-from ratchet.parameters.discovery import agent_model, load_files, load_plugins
-from ratchet.parameters.messages import describe_validation_error, raise_together
-from ratchet.parameters.phases import Phases
-from ratchet.parameters.purposes import Purpose
-from ratchet.parameters.references import References
-from ratchet.parameters.suggestions import suggest_at_top
-from ratchet.parameters.torchrl_files import gather_groups, path_in_section
-from ratchet.parameters.torchrl_names import forget_names
+from ratchet.parameters.reading.discovery import agent_model, load_files, load_plugins
+from ratchet.parameters.reading.messages import (
+    describe_validation_error,
+    raise_together,
+    suggest_at_top,
+)
 from ratchet.parameters.trainers import MAX_ITERATIONS, TrainerReference
 
 _OWN_MODULES = "ratchet."
 
 
 class HyperParameters(BaseModel):
-    """All that decides the result of an experiment.
+    """All parameters that affect the result of an experiment.
 
     Sections (``rl``, ``ppo``, ``nip_protocol`` …) are attributes too: those registered with
-    :func:`ratchet.parameters.register_parameters`, with their defaults where not given.
-    ``agents`` maps names to agent parameters, ``_default`` standing for the rest. The default
-    ``interaction_protocol`` is the scenario's, "nip" for most. Where there are ``phases``, the sum
-    of their iterations is ``rl.num_iterations``.
+    :func:`ratchet.parameters.register_parameters`, with their defaults where not given. ``agents``
+    maps names to agent parameters, ``_default`` to those of all other agents. The default
+    ``interaction_protocol`` is the scenario's, "nip" for most. With ``phases``,
+    ``rl.num_iterations`` is the sum of their iterations.
 
     Raises
     ------
     ParameterError
-        For an unknown key, a wrong type or a value out of range; the message has the dotted
-        path, the value, and what was expected.
+        For an unknown key, a wrong type or a value out of range; with the dotted path, the value
+        and the expected one.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True)
@@ -67,9 +69,9 @@ class HyperParameters(BaseModel):
     include_linear_message_space: Annotated[bool, Purpose.NETWORKS] = False
     d_linear_message_space: Annotated[PositiveInt, Purpose.NETWORKS] = 2
     callbacks: Annotated[References, Purpose.NOTHING] = ()
-    """They say themselves in which stages' keys they are."""
+    """Each callback declares which stages' keys include it."""
     phases: Annotated[Phases, Purpose.NOTHING] = ()
-    """A stage reads the parameters of its own phase, and not which others there are."""
+    """A stage reads only the parameters of its phase."""
 
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
         data = self.gather(data)
@@ -93,7 +95,7 @@ class HyperParameters(BaseModel):
         extra.update(sections, agents=agents)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- sections are of any type
-        """Give a section that was registered after this value was made its defaults."""
+        """Return the defaults of a section that was registered after this value was created."""
         extra = object.__getattribute__(self, "__pydantic_extra__") or {}
         if name in extra:
             return extra[name]
@@ -108,22 +110,22 @@ class HyperParameters(BaseModel):
 
     @classmethod
     def known_keys(cls) -> list[str]:
-        """Return everything that may stand at the top of an experiment file."""
+        """Return the valid top-level keys of an experiment file."""
         return sorted([*cls.model_fields, *SECTIONS, "agents"])
 
     @classmethod
     def gather(cls, data: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Bring what stands at the top in the words of a library to the section it belongs to.
+        """Move the top-level groups of other systems' files to their sections.
 
-        The nested ``data`` are not changed; ``others`` are what else may stand beside them.
+        The nested ``data`` are not changed; ``others`` are further valid top-level keys.
         """
         load_plugins()
         return gather_groups(gather_trainer(data), (*cls.known_keys(), *others))
 
     def get(self, path: str) -> Any:  # noqa: ANN401 -- a value or a section of any type
-        """Return what is at a dotted path, e.g. ``rl.num_iterations`` or ``agents.prover.d_gnn``.
+        """Return the value or section at a dotted path, e.g. ``agents.prover.d_gnn``.
 
-        Raises ParameterError if there is nothing.
+        Raises ParameterError if it does not exist.
         """
         found: Any = self
         for name in path.split("."):
@@ -146,7 +148,8 @@ class HyperParameters(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Return all values as plain data; :meth:`from_dict` is its exact inverse.
 
-        Left out are sections of files of other experiments, which this one's readers don't load.
+        Sections that other experiments' files registered are left out: readers do not load those
+        files.
         """
         result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         if isinstance(self.trainer, TrainerReference):
@@ -167,7 +170,7 @@ class HyperParameters(BaseModel):
         return is_own or section.may_be_read("scenarios", self.scenario)
 
     def to_saved_dict(self) -> dict[str, Any]:
-        """Return what is saved: all values, and the version of their names."""
+        """Return the saved form: all values, and the version of their names."""
         return {VERSION_KEY: PARAMETERS_VERSION, **self.to_dict()}
 
     @classmethod
@@ -193,7 +196,7 @@ class HyperParameters(BaseModel):
             if path.startswith("phases."):
                 data = merge_nested(data, expand_paths({path: value}, "changes"))
             else:
-                set_path(data, path_in_section(data, path_of_own_trainer(data, path)), value)
+                set_path(data, path_in_section(data, path_of_custom_trainer(data, path)), value)
         return type(self).from_dict(forget_names(data, changes), base_dir)
 
     def __eq__(self, other: object) -> bool:
@@ -206,7 +209,7 @@ class HyperParameters(BaseModel):
 
 
 def set_path(data: dict[str, Any], path: str, value: object) -> None:
-    """Set ``data["a"]["b"]`` for the path ``a.b``, making what is missing on the way."""
+    """Set ``data["a"]["b"]`` for the path ``a.b``, creating missing sections."""
     *parents, last = path.split(".")
     for parent in parents:
         child = data.setdefault(parent, {})
@@ -238,14 +241,14 @@ def _sum_iterations(phases: Phases, given: object, rl: SubParameters) -> SubPara
     if wanted not in (None, total):
         raise ParameterError(
             f"rl.num_iterations: got {wanted}, but the phases {', '.join(names)} have {total}"
-            " iterations together, expected that or nothing. Leave it out, and change a phase's:"
+            " iterations in total, expected that or none. Leave it out, and change a phase's:"
             f" phases.{names[-1]}.num_iterations."
         )
     return rl.model_copy(update={"num_iterations": total})
 
 
 def _unknown(data: Mapping[str, Any]) -> list[RatchetError]:
-    """Return an error for each key that may not stand at the top."""
+    """Return an error for each invalid top-level key."""
     return [
         ParameterError(
             f"{name}: unknown parameter (value {shown(value)})."
@@ -262,7 +265,7 @@ def _read_sections(data: Mapping[str, Any], errors: list[RatchetError]) -> dict[
     sections = {}
     for name, section in sorted(SECTIONS.items()):
         value = data.get(name, {})
-        if isinstance(value, SubParameters):  # perhaps of the same file, imported otherwise
+        if isinstance(value, SubParameters):  # perhaps from another import of the same file
             value = value.to_dict()
         try:
             sections[name] = section.model.model_validate(value)
@@ -284,7 +287,7 @@ def _read_agents(
         )
         return None
     if not isinstance(scenario, str):
-        return None  # which says itself what is wrong with it
+        return None  # its own validation reports the error
     try:
         model = agent_model(scenario)
     except RatchetError as error:
@@ -295,7 +298,7 @@ def _read_agents(
         default = default.to_dict()
     found: dict[str, AgentParameters] = {}
     for name in dict.fromkeys((DEFAULT_AGENT, *data)):
-        under = default if DEFAULT_AGENT in found else {}  # whose own mistakes are said already
+        under = default if DEFAULT_AGENT in found else {}  # whose errors are reported already
         try:
             found[name] = _read_agent(model, name, data.get(name, {}), under)
         except ParameterError as error:

@@ -1,4 +1,4 @@
-"""Sections of the language trainers, which learn from tokens and their log-probabilities."""
+"""Sections of language trainers, which learn from tokens and their log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pydantic import (
     PositiveInt,
 )
 
-from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.base import Reference, SubParameters, named, register_parameters
 from ratchet.parameters.purposes import Purpose
-from ratchet.parameters.references import Reference, named
 from ratchet.parameters.service_fields import BaseUrl, KeyName
 
 GROUP_TRAINERS = ("grpo", "remote_grpo")
@@ -31,14 +30,14 @@ LANGUAGE_TRAINERS = (
 RATCHET = "ratchet"
 """The backend of remote trainers: Ratchet's own service."""
 TINKER = "tinker"
-"""The backend of remote trainers: a service that speaks ``tinker``, asked by its own client."""
+"""The backend of remote trainers: a ``tinker`` service, called with its own client."""
 _PLAYED = (Purpose.ROLLOUTS, Purpose.LEARNING)
 
 
 class LanguageOptimizerParameters(SubParameters, read_for=Purpose.LEARNING):
-    """AdamW (Loshchilov and Hutter 2019), and how its learning rate goes.
+    """AdamW (Loshchilov and Hutter 2019) and its learning-rate schedule.
 
-    The rate rises over ``warmup_steps`` and then stays, or falls to 0 with the last iteration.
+    The rate rises over ``warmup_steps``, then stays constant or falls to 0 in the last iteration.
     Gradients are clipped to a norm of ``max_grad_norm``.
     """
 
@@ -53,10 +52,11 @@ class LanguageOptimizerParameters(SubParameters, read_for=Purpose.LEARNING):
 
 
 class FailureParameters(SubParameters, read_for=(*_PLAYED, Purpose.TESTS)):
-    """What is done about an episode that fails: its environment or its evaluator raised an error.
+    """Handling of failed episodes, whose environment or evaluator raised an error.
 
-    ``fail_fast`` ends the stage; ``retry`` plays it again up to ``retries`` times; ``at_least``
-    goes on without it where ``at_least`` of its group are left. What was dropped is counted.
+    ``fail_fast`` ends the stage; ``retry`` repeats the episode up to ``retries`` times;
+    ``at_least`` drops it if ``at_least`` episodes of its group are left. Dropped episodes are
+    counted.
     """
 
     policy: Literal["fail_fast", "retry", "at_least"] = "fail_fast"
@@ -64,18 +64,19 @@ class FailureParameters(SubParameters, read_for=(*_PLAYED, Purpose.TESTS)):
     at_least: PositiveInt = 2
 
     def unread(self) -> Collection[str]:
-        """Return what the policy does not read."""
+        """Return the fields that the policy does not use."""
         return {"retries", "at_least"} - {{"retry": "retries"}.get(self.policy, self.policy)}
 
 
 class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
-    """Where a remote trainer's model is trained.
+    """The service that trains a remote trainer's model.
 
-    ``backend`` ``ratchet`` is the embedded service, or one like it at ``url``; ``tinker`` one that
-    is asked through the client of that name, that client's own without a ``url``; ``self-hosted``
-    trains in the run's own process, or in ``world_size`` of its own that share the model, on a
-    CUDA device each or on the CPU. ``config`` may have ``loss_fn``, a loss of the service's own,
-    with its ``loss_config``, ``learning_rate``, and for ``tinker`` the folder of the ``tokenizer``.
+    ``backend`` ``ratchet`` is the embedded service, or a Ratchet service at ``url``; ``tinker`` is
+    a service called with the ``tinker`` client, by default the client's own ``url``;
+    ``self-hosted`` trains in the run's process, or in ``world_size`` processes that share the
+    model, each on a CUDA device or on the CPU. ``config`` may have ``loss_fn``, a loss of the
+    service, with its ``loss_config``, ``learning_rate``, and for ``tinker`` the folder of the
+    ``tokenizer``.
     """
 
     backend: str = Field(default="self-hosted", min_length=1)
@@ -87,18 +88,17 @@ class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("language", trainers=LANGUAGE_TRAINERS)
 class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
-    """What all language trainers share; of ``rl`` they read ``num_iterations``.
+    """Parameters of all language trainers, which also read ``rl.num_iterations``.
 
-    An iteration plays ``tasks_per_step`` tasks ``group_size`` times each and learns from it: in
-    ``num_epochs`` passes, with a step of the optimizer for each ``minibatch_size`` trajectories
-    (all when not given), of which ``micro_batch_size`` are in memory at a time. Trajectories are
-    cut at ``max_sequence_length`` tokens, prompt included, before they are scored. ``mode``:
-    ``one_step_behind`` plays the next iteration's rollouts while it learns from this one's, which
-    are thus played with the weights of the iteration before. ``engine`` writes the answers:
-    ``in_process``, ``vllm``, or ``path/to/file.py:Class``; what it is made with stands beside its
-    ``name``. The dataset ``validation`` is played
-    after every ``validate_every`` iterations, without learning. ``algorithm`` is for trainers of
-    one's own.
+    An iteration collects ``group_size`` rollouts of each of ``tasks_per_step`` tasks and learns
+    from them: in ``num_epochs`` passes, with a step of the optimizer for each ``minibatch_size``
+    trajectories (all when not given), of which ``micro_batch_size`` are in memory at a time.
+    Trajectories are truncated to ``max_sequence_length`` tokens, prompt included, before they are
+    scored. ``mode``: ``one_step_behind`` collects the next iteration's rollouts during the current
+    update, so they use the weights of the previous iteration. ``engine`` generates the completions:
+    ``in_process``, ``vllm``, or ``path/to/file.py:Class``; its arguments are given next to its
+    ``name``. The dataset ``validation`` is evaluated after every ``validate_every`` iterations.
+    ``algorithm`` is for custom trainers.
     """
 
     group_size: Annotated[PositiveInt, *_PLAYED] = 8
@@ -121,12 +121,12 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
 
 
 class KlParameters(SubParameters, read_for=Purpose.LEARNING):
-    """The pull towards the model at the beginning, of strength ``coef``; 0 is none.
+    """KL penalty towards the initial model, with coefficient ``coef``; 0 disables it.
 
-    In the reward, token by token, or as a term of the loss. As rewards ``k1`` is unbiased, as a
-    loss ``k2`` has the gradient of KL(π‖π_ref), ``k3`` that of KL(π_ref‖π). With a ``target`` the
-    strength is adapted so that KL(π‖π_ref) of a sequence comes to it, over ``horizon`` sequences
-    (Ziegler et al. 2019).
+    ``place``: in the reward, per token, or as a term of the loss. As a reward ``k1`` is unbiased;
+    as a loss ``k2`` has the gradient of KL(π‖π_ref) and ``k3`` that of KL(π_ref‖π). With a
+    ``target`` the coefficient is adapted so that KL(π‖π_ref) of a sequence reaches it, over
+    ``horizon`` sequences (Ziegler et al. 2019).
     """
 
     coef: NonNegativeFloat = 0.0
@@ -137,11 +137,11 @@ class KlParameters(SubParameters, read_for=Purpose.LEARNING):
 
     @property
     def kind(self) -> Literal["k1", "k2", "k3"]:
-        """The estimator: when not given, the right one for its place."""
+        """The estimator; by default ``k1`` in the reward, ``k2`` in the loss."""
         return self.estimator or ("k1" if self.place == "reward" else "k2")
 
     def unread(self) -> Collection[str]:
-        """Return what nobody reads without a pull, or without a target."""
+        """Return the fields without effect if there is no penalty or no target."""
         if not self.coef:
             return ("place", "estimator", "target", "horizon")
         return () if self.target else ("horizon",)
@@ -154,17 +154,17 @@ Aggregation = Literal[
 
 
 class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
-    """A policy's loss: what is clipped, how tokens are weighed, and what is added.
+    """A policy's loss: clipping, weights of tokens, and additional terms.
 
-    ``clip`` is PPO's, with bounds 1 − ``clip_low`` and 1 + ``clip_high``; with ``dual_clip`` c
-    also at c for negative advantages (Ye et al. 2020). ``gspo`` clips the ratio of a sequence
-    (Zheng et al. 2025), ``cispo`` weighs by the clipped ratio (MiniMax 2025). ``aggregation``: a
-    mean over all tokens; over sequences of their tokens' mean; of their tokens' sum; or, for
-    ``constant``, of their sum over ``aggregation_constant`` (the most tokens of a reply when not
-    given). ``sampler_correction`` weighs tokens, or sequences, by the ratio of the trainer's to the
-    sampler's probabilities, at most ``sampler_cap``. When not given, rollouts that are played one
-    step behind are corrected: by sequences with ``gspo``, whose gradient has one factor for all
-    tokens of a sequence, else by tokens.
+    ``clip`` is PPO's, with bounds 1 − ``clip_low`` and 1 + ``clip_high``; with ``dual_clip`` c also
+    at c for negative advantages (Ye et al. 2020). ``gspo`` clips the ratio of a sequence (Zheng et
+    al. 2025), ``cispo`` weights by the clipped ratio (MiniMax 2025). ``aggregation``: a mean over
+    all tokens; over sequences of their tokens' mean; of their tokens' sum; or, for ``constant``, of
+    their sum over ``aggregation_constant`` (the most tokens of a reply when not given).
+    ``sampler_correction`` weights tokens, or sequences, by the ratio of the trainer's to the
+    sampler's probabilities, at most ``sampler_cap``. By default, rollouts collected one step behind
+    are corrected: by sequence with ``gspo``, whose gradient has one factor for all tokens of a
+    sequence, else by token.
     """
 
     policy_loss: PolicyLoss = "clip"
@@ -179,7 +179,7 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     kl: KlParameters = KlParameters()
 
     def unread(self) -> Collection[str]:
-        """Return what the loss does without."""
+        """Return the fields that the loss does not use."""
         unread = set()
         if self.policy_loss in ("importance_sampling", "reinforce"):
             unread |= {"clip_low", "clip_high"}
@@ -220,20 +220,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "aggregation": "token_mean",
     },
 }
-"""What the variants of GRPO are, by the papers that brought them."""
+"""Settings of the variants of GRPO, as in their papers."""
 
 
 @register_parameters("grpo", trainers=GROUP_TRAINERS)
 class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
-    """Group relative policy optimisation (Shao et al. 2024) and its relatives.
+    """Group relative policy optimisation (Shao et al. 2024) and its variants.
 
-    ``variant`` decides what is not given: ``dr_grpo`` (Liu et al. 2025), ``dapo`` (Yu et al. 2025),
-    ``gspo`` (Zheng et al. 2025), ``rloo`` (Ahmadian et al. 2024), ``reinforce_plus_plus`` (Hu 2025;
-    its pull is ``kl: {coef: …, place: reward}``). An answer's advantage is its reward less a
-    ``baseline``: its group's mean, that of the group's others, the whole batch's, or its agent's
-    running average (of weight ``baseline_decay``; for self-play); divided by the standard
-    deviation of its group or of the batch, by the group's mean, or by nothing. ``dynamic_sampling``
-    plays further tasks, up to ``max_resamples`` times, in place of groups that are all alike.
+    ``variant`` sets the parameters that are not given: ``dr_grpo`` (Liu et al. 2025), ``dapo`` (Yu
+    et al. 2025), ``gspo`` (Zheng et al. 2025), ``rloo`` (Ahmadian et al. 2024),
+    ``reinforce_plus_plus`` (Hu 2025; its penalty is ``kl: {coef: …, place: reward}``). A
+    completion's advantage is its reward minus a ``baseline``: the mean of its group, of the rest of
+    its group, of the batch, or its agent's running average (with weight ``baseline_decay``; for
+    self-play); divided by the standard deviation of its group or of the batch, by the group's mean,
+    or not at all. ``dynamic_sampling`` replaces groups with equal rewards by further tasks, up to
+    ``max_resamples`` times.
     """
 
     variant: Annotated[
@@ -242,7 +243,7 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
     baseline: Literal["mean", "leave_one_out", "batch_mean", "agent_average"] | None = None
     baseline_decay: float = Field(default=0.9, ge=0, lt=1)
     advantage_scale: Literal["group", "batch", "none", "mean"] | None = None
-    policy_loss: PolicyLoss | None = None  # type: ignore[assignment] # until it is settled
+    policy_loss: PolicyLoss | None = None  # type: ignore[assignment] # until settled
     clip_low: PositiveFloat | None = None  # type: ignore[assignment]
     clip_high: PositiveFloat | None = None  # type: ignore[assignment]
     aggregation: Aggregation | None = None  # type: ignore[assignment]
@@ -251,13 +252,13 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
 
     @property
     def settled(self) -> Self:
-        """The parameters with what the variant decides filled in."""
+        """The parameters with the variant's values filled in."""
         decided = VARIANTS[self.variant]
         open_ = {name: decided[name] for name in decided if getattr(self, name) is None}
         return self.model_copy(update=open_)
 
     def unread(self) -> Collection[str]:
-        """Return what the loss and the baseline do without."""
+        """Return the fields that the loss and the baseline do not use."""
         settled = self.settled
         unread = {*PolicyLossParameters.unread(settled)}
         if settled.baseline != "agent_average":
@@ -269,10 +270,10 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("language_ppo", trainers=("language_ppo",))
 class LanguagePpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
-    """Proximal policy optimisation (Schulman et al. 2017) of tokens, with a value head.
+    """Token-level proximal policy optimisation (Schulman et al. 2017) with a value head.
 
-    The head stands on the model's last layer; its loss, of weight ``critic_coef``, may be clipped
-    around the values before the step. Advantages are whitened over all tokens.
+    The head uses the model's last layer; its loss, of weight ``critic_coef``, may be clipped around
+    the values before the step. Advantages are whitened over all tokens.
     """
 
     aggregation: Aggregation = "token_mean"
@@ -285,9 +286,9 @@ class LanguagePpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("language_dpo", trainers=("language_dpo",))
 class LanguageDpoParameters(SubParameters, read_for=Purpose.LEARNING):
-    """Direct preference optimisation (Rafailov et al. 2023) of an iteration's own answers.
+    """Direct preference optimisation (Rafailov et al. 2023) on an iteration's completions.
 
-    In each group the best and the worst answer are a pair; groups that are all alike have none.
+    The best and the worst completion of a group are a pair; groups with equal rewards have none.
     """
 
     beta: PositiveFloat = 0.1
@@ -295,10 +296,10 @@ class LanguageDpoParameters(SubParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("on_policy_distillation", trainers=("on_policy_distillation",))
 class DistillationParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
-    """On-policy distillation: an answer's tokens are paid by what a teacher thinks of them.
+    """On-policy distillation: tokens are rewarded by a teacher's log-probabilities.
 
-    A token's advantage is −``coef``·(log π − log π_teacher), with what follows it discounted by
-    ``discount``. ``teacher`` is a model's folder or name, read with the pupil's tokenizer.
+    A token's advantage is −``coef``·(log π − log π_teacher), plus those of later tokens discounted
+    by ``discount``. ``teacher`` is a model's folder or name, with the student's tokenizer.
     """
 
     teacher: str | None = None
@@ -310,9 +311,9 @@ class DistillationParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("cross_entropy", trainers=("cross_entropy",))
 class CrossEntropyParameters(SubParameters, read_for=Purpose.LEARNING):
-    """Cross-entropy on an iteration's own answers whose reward is at least ``min_reward``.
+    """Cross-entropy on an iteration's completions with a reward of at least ``min_reward``.
 
-    With ``per_group`` on those too that are the best of their group.
+    With ``per_group`` also on the best completion of each group.
     """
 
     min_reward: float = 1.0

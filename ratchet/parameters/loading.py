@@ -1,10 +1,11 @@
-"""Where earlier programs find ``load_experiment``; it lives in :mod:`ratchet.experiment_files`."""
+"""Former path of :func:`ratchet.experiment_files.loading.load_experiment`, kept as an alias."""
 
 from __future__ import annotations
 
-from ratchet.lazy import lazy_names
+from importlib import import_module
 
-__getattr__ = lazy_names(
-    __name__,
-    {name: "ratchet.experiment_files.loading" for name in ("ExperimentFile", "load_experiment")},
-)
+
+def __getattr__(name: str) -> object:
+    if name not in ("ExperimentFile", "load_experiment"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("ratchet.experiment_files.loading"), name)

@@ -1,19 +1,18 @@
-"""Sections about data, message regression and runs that this one builds on."""
+"""Sections that any trainer may have: data, message regression, base runs, evaluation suites."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PositiveInt
 
-from ratchet.parameters.base import SubParameters, register_parameters
-from ratchet.parameters.callbacks import CallbackSection
+from ratchet.parameters.base import CallbackSection, SubParameters, register_parameters
 from ratchet.parameters.purposes import SCENARIO, Purpose
 
 
 @register_parameters("dataset_options")
 class DatasetOptions(SubParameters, read_for=SCENARIO):
-    """Which part of a dataset is used, and how its labels are made binary."""
+    """Selection of a dataset's part, and binarification of its labels."""
 
     binarification_method: Literal["merge", "select_two", "random"] = "merge"
     selected_classes: tuple[int, int] | None = None
@@ -26,7 +25,7 @@ class MessageRegressionParameters(SubParameters, read_for=Purpose.NOTHING):
     """A small network that learns to predict y from an agent's messages.
 
     ``test_size`` is the share of an iteration's datapoints that are held out, with all their
-    episodes. Without ``reset_on_fit`` the network goes on learning from iteration to iteration.
+    episodes. Without ``reset_on_fit`` the network continues learning across iterations.
     """
 
     agents: Literal["all"] | tuple[str, ...] = "all"
@@ -43,7 +42,7 @@ class MessageRegressionParameters(SubParameters, read_for=Purpose.NOTHING):
 
 @register_parameters("message_regression")
 class MessageRegressionSection(MessageRegressionParameters, CallbackSection):
-    """The callback ``message_regression``, by a section of its own."""
+    """Section of the callback ``message_regression``."""
 
 
 @register_parameters("base_run")
@@ -52,3 +51,56 @@ class BaseRunParameters(SubParameters, read_for=Purpose.NOTHING):
 
     base_run_type: Literal["none", "parameters", "rerun_tests"] = "none"
     run_id: str | None = None
+
+
+def _check_task(task: str) -> str:
+    """Refuse a file without a function, and a task without a package."""
+    place, _, function = task.rpartition("@")
+    if place.endswith(".py") and function.isidentifier():
+        return task
+    package, _, name = task.partition("/")
+    if package and name and "@" not in task and not task.endswith(".py"):
+        return task
+    raise ValueError("Expected path/to/file.py@function, or package/task of an installed package")
+
+
+def _check_name(name: str) -> str:
+    if not name.isidentifier():
+        raise ValueError("Expected letters, digits and underscores: stages are named by it")
+    return name
+
+
+class SuiteParameters(SubParameters, read_for=Purpose.NOTHING):
+    """A task of ``inspect-ai`` that a model is evaluated on.
+
+    ``task`` is ``path/to/file.py@function``, relative to the experiment file's folder, or
+    ``package/task``; ``arguments`` are passed to it. ``files`` are the files and folders that it
+    reads in addition to its code; the stage's key includes their content. ``when``: ``test`` after
+    training, ``validate`` also after every ``language.validate_every`` iterations. ``limit``
+    evaluates only the first samples. ``max_tokens`` is the agent's when not given. At most
+    ``max_connections`` requests are sent concurrently.
+    """
+
+    task: Annotated[str, AfterValidator(_check_task)]
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    when: Literal["test", "validate"] = "test"
+    limit: PositiveInt | None = None
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    max_tokens: PositiveInt | None = None
+    max_connections: PositiveInt = 10
+
+
+@register_parameters("evaluation")
+class EvaluationParameters(SubParameters, read_for=Purpose.NOTHING):
+    """Suites of ``inspect-ai`` that language models are evaluated on, each in a separate stage.
+
+    ``suites`` maps names to suites. ``python`` is the interpreter with ``inspect-ai`` and
+    ``openai`` installed, as a path relative to the experiment file's folder; Ratchet's own when not
+    given. Only the key of a suite's stage includes the suite's parameters.
+    """
+
+    suites: dict[Annotated[str, AfterValidator(_check_name)], SuiteParameters] = Field(
+        default_factory=dict
+    )
+    python: str | None = None

@@ -1,6 +1,6 @@
-"""``phases``: a curriculum, said phase by phase.
+"""``phases``: a curriculum, given phase by phase.
 
-What they come to is worked out in :mod:`ratchet.parameters.curriculum`.
+:mod:`ratchet.parameters.curriculum` resolves them.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from ratchet.parameters.base import SubParameters
-from ratchet.parameters.changes import expand_paths
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.reading.deep_merge import expand_paths
 
 
 class PartnerParameters(SubParameters, read_for=Purpose.NOTHING):
-    """How an agent plays that does not learn in a phase.
+    """Policy of an agent that does not learn in a phase.
 
     ``kind``: ``hand_made`` (as with ``use_manual_architecture``), ``random`` (``is_random``),
-    ``frozen`` as it stands, or ``pool``: each iteration with the weights of one of its earlier
-    selves, drawn by lot. These are the states at the ends of the earlier phases in which it has
-    learned, or of those that ``phases`` names; with ``every``, those after every so many iterations
-    of these phases too. While another plays in its place, an agent's own weights are kept.
+    ``frozen`` with its current weights, or ``pool``: in each iteration with the weights of one of
+    its earlier states, sampled at random. These are the states at the ends of the earlier phases in
+    which it has learned, or of those that ``phases`` names; with ``every``, also those after every
+    ``every`` iterations of these phases. An agent's own weights do not change while it is replaced.
     """
 
     kind: Literal["hand_made", "random", "frozen", "pool"]
@@ -41,7 +41,7 @@ class PartnerParameters(SubParameters, read_for=Purpose.NOTHING):
 
 
 def _partner(value: object) -> object:
-    """Let a kind alone stand for a partner without more."""
+    """Read a plain kind as a partner without further parameters."""
     return {"kind": value} if isinstance(value, str) else value
 
 
@@ -50,16 +50,15 @@ def _changes(value: object) -> object:
 
 
 class PhaseParameters(SubParameters, read_for=Purpose.NOTHING):
-    """A phase of training: the experiment's parameters, but for what is said here.
+    """A phase of training: the experiment's parameters with changes.
 
-    ``num_iterations`` is its own number of iterations. ``learners`` are the agents that learn, all
-    that no partner stands in for when not given; the others stay as they are, bit for bit.
-    ``partners`` say how agents play that do not learn; they are frozen if nothing is said.
-    ``fresh`` are agents that begin the phase with their first weights again, initial or pretrained.
-    ``min_message_rounds`` and ``max_message_rounds`` bound the rounds of an episode within those of
-    the experiment. ``changes`` are other parameters of learning and playing, nested or dotted, such
-    as ``rl.lr``. ``name`` is what it is called in reports and by changes:
-    ``phases.NAME.num_iterations=20``.
+    ``num_iterations`` is the phase's number of iterations. ``learners`` are the agents that learn,
+    by default all without a partner; the others' weights stay unchanged, bit for bit. ``partners``
+    set how agents that do not learn act; by default they are frozen. ``fresh`` are agents that
+    start the phase with their first weights again, initial or pretrained. ``min_message_rounds``
+    and ``max_message_rounds`` bound the rounds of an episode within those of the experiment.
+    ``changes`` are other parameters of learning and acting, nested or dotted, such as ``rl.lr``.
+    ``name`` is its name in reports and in overrides: ``phases.NAME.num_iterations=20``.
     """
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

@@ -1,4 +1,4 @@
-"""Sections that interaction protocols read."""
+"""Sections of interaction protocols."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DecisionScaleName = Literal[
 
 @register_parameters("protocol_common")
 class ProtocolCommonParameters(SubParameters, read_for=Purpose.GAME):
-    """What all protocols share: who begins, and who is paid how much for what.
+    """Parameters of all protocols: the first agent, and rewards.
 
-    Text scenarios alone read ``verifier_decision_scale``, in what words a verifier decides and
-    says how sure it is, and ``invalid_response_penalty``, which is added to an agent's reward in
-    a round in which it gave no reply that could be read.
+    Only text scenarios read ``verifier_decision_scale``, the words for a verifier's decision and
+    confidence, and ``invalid_response_penalty``, which is added to an agent's reward in a round
+    without a valid reply from it.
     """
 
     verifier_first: bool = True
@@ -44,10 +44,10 @@ class ProtocolCommonParameters(SubParameters, read_for=Purpose.GAME):
 
 
 class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):
-    """Bounds on the number of rounds of a protocol that goes back and forth.
+    """Bounds on the number of rounds of a protocol with several rounds.
 
-    Networks are made for ``max_message_rounds``. With ``played_message_rounds`` episodes are cut
-    off after fewer, without a change of networks.
+    Networks are built for ``max_message_rounds``. With ``played_message_rounds`` episodes end after
+    fewer rounds, with the same networks.
     """
 
     max_message_rounds: PositiveInt = 8
@@ -70,7 +70,7 @@ class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values; not the rounds that are played, where they are all."""
+        """Return all values; ``played_message_rounds`` only if it is set."""
         data = super().to_dict()
         if self.played_message_rounds is None:
             del data["played_message_rounds"]
@@ -83,7 +83,7 @@ class NipProtocolParameters(LongProtocolParameters):
 
 
 class TwoProverProtocolParameters(LongProtocolParameters, read_for=Purpose.GAME):
-    """Two provers with a channel each."""
+    """Two provers, each with its own channel."""
 
     sequential: bool = False
     prover0_first: bool = True
@@ -109,7 +109,7 @@ class MultiChannelTestProtocolParameters(LongProtocolParameters, read_for=Purpos
 
 @register_parameters("zk_protocol")
 class ZkProtocolParameters(SubParameters, read_for=Purpose.NETWORKS):
-    """Zero knowledge: how much the simulator's success is worth."""
+    """Zero knowledge: coefficients of the simulator's rewards."""
 
     simulator_reward_coefficient: float = 1.0
     aux_prover_reward_coefficient: float = 1.0

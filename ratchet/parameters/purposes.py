@@ -1,8 +1,8 @@
-"""What a parameter is read for: said at its field, so that stages' keys have what stages read.
+"""Purposes of parameters, declared at their fields; stage keys include the parameters read.
 
-A field says it in its annotation, ``Annotated[int, Purpose.TESTS]``; a class for all other fields
-that it defines, ``class Section(SubParameters, read_for=Purpose.LEARNING)``. Each family of
-trainers says which of its stages read for what (:mod:`trainers.stage_parameters`). Light: no torch.
+A field declares its purposes in its annotation, ``Annotated[int, Purpose.TESTS]``; a class declares
+those of its other fields, ``class Section(SubParameters, read_for=Purpose.LEARNING)``. Each family
+of trainers maps its stages to purposes (:mod:`trainers.stage_parameters`). Does not import torch.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from pydantic import BaseModel
 
 
 class Purpose(Enum):
-    """What a parameter can be read for."""
+    """Purposes for which stages read parameters."""
 
     DATA = "data"
-    """Which datapoints there are."""
+    """The datapoints."""
     GAME = "game"
-    """What is played and by whom: every stage but pretraining and waiting."""
+    """The game and its players: every stage except pretraining and waiting."""
     NETWORKS = "networks"
-    """What networks are, and how they play; chat models know nothing of it."""
+    """Network architectures and how networks act; not read for chat models."""
     ROLLOUTS = "rollouts"
-    """How many rollouts are played."""
+    """The number of rollouts."""
     SPEECH = "speech"
-    """How chat models write."""
+    """How chat models generate text."""
     BRANCHES = "branches"
-    """How rollouts to learn from differ from those of tests."""
+    """Differences between training rollouts and test rollouts."""
     NORMALIZATION = "normalization"
-    """How observations are normalised; fitted once, before training."""
+    """Normalisation of observations, fitted once before training."""
     PRETRAINING = "pretraining"
-    """How a body is trained alone before the game begins."""
+    """Pretraining of a body before training in the game."""
     IMITATION = "imitation"
-    """How agents learn what others do before the game begins."""
+    """Imitation of other agents before training in the game."""
     LEARNING = "learning"
-    """How networks learn."""
+    """Training of networks."""
     CRITIC = "critic"
-    """How a critic learns, where there is one."""
+    """Training of a critic, if any."""
     LEARNING_ALONE = "learning_alone"
-    """How networks learn that play no game."""
+    """Training of networks outside a game."""
     HORIZON = "horizon"
-    """How many iterations there are: read where a schedule goes by it."""
+    """The number of iterations, read if a schedule depends on it."""
     FINE_TUNING = "fine_tuning"
-    """What chat models learn from, and how."""
+    """Fine-tuning of chat models and its data."""
     CONFIGURATION = "configuration"
-    """What a library's configuration is composed of, which counts in its place."""
+    """Parts from which a library's configuration is composed; keys include the result instead."""
     TESTS = "tests"
-    """How networks are tested."""
+    """Tests of networks."""
     CHAT_TESTS = "chat_tests"
-    """How chat models are tested."""
+    """Tests of chat models."""
     REPORTS = "reports"
-    """What is written about rollouts."""
+    """Files written about rollouts."""
     ORDER = "order"
-    """Which stages there are: of Ratchet's own trainers, no stage itself reads it."""
+    """The sequence of stages; no stage of Ratchet's trainers reads it."""
     NOTHING = "nothing"
-    """No stage's result depends on it."""
+    """Does not affect any stage's result."""
 
 
 AGENT = (Purpose.NETWORKS, Purpose.PRETRAINING)
-"""What a parameter of an agent's network is read for."""
+"""Purposes of a parameter of an agent's network."""
 SCENARIO = (Purpose.DATA, Purpose.GAME)
-"""What a scenario's parameter is read for."""
+"""Purposes of a scenario's parameter."""
 EVERYTHING = frozenset(Purpose) - {Purpose.NOTHING}
-"""What a field is read for that says nothing, and what a stage reads of which nothing is known."""
+"""Purposes of a field that declares none, and of a stage whose reads are unknown."""
 
 
 @cache
 def declared_purposes(model: type[BaseModel]) -> dict[str, frozenset[Purpose]]:
-    """Return what each field of a model says that it is read for; nothing where it says nothing.
+    """Return the declared purposes of each field of a model; empty if it declares none.
 
-    What a class says for its fields holds for those that it defines, not for those that a class
-    derived from it adds.
+    The purposes of a class apply to the fields that it defines, not to those that a derived class
+    adds.
     """
     found = {}
     for name, field in model.model_fields.items():

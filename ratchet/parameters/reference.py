@@ -1,6 +1,6 @@
-"""Every parameter that there is: path, type, default, what it is read for, what is said of it.
+"""Documentation of every parameter: path, type, default, purposes and description.
 
-``ratchet list parameters`` and the site's reference are both made of it. Light: no torch.
+``ratchet list parameters`` and the site's reference use it. Does not import torch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
-from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.phases import PartnerParameters, PhaseParameters
 from ratchet.parameters.purposes import declared_purposes
+from ratchet.parameters.reading.discovery import load_plugins
 from ratchet.parameters.settings import ExperimentSettings
 
 _ANY_AGENT = "agents.NAME."
@@ -33,9 +33,9 @@ class DocumentedParameter:
     Attributes
     ----------
     path
-        Where it stands, dotted, as on the command line.
+        Its dotted path, as on the command line.
     about
-        What its section's docstring says of it, or of the section.
+        The sentences about it in its section's docstring, or the section's first sentence.
     """
 
     path: str
@@ -47,7 +47,7 @@ class DocumentedParameter:
 
 @dataclass(frozen=True)
 class DocumentedSection:
-    """A section, with its parameters in their order; ``kind`` says where it stands."""
+    """A section with its parameters in order; ``kind`` is its position in experiment files."""
 
     kind: str
     name: str
@@ -56,7 +56,7 @@ class DocumentedSection:
 
 
 def documented_sections() -> Iterator[DocumentedSection]:
-    """Go through the top, all sections, the agents of each scenario, phases, and the settings."""
+    """Yield the top level, all sections, the agents of each scenario, phases and the settings."""
     load_plugins()
     yield _section("top", "", HyperParameters, "")
     for name, section in sorted(SECTIONS.items()):
@@ -69,9 +69,9 @@ def documented_sections() -> Iterator[DocumentedSection]:
 
 
 def find_parameters(words: list[str]) -> list[tuple[DocumentedSection, DocumentedParameter]]:
-    """Return the parameters that have all words in their path or in what is said of them.
+    """Return the parameters with all words in their path or description.
 
-    Upper and lower case are one; of no words, all parameters.
+    Case is ignored; without words, return all parameters.
     """
     wanted = [word.lower() for word in words]
     return [
@@ -92,7 +92,7 @@ def _section(kind: str, name: str, model: type[BaseModel], prefix: str) -> Docum
 
 
 def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParameter]:
-    """Go through the fields of a model, each followed by those of a section that it is."""
+    """Yield the fields of a model, each section followed by its fields."""
     purposes = declared_purposes(model)
     for field, info in model.model_fields.items():
         yield DocumentedParameter(
@@ -107,7 +107,7 @@ def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParam
 
 
 def _about(model: type[BaseModel], field: str) -> str:
-    """Return the sentences that name a field, of the class that says most of it; or what it is."""
+    """Return the sentences that name a field, from the nearest class; else the first sentence."""
     for base in model.__mro__:
         if "__doc__" in vars(base) and issubclass(base, BaseModel):
             sentences = _sentences(inspect.cleandoc(base.__doc__ or ""))
@@ -126,7 +126,7 @@ def _plain(text: str) -> str:
 
 
 def _kind(field: FieldInfo) -> str:
-    """Return a field's type as one reads it."""
+    """Return a field's type in readable form."""
     kind = field.annotation
     name = kind.__name__ if isinstance(kind, type) else str(kind)
     for prefix in ("typing.", "ratchet.parameters.", "ratchet.scenarios."):
@@ -139,7 +139,7 @@ def _default(field: FieldInfo) -> str:
         return "required"
     value = field.default
     if value is PydanticUndefined:
-        value = field.default_factory() if field.default_factory is not None else None  # type: ignore[call-arg] # of ours none takes data
+        value = field.default_factory() if field.default_factory is not None else None  # type: ignore[call-arg] # no factory takes data
     if isinstance(value, BaseModel):
         return "its own"
     return (value or '""') if isinstance(value, str) else str(value)

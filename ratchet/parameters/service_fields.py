@@ -1,15 +1,15 @@
-"""Fields of whatever names a chat model's service. Light: pydantic only."""
+"""Fields of parameters that name a chat model's service. Imports only pydantic."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, JsonValue
 from pydantic_core import PydanticCustomError
 
-from ratchet.parameters.key_names import key_name_problem
-from ratchet.parameters.messages import SECRET_VALUE
+from ratchet.parameters.reading.messages import SECRET_VALUE
 
 _REQUEST_FIELDS = frozenset(
     {
@@ -21,7 +21,7 @@ _REQUEST_FIELDS = frozenset(
 
 
 class ServedModel(Protocol):
-    """Which chat model is asked, and where."""
+    """A chat model and its service."""
 
     @property
     def model_name(self) -> str:
@@ -41,16 +41,16 @@ class ServedModel(Protocol):
 
     @property
     def use_dummy_api(self) -> bool:
-        """Whether no service is asked: answers are drawn by seed."""
+        """Whether completions are sampled by seed without a service."""
 
 
 def _keep_secrets_out(url: str | None) -> str | None:
-    """Refuse a URL that may hold a secret, without repeating it."""
+    """Refuse a URL that may contain a secret, without repeating it."""
     parts = urlsplit(url or "")
     if parts.query or "@" in parts.netloc:
         raise PydanticCustomError(
             SECRET_VALUE,
-            "The URL has a user, a password or a query, which would be written down with the"
+            "The URL has a user, a password or a query, which would be saved with the"
             " parameters; put the key into an environment variable and name it in"
             " api_key_name",
         )
@@ -58,7 +58,7 @@ def _keep_secrets_out(url: str | None) -> str | None:
 
 
 def _refuse_keys(name: str | None) -> str | None:
-    """Refuse what may be the key itself, without repeating it."""
+    """Refuse a value that may be the key itself, without repeating it."""
     problem = None if name is None else key_name_problem(name)
     if problem is not None:
         raise PydanticCustomError(SECRET_VALUE, "{problem}", {"problem": problem})
@@ -66,12 +66,12 @@ def _refuse_keys(name: str | None) -> str | None:
 
 
 def _leave_the_request_alone(extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Refuse what has a parameter of its own, or would change what an answer is."""
+    """Refuse fields that have their own parameter or change the form of responses."""
     taken = sorted(_REQUEST_FIELDS.intersection(extra))
     if taken:
         raise ValueError(
-            f"got {', '.join(taken)}, which requests have already; expected only what no other"
-            " parameter of an agent sets"
+            f"got {', '.join(taken)}, which requests already contain; expected only fields that"
+            " no other parameter of an agent sets"
         )
     return extra
 
@@ -82,8 +82,35 @@ ExtraBody: TypeAlias = Annotated[dict[str, JsonValue], AfterValidator(_leave_the
 
 
 def check_sampling(temperature: float | None, top_p: float | None) -> None:
-    """Refuse two ways of sampling at once: a ``ValueError`` for pydantic."""
+    """Raise ``ValueError``, for pydantic, if both ``temperature`` and ``top_p`` are set."""
     if temperature is not None and top_p is not None:
         raise ValueError(
             f"got temperature={temperature} and top_p={top_p}, expected at most one of them"
         )
+
+
+SECRET_PREFIX = "prefect-secret:"
+"""Prefix of the name of a Prefect secret block."""
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_BLOCK = re.compile(r"[a-z0-9-]+")
+_LONGEST_WORD = 15
+_SHOWN = 3
+
+
+def key_name_problem(name: str) -> str | None:
+    """Describe the problem with a name that may be the key itself, without repeating it."""
+    if name.startswith(SECRET_PREFIX):
+        is_name = _BLOCK.fullmatch(name.removeprefix(SECRET_PREFIX)) is not None
+    else:
+        words = name.split("_")
+        is_long = any(len(w) > _LONGEST_WORD and re.search(r"\d", w) for w in words)
+        is_name = _VARIABLE.fullmatch(name) is not None and not is_long
+    if is_name:
+        return None
+    return (
+        f"got {name[:_SHOWN]!r}… ({len(name)} letters), expected the name of the environment"
+        " variable that holds the key, such as MY_API_KEY (capitals, digits and underscores), or"
+        f" {SECRET_PREFIX}BLOCK. The key itself would be saved with the parameters: set"
+        " the variable to it; if the key was ever saved, replace it"
+    )

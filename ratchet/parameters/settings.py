@@ -1,4 +1,4 @@
-"""``ExperimentSettings``: all that must not change an experiment's result."""
+"""``ExperimentSettings``: settings that do not affect an experiment's result."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from pydantic import (
     field_validator,
 )
 
-from ratchet.errors import CalledHere, ParameterError
+from ratchet.errors import ParameterError, RenamedAttributes, UnknownNameError
 from ratchet.parameters.base import SubParameters
-from ratchet.parameters.messages import describe_validation_error
-
-MirrorKind = Literal["mlflow", "tensorboard", "wandb"]
-"""What run folders can be mirrored to."""
-
+from ratchet.parameters.reading.messages import describe_validation_error
+from ratchet.tracking.mirrors.base import MIRRORS
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000
 
 
 def is_possible_path(value: str) -> bool:
-    """Return whether a text may be a path: no NUL, and no part longer than file systems allow."""
+    """Return whether a text may be a path: no NUL, no part longer than file systems allow."""
     longest = max(len(os.fsencode(part)) for part in (*Path(value).parts, ""))
     return "\0" not in value and longest <= _LONGEST_NAME and len(value) <= _LONGEST_PATH
 
 
-class ExperimentSettings(CalledHere, SubParameters):
-    """Where and how an experiment runs. Never part of a stage's key.
+class ExperimentSettings(RenamedAttributes, SubParameters):
+    """Settings of a run that do not affect its result; never part of a stage's key.
 
-    ``home`` is the folder for everything Ratchet keeps for itself (store, databases, Prefect);
-    ``runs`` the folder of readable run folders. ``store`` is a folder or any fsspec URL,
-    ``<home>/store`` when not given. Relative paths of plug-in files start from ``base_dir``,
-    the experiment file's folder. Of ``num_rollout_samples`` rollouts of chat models in each
-    iteration and test the run folder and the report show what was said, of all when not given;
-    the store keeps all. ``mirrors`` are what the run folder is mirrored to, unless ``tracking`` is
-    off. ``budget`` is in the currency of the table of ``prices``, a file
-    whose models come on top of the built-in ones.
+    ``home`` is the folder of Ratchet's internal files (store, databases, Prefect); ``runs`` the
+    folder of readable run folders. ``store`` is a folder or any fsspec URL, ``<home>/store`` when
+    not given. Relative paths of plug-in files start from ``base_dir``, the experiment file's
+    folder. The run folder and the report show transcripts of ``num_rollout_samples`` rollouts of
+    chat models in each iteration and test, by default of all; the store contains all. ``mirrors``
+    are the systems that the run folder is mirrored to, unless ``tracking`` is off: names of
+    ``ratchet list mirrors`` or ``path/to/file.py:Class``. ``budget`` is in the currency of the
+    table of ``prices``, a file whose models are added to the built-in ones.
 
-    ``job_listing_seconds`` is how long a service may take to list a fine-tune job that it has
-    taken: so long is one looked for whose answer got lost, or whose run was killed, before it is
-    made again. No service promises a time; the default is far above what they are seen to take.
-    A job that has not changed for ``job_stall_seconds`` ends the waiting if its service says at
-    ``/health`` that it is degraded; where services say nothing of it, queues may be long.
+    ``paid_code_changes`` is what a run does if stages that cost money are stored, but were
+    computed with other code: stop before them, keep them, or recompute them.
 
-    Every ``system_metrics_seconds`` a run notes for MLflow how busy the machine is; null: never.
+    ``job_listing_seconds`` is the time within which a service lists a fine-tune job that it has
+    accepted: a job whose response was lost, or whose run was killed, is searched for this long
+    before it is created again. No service guarantees a time; the default is far above observed
+    ones. Waiting for a job that has not changed for ``job_stall_seconds`` ends if its service
+    reports at ``/health`` that it is degraded; otherwise queues may be long.
 
-    With a store at a URL ``lease_seconds`` is how long other machines wait for one that makes a
-    stage and of which they hear nothing, before they make it themselves.
+    Every ``system_metrics_seconds`` a run records system metrics for MLflow; null: never.
 
-    A stage that gives no sign of life for ``stall_seconds`` is told of; by default for ten minutes,
-    or for five times as long as such a stage takes in this run.
+    With a store at a URL ``lease_seconds`` is how long other machines wait for a silent machine
+    that computes a stage before they compute it themselves.
 
-    ``runner`` is where work runs that needs nothing of other work, members of a sweep and arms of
-    a run: ``inline`` in this process, one after the other; in ``processes`` of this machine; on a
-    cluster of ``dask`` or ``ray``, the one at ``cluster_address`` or one that this machine starts;
-    members also as flow runs of the ``work_pool`` of that name. ``max_parallel`` is how much runs
-    at once: by default as much as the machine has cores, or the cluster has workers.
+    A stage without a sign of life for ``stall_seconds`` is reported as stalled; by default ten
+    minutes, or five times the usual duration of such a stage in this run.
+
+    ``runner`` executes independent work, members of a sweep and arms of a run: ``inline``
+    sequentially in this process; in ``processes`` of this machine; on a cluster of ``dask`` or
+    ``ray``, the one at ``cluster_address`` or one that this machine starts; members also as flow
+    runs of the ``work_pool`` of that name. ``max_parallel`` is the number of concurrent executions:
+    by default the number of cores of the machine, or of workers of the cluster.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
-        "artifact_logger": "trainer._add_file_to_artifact(name, type, path) keeps a file",
-        "do_not_load_checkpoint": "a run goes on only where its stage was interrupted",
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
+        "artifact_logger": "trainer._add_file_to_artifact(name, type, path) saves a file",
+        "do_not_load_checkpoint": "a run resumes only from its interrupted stage",
         "global_tqdm_step_fn": "iteration_context.step() counts for all bars",
-        "ignore_cache": "`ratchet run --force` makes everything anew",
+        "ignore_cache": "`ratchet run --force` recomputes all stages",
         "logger": "use logging.getLogger(__name__)",
         "stat_logger": "trainer.log_stats(stats, iteration=…, stage=…) records them",
         "tqdm_func": "decorate the loop with attach_progress_bar",
@@ -85,7 +85,7 @@ class ExperimentSettings(CalledHere, SubParameters):
     lease_seconds: PositiveFloat = 60.0
     tracking_uri: str | None = None
     tracking: bool = True
-    mirrors: list[MirrorKind] = Field(default=["mlflow"], min_length=1)
+    mirrors: list[str] = Field(default=["mlflow"], min_length=1)
     system_metrics_seconds: PositiveFloat | None = 10.0
     experiment_name: str | None = None
     run_id: str | None = None
@@ -110,6 +110,7 @@ class ExperimentSettings(CalledHere, SubParameters):
     stall_seconds: PositiveFloat | None = None
     budget: PositiveFloat | None = None
     prices: str | None = None
+    paid_code_changes: Literal["stop", "keep", "recompute"] = "stop"
     runner: Literal["inline", "processes", "dask", "ray", "work_pool"] = "inline"
     max_parallel: PositiveInt | None = None
     cluster_address: str | None = None
@@ -134,6 +135,18 @@ class ExperimentSettings(CalledHere, SubParameters):
             return value
         raise ValueError("expected the name of a folder, without / and of at most 255 bytes")
 
+    @field_validator("mirrors")
+    @classmethod
+    def _are_known(cls, kinds: list[str]) -> list[str]:
+        for kind in kinds:
+            try:
+                MIRRORS.check(kind)
+            except UnknownNameError as error:
+                raise ValueError(
+                    str(error).removeprefix("settings.mirrors: ").rstrip(".")
+                ) from error
+        return kinds
+
     @field_validator("home", "runs")
     @classmethod
     def _is_a_folder(cls, value: str) -> str:
@@ -148,7 +161,7 @@ class ExperimentSettings(CalledHere, SubParameters):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Make settings from plain data.
+        """Create settings from plain data.
 
         Raises
         ------

@@ -1,14 +1,17 @@
-"""``SweepSpec``: which members a sweep has; the ``sweep`` section of an experiment file.
+"""``SweepSpec``: the members of a sweep; the ``sweep`` section of an experiment file.
 
-Never part of a stage's key: a member's parameters say all that decides its result.
+Never part of a stage's key: a member's parameters include everything that affects its result.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     Field,
@@ -22,29 +25,31 @@ from pydantic import (
 
 from ratchet.errors import ParameterError, nearest, shown
 from ratchet.parameters.base import SubParameters
-from ratchet.parameters.messages import describe_validation_error, raise_together
+from ratchet.parameters.reading.messages import describe_validation_error, raise_together
+from ratchet.registry import Registry
+from ratchet.seeding import derive_seed, numpy_generator
 
 SECTION = "sweep"
 DIGITS = 6
-"""Drawn numbers are rounded to so many significant digits: the same on every machine."""
+"""Significant digits of sampled numbers, which are thus equal on every machine."""
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _Model = TypeVar("_Model", bound=SubParameters)
 
 
 class Choices(SubParameters):
-    """One of ``values``, each as likely."""
+    """One of ``values``, with equal probability."""
 
     kind: Literal["choices"] = "choices"
     values: list[Any] = Field(min_length=1)
 
     def at(self, share: float) -> Any:  # noqa: ANN401 -- a value of any type
-        """Return the value below which ``share`` of the draws are."""
+        """Return the quantile at ``share``."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
 
 class _Bounds(SubParameters):
-    """What lies between two bounds."""
+    """A distribution between two bounds."""
 
     @model_validator(mode="after")
     def _are_apart(self) -> Self:
@@ -62,32 +67,32 @@ class Uniform(_Bounds):
     high: FiniteFloat
 
     def at(self, share: float) -> float:
-        """Return the number below which ``share`` of the draws are."""
+        """Return the quantile at ``share``."""
         return self.rounded(_between(self.low, self.high, share))
 
     def rounded(self, value: float) -> float:
-        """Round to what is drawn."""
+        """Round to the precision of samples."""
         return _rounded(value, self.low, self.high)
 
 
 class LogUniform(_Bounds):
-    """A number from ``low`` to ``high``, its logarithm evenly."""
+    """A number from ``low`` to ``high``, log-uniformly distributed."""
 
     kind: Literal["log_uniform"] = "log_uniform"
     low: Annotated[FiniteFloat, Field(gt=0)]
     high: Annotated[FiniteFloat, Field(gt=0)]
 
     def at(self, share: float) -> float:
-        """Return the number below which ``share`` of the draws are."""
+        """Return the quantile at ``share``."""
         return self.rounded(math.exp(_between(math.log(self.low), math.log(self.high), share)))
 
     def rounded(self, value: float) -> float:
-        """Round to what is drawn."""
+        """Round to the precision of samples."""
         return _rounded(value, self.low, self.high)
 
 
 class Integers(_Bounds):
-    """An integer from ``low`` to ``high``, both possible; with ``log`` its logarithm evenly."""
+    """An integer from ``low`` to ``high`` inclusive; with ``log`` log-uniformly distributed."""
 
     kind: Literal["integers"] = "integers"
     low: int
@@ -101,7 +106,7 @@ class Integers(_Bounds):
         return self
 
     def at(self, share: float) -> int:
-        """Return the integer below which ``share`` of the draws are."""
+        """Return the quantile at ``share``."""
         if not self.log:
             return min(self.low + int(share * (self.high - self.low + 1)), self.high)
         found = math.exp(_between(math.log(self.low - 0.5), math.log(self.high + 0.5), share))
@@ -113,19 +118,55 @@ Distribution: TypeAlias = Annotated[
 ]
 Values: TypeAlias = dict[str, list[Any]]
 """Dotted path → the values to try."""
+Point: TypeAlias = dict[str, Any]
+"""Changes of a member: dotted path → value."""
+
+BUILT_IN = dict.fromkeys(("grid", "zip", "random", "sobol", "optuna"), __name__)
+SWEEPS: Registry[SweepSpec] = Registry(
+    "sweep", f"{__name__}:SweepSpec", __name__, parameter="sweep.kind"
+)
 
 
-class GridSweep(SubParameters):
+class SweepSpec(SubParameters):
+    """Specification of a sweep, and base class of sweep strategies.
+
+    A subclass adds its fields and returns its points. ``kind`` is its registered name or
+    ``path/to/file.py:ClassName``. With a field ``for_each: Values`` each point is combined with
+    all combinations of further values. ``samples``: whether ``parameters`` may be distributions.
+    """
+
+    samples: ClassVar[bool] = False
+
+    kind: str
+    parameters: dict[str, Any]
+
+    @abstractmethod
+    def points(self) -> list[Point]:
+        """Return the changes of each member in order, the same on every machine."""
+
+
+def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[Point]:
+    """Return the combinations of a grid, the last parameter changing fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+@SWEEPS.register("grid")
+class GridSweep(SweepSpec):
     """Every combination of values, the last parameter changing fastest."""
 
     kind: Literal["grid"] = "grid"
     parameters: Values
 
+    def points(self) -> list[Point]:
+        """Return all combinations."""
+        return grid_points(self.parameters)
 
-class ZipSweep(SubParameters):
+
+@SWEEPS.register("zip")
+class ZipSweep(SweepSpec):
     """The first value of each parameter, then the second of each, and so on.
 
-    With ``for_each`` each of them for every combination of further values, such as seeds.
+    With ``for_each`` each of these points for every combination of further values, such as seeds.
     """
 
     kind: Literal["zip"] = "zip"
@@ -137,34 +178,62 @@ class ZipSweep(SubParameters):
         lengths = {path: len(values) for path, values in self.parameters.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{path} has {number}" for path, number in lengths.items())
-            raise ValueError(f"expected as many values of each parameter, but {told}")
+            raise ValueError(f"expected equally many values of each parameter, but {told}")
         return self
 
+    def points(self) -> list[Point]:
+        """Return one point per position in the lists of values."""
+        rows = zip(*self.parameters.values(), strict=True)
+        return [dict(zip(self.parameters, row, strict=True)) for row in rows]
 
-class _SampledSweep(SubParameters):
-    """So many points that are drawn; more of them begin with the same ones."""
+
+class _SampledSweep(SweepSpec):
+    """Sampled points; a larger ``num_samples`` starts with the same points."""
 
     parameters: Annotated[dict[str, Distribution], Field(min_length=1)]
     num_samples: PositiveInt
     seed: NonNegativeInt = 0
     for_each: Values = Field(default_factory=dict)
+    samples: ClassVar[bool] = True
 
 
+@SWEEPS.register("random")
 class RandomSweep(_SampledSweep):
-    """``num_samples`` independent draws."""
+    """``num_samples`` independent samples."""
 
     kind: Literal["random"] = "random"
 
+    def points(self) -> list[Point]:
+        """Sample each parameter independently of the other varying parameters."""
+        return [
+            {
+                path: each.at(float(numpy_generator(self.seed, SECTION, number, path).random()))
+                for path, each in self.parameters.items()
+            }
+            for number in range(self.num_samples)
+        ]
 
+
+@SWEEPS.register("sobol")
 class SobolSweep(_SampledSweep):
     """``num_samples`` points of a Sobol sequence, which fill the space evenly.
 
-    Most evenly if their number is a power of two. Scrambled by the seed, unless ``scramble`` is
+    Most evenly if ``num_samples`` is a power of two. Scrambled with the seed unless ``scramble`` is
     off.
     """
 
     kind: Literal["sobol"] = "sobol"
     scramble: bool = True
+
+    def points(self) -> list[Point]:
+        """Return the first points of the sequence."""
+        from scipy.stats import qmc
+
+        seed = derive_seed(self.seed, SECTION)
+        sequence = qmc.Sobol(len(self.parameters), scramble=self.scramble, rng=seed)
+        rows = sequence.random_base2(math.ceil(math.log2(self.num_samples)))[: self.num_samples]
+        items = self.parameters.items()
+        return [{p: each.at(float(u)) for (p, each), u in zip(items, r, strict=True)} for r in rows]
 
 
 class NoPruner(SubParameters):
@@ -174,7 +243,7 @@ class NoPruner(SubParameters):
 
 
 class MedianPruner(SubParameters):
-    """End a member whose best value so far is worse than the median of the others' then.
+    """End a member whose best value is worse than the others' median at that iteration.
 
     Not before ``num_startup_trials`` members have been completed, and not in the first
     ``num_warmup_iterations`` iterations of a member.
@@ -186,9 +255,9 @@ class MedianPruner(SubParameters):
 
 
 class HalvingPruner(SubParameters):
-    """Let the best of ``reduction_factor`` members go on, and so again after as many times longer.
+    """Continue the best 1 / ``reduction_factor`` of members, repeatedly at geometric intervals.
 
-    The first is decided after ``min_iterations``.
+    The first decision is after ``min_iterations``.
     """
 
     kind: Literal["successive_halving"] = "successive_halving"
@@ -197,9 +266,10 @@ class HalvingPruner(SubParameters):
 
 
 class HyperbandPruner(SubParameters):
-    """Successive halving in several brackets, which begin to decide early or late.
+    """Successive halving in several brackets with early or late first decisions.
 
-    ``max_iterations`` is how many a member has; that of the first one completed if not given.
+    ``max_iterations`` is a member's number of iterations; by default that of the first completed
+    one.
     """
 
     kind: Literal["hyperband"] = "hyperband"
@@ -211,11 +281,12 @@ class HyperbandPruner(SubParameters):
 Pruner: TypeAlias = NoPruner | MedianPruner | HalvingPruner | HyperbandPruner
 
 
-class OptunaSweep(SubParameters):
-    """``num_trials`` members, of which Optuna chooses each from what those before came to.
+@SWEEPS.register("optuna")
+class OptunaSweep(SweepSpec):
+    """``num_trials`` members that Optuna chooses from the results of earlier ones.
 
-    ``metric`` is ``STAGE/NAME`` of a recorded metric of the main arm: its last value is what a
-    member came to, its values in each iteration are what the pruner judges by.
+    ``metric`` is ``STAGE/NAME`` of a recorded metric of the main arm: its last value is a member's
+    result, its values in each iteration are the pruner's input.
     """
 
     kind: Literal["optuna"] = "optuna"
@@ -227,6 +298,11 @@ class OptunaSweep(SubParameters):
     sampler: Literal["tpe", "gp", "random"] = "tpe"
     num_startup_trials: PositiveInt = 10
     pruner: Annotated[Pruner, Field(discriminator="kind")] = NoPruner()
+    samples: ClassVar[bool] = True
+
+    def points(self) -> list[Point]:
+        """Return an empty list: Optuna chooses members during the sweep."""
+        return []
 
     @field_validator("pruner", mode="before")
     @classmethod
@@ -234,14 +310,6 @@ class OptunaSweep(SubParameters):
         return {"kind": value} if isinstance(value, str) else value
 
 
-SweepSpec: TypeAlias = GridSweep | ZipSweep | RandomSweep | SobolSweep | OptunaSweep
-_KINDS: dict[str, type[SweepSpec]] = {
-    "grid": GridSweep,
-    "zip": ZipSweep,
-    "random": RandomSweep,
-    "sobol": SobolSweep,
-    "optuna": OptunaSweep,
-}
 _DISTRIBUTIONS: dict[str, type[Choices | Uniform | LogUniform | Integers]] = {
     "choices": Choices,
     "uniform": Uniform,
@@ -250,23 +318,30 @@ _DISTRIBUTIONS: dict[str, type[Choices | Uniform | LogUniform | Integers]] = {
 }
 
 
-def read_sweep_spec(data: Mapping[str, Any]) -> SweepSpec:
+def read_sweep_spec(data: Mapping[str, Any], base_dir: Path | str | None = None) -> SweepSpec:
     """Read a sweep's specification from plain data, the ``sweep`` section of a file.
 
     Parameters are nested or dotted; values are a list, a range such as ``0..4``, or a
-    distribution.
+    distribution. Files of custom strategies are relative to ``base_dir``.
 
     Raises
     ------
+    UnknownNameError
+        If there is no such kind; with the nearest name.
     ParameterError
-        With the dotted path, the value and what was expected: all that is wrong, a line each.
+        With the dotted path, the value and the expected one, a line for each error.
     """
     kind = data.get("kind")
-    model = _known_kind(SECTION, kind, _KINDS)
+    if not isinstance(kind, str):
+        raise ParameterError(
+            f"{SECTION}.kind: got {shown(kind)}, expected one of {', '.join(SWEEPS.names())}, or"
+            " path/to/file.py:ClassName."
+        )
+    model = SWEEPS.find(kind, base_dir)
     content = dict(data)
     errors: list[ParameterError] = []
     for field in ("parameters", "for_each"):
-        drawn = field == "parameters" and issubclass(model, (_SampledSweep, OptunaSweep))
+        drawn = field == "parameters" and model.samples
         if isinstance(content.get(field), Mapping):
             content[field], wrong = _read_paths(f"{SECTION}.{field}", content[field], drawn=drawn)
             errors += wrong
@@ -274,17 +349,17 @@ def read_sweep_spec(data: Mapping[str, Any]) -> SweepSpec:
     spec = _validated(model, content, SECTION)
     both = spec.parameters.keys() & getattr(spec, "for_each", {}).keys()
     if both:
-        raise ParameterError(f"{SECTION}.for_each: {min(both)} stands in `parameters` too.")
+        raise ParameterError(f"{SECTION}.for_each: {min(both)} is also in `parameters`.")
     return spec
 
 
 def expand_values(where: str, listed: Sequence[Any]) -> list[Any]:
-    """Write out the ranges among values, such as ``0..4``.
+    """Expand the ranges among values, such as ``0..4``.
 
     Raises
     ------
     ParameterError
-        If there are none, one stands there twice, or a range ends before it begins.
+        If there are no values, one is repeated, or a range ends before its start.
     """
     values: list[Any] = []
     for value in listed:
@@ -295,24 +370,23 @@ def expand_values(where: str, listed: Sequence[Any]) -> list[Any]:
     for value in values:
         plain = value if isinstance(value, Hashable) else repr(value)
         if plain in seen:
-            raise ParameterError(f"{where}: the value {shown(value)} stands there twice.")
+            raise ParameterError(f"{where}: duplicate value {shown(value)}.")
         seen.add(plain)
     return values
 
 
 def refuse_settings(where: str, path: str) -> None:
-    """Raise ParameterError if what is to vary changes no result, or is no parameter of a run."""
+    """Raise ParameterError if a path to vary is not a parameter that affects results."""
     if path.partition(".")[0] in ("settings", "arms", SECTION):
         raise ParameterError(
-            f"{where}: expected a parameter that decides a result: settings change none, and arms"
-            " are changes of their own."
+            f"{where}: expected a parameter that affects results, not a setting or an arm."
         )
 
 
 def _read_paths(
     where: str, nested: Mapping[str, Any], *, drawn: bool
 ) -> tuple[dict[str, Any], list[ParameterError]]:
-    """Read what varies, by dotted path, and what is wrong with it."""
+    """Read the varied values by dotted path; return them and the errors."""
     found: dict[str, Any] = {}
     errors: list[ParameterError] = []
     for path, value in _flat(nested):
@@ -339,7 +413,7 @@ def _read_one(where: str, value: object, *, drawn: bool) -> list[Any] | SubParam
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """List what varies by dotted path; a distribution is a mapping that says its kind."""
+    """List the varied values by dotted path; a mapping with a ``kind`` is a distribution."""
     found: list[tuple[str, Any]] = []
     for name, value in nested.items():
         path = f"{prefix}{name}"
@@ -368,13 +442,13 @@ def _validated(model: type[_Model], data: Mapping[str, Any], where: str) -> _Mod
 
 
 def _read_range(where: str, text: str) -> list[Any]:
-    """Return the integers of ``0..4``; any other text is a value itself."""
+    """Return the integers of ``0..4``; any other text is a value."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return [text]
     first, last = int(match[1]), int(match[2])
     if last < first:
-        raise ParameterError(f"{where}: the range {text} ends before it begins.")
+        raise ParameterError(f"{where}: the range {text} ends before its start.")
     return list(range(first, last + 1))
 
 

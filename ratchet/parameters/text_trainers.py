@@ -1,4 +1,4 @@
-"""Sections that text trainers read. How much is sampled and how often stands in ``rl``."""
+"""Sections of text trainers; ``rl`` sets the numbers of rollouts and iterations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TEXT_TRAINERS = ("pure_text_ei", "pure_text_grpo", "pure_text_malt")
 
 @register_parameters("text_rl", trainers=TEXT_TRAINERS)
 class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
-    """What all text trainers share.
+    """Parameters of all text trainers.
 
-    Of ``rl`` they read ``rollouts_per_iteration`` and ``num_iterations``. In training each
-    datapoint is played ``rollouts_per_datapoint`` times in an iteration; so is each of the
-    training set where the number of rollouts isn't given. ``test_scheme`` says in which iterations
-    the agents are tested; after the last one they always are. A test plays each datapoint
-    ``test_rollouts_per_datapoint`` times: more than once tells what always fails from what fails
-    now and then.
+    They read ``rl.rollouts_per_iteration`` and ``rl.num_iterations``. A training iteration has
+    ``rollouts_per_datapoint`` rollouts of each of its datapoints; if the number of rollouts is not
+    given, of the complete training set. ``test_scheme`` selects the iterations in which the agents
+    are tested; they are always tested after the last one. A test has
+    ``test_rollouts_per_datapoint`` rollouts of each datapoint: several distinguish consistent
+    failures from occasional ones.
     """
 
     rollouts_per_datapoint: Annotated[PositiveInt, Purpose.ROLLOUTS] = 1
@@ -38,19 +38,19 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     test_rollouts_per_datapoint: Annotated[PositiveInt, Purpose.CHAT_TESTS] = 1
 
     def unread(self) -> Collection[str]:
-        """Return what came later and is off: it is in no key."""
+        """Return later additions at their defaults, which keep earlier keys valid."""
         return ("test_rollouts_per_datapoint",) if self.test_rollouts_per_datapoint == 1 else ()
 
 
 def count_rollouts(
     text_rl: TextRlParameters, rollouts_per_iteration: int | None, num_train: int
 ) -> int:
-    """Return the number of an iteration's rollouts, of a training set of ``num_train`` datapoints.
+    """Return an iteration's number of rollouts for a training set of ``num_train`` datapoints.
 
     Raises
     ------
     ParameterError
-        If those asked for are no multiple of what each datapoint has.
+        If the number is not a multiple of the rollouts per datapoint.
     """
     each = text_rl.rollouts_per_datapoint
     if rollouts_per_iteration is None:
@@ -64,7 +64,7 @@ def count_rollouts(
 
 
 def count_tests(text_rl: TextRlParameters, per_iteration: int, num_test: int) -> int:
-    """Return the number of a test's rollouts; ``per_iteration`` is how many training plays."""
+    """Return the number of a test's rollouts; ``per_iteration`` is that of a training iteration."""
     datapoints = per_iteration // text_rl.rollouts_per_datapoint
     tested = num_test if text_rl.test_on_whole_dataset else min(datapoints, num_test)
     return tested * text_rl.test_rollouts_per_datapoint
@@ -72,11 +72,12 @@ def count_tests(text_rl: TextRlParameters, per_iteration: int, num_test: int) ->
 
 @register_parameters("pure_text_ei", trainers=("pure_text_ei",))
 class PureTextEiParameters(SubParameters, read_for=Purpose.FINE_TUNING):
-    """Expert iteration: which rollouts an agent learns from, by its own reward in each.
+    """Expert iteration: an agent learns from rollouts selected by its own reward.
 
-    Before that, datapoints are left out whose pass rate, the share of their rollouts in which the
-    verifier was right, is below ``min_pass_rate`` or above ``max_pass_rate``: with
-    ``text_rl.rollouts_per_datapoint`` above 1, what is always or hardly ever right teaches little.
+    First, datapoints are dropped whose pass rate, the share of their rollouts in which the verifier
+    is correct, is below ``min_pass_rate`` or above ``max_pass_rate``: with
+    ``text_rl.rollouts_per_datapoint`` above 1, datapoints that are nearly always or never solved
+    teach little.
     """
 
     min_pass_rate: float = Field(default=0.0, ge=0, le=1)
@@ -119,21 +120,22 @@ class PureTextMaltParameters(SubParameters, read_for=(Purpose.BRANCHES, Purpose.
 
 @register_parameters("pure_text_grpo", trainers=("pure_text_grpo",))
 class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
-    """Policy gradients of the tokens that chat models wrote, in training sessions of their service.
+    """Policy gradients on chat models' tokens, in training sessions of their service.
 
-    The advantage of an agent in a rollout is its reward less a ``baseline``: its own running
-    average (of weight ``baseline_decay``, over iterations; good for games in which what one agent
-    gains another loses), or the mean of its rollouts of the same datapoint, or of the others of
-    these, for which ``text_rl.rollouts_per_datapoint`` must be above 1. It is divided by the
-    deviation of its rollouts in the iteration (``batch``) or of those of the datapoint
-    (``group``), by the latter's mean, or by nothing. All replies of a rollout have its advantage.
+    The advantage of an agent in a rollout is its reward minus a ``baseline``: its running average
+    over iterations (with weight ``baseline_decay``; suits zero-sum games), or the mean of its
+    rollouts of the same datapoint, with or without this one, for which
+    ``text_rl.rollouts_per_datapoint`` must be above 1. It is divided by the deviation of its
+    rollouts in the iteration (``batch``) or of those of the datapoint (``group``), by the latter's
+    mean, or not at all. All replies of a rollout have its advantage.
 
     ``policy_loss``, ``clip_low``, ``clip_high`` and ``aggregation`` are as those of ``grpo``; the
     constant is the most tokens of a reply when not given. Each of ``num_epochs`` passes has a step
-    of Adam for each ``batch_size`` replies (all when not given), of which ``micro_batch_size`` are
-    sent at once; its moments go on from iteration to iteration. Training goes on from the last
-    model, with an adapter where ``agents.NAME.fine_tuning.lora_rank`` says so; of ``fine_tuning``
-    only that and the seed are read, and not ``fine_tune_from_scratch``.
+    of Adam for each ``batch_size`` replies (all when not given), sent ``micro_batch_size`` at a
+    time; its moments persist across iterations. Training continues from the last model, with an
+    adapter if ``agents.NAME.fine_tuning.lora_rank`` is set; ``fine_tuning.lora_rank`` and
+    ``fine_tuning.seed`` are read, other fields of ``fine_tuning`` and ``fine_tune_from_scratch``
+    are not.
     """
 
     lr: PositiveFloat = 1e-4
@@ -161,7 +163,7 @@ class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
         return self.baseline != "agent_average" or self.advantage_scale in ("group", "mean")
 
     def unread(self) -> Collection[str]:
-        """Return what the loss and the baseline do without."""
+        """Return the fields that the loss and the baseline do not use."""
         unread = set()
         if self.policy_loss in ("importance_sampling", "reinforce"):
             unread |= {"clip_low", "clip_high"}

@@ -1,23 +1,23 @@
-"""Sections that tensor trainers read, and the reference to a trainer in a user's file."""
+"""Sections of tensor trainers, imitation and TorchRL's trainers; reference to a custom trainer."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from ratchet.parameters.agents import LrFactors
-from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.base import References, SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
 
 
 class TrainerReference(SubParameters):
-    """A trainer in a Python file of the user's.
+    """A trainer in a user's Python file.
 
-    ``module_path`` starts from the folder of the experiment file (``settings.base_dir``), so
-    that it means the same on every machine. Of the two only the class name belongs to a
-    stage's key; the file's content is in the code fingerprint.
+    ``module_path`` is relative to the folder of the experiment file (``settings.base_dir``), so it
+    is the same on every machine. Stage keys include only ``class_name``; the code fingerprint
+    covers the file's content.
     """
 
     module_path: str
@@ -30,17 +30,15 @@ MAX_ITERATIONS = 10_000_000
 
 @register_parameters("rl")
 class RlParameters(SubParameters, read_for=Purpose.LEARNING):
-    """Reinforcement learning on tensors: how much is sampled and how it is learned from.
+    """Reinforcement learning on tensors: amounts of sampling, optimisation and tests.
 
-    ``num_iterations`` is at most 100,000.
-    ``adam_eps`` is what Adam adds to its denominator, in pretraining, imitation and of solo agents
-    too.
-    ``mixed_precision`` computes losses in bfloat16 where torch holds that exact enough; weights
-    and what the optimizer keeps are f32. ``compile_losses`` lets ``torch.compile`` make the losses
-    of environments: half a minute at the start of each process, for accelerators; on a CPU our own
-    operations are faster. ``test_by_sampling``: agents draw their actions in tests as they do in
-    training, instead of taking the likeliest; ``both`` tests them in either way, what they draw as
-    "test-by-sampling" beside "test".
+    ``num_iterations`` is at most 10,000,000. ``adam_eps`` is the term that Adam adds to its
+    denominator, also in pretraining, in imitation and for solo agents. ``mixed_precision`` computes
+    losses in bfloat16 where torch considers that exact enough; weights and optimizer states are
+    f32. ``compile_losses`` compiles the losses of environments with ``torch.compile``: half a
+    minute at the start of each process, for accelerators; on a CPU Ratchet's operations are faster.
+    ``test_by_sampling``: agents sample their actions in tests as in training instead of acting
+    greedily; ``both`` runs both tests, the sampled one as "test-by-sampling" in addition to "test".
     """
 
     frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
@@ -88,7 +86,7 @@ class PpoParameters(SubParameters, read_for=Purpose.LEARNING):
     normalize_advantage: bool = True
 
     def unread(self) -> Collection[str]:
-        """Return what only the penalty reads, where there is none."""
+        """Return the penalty's parameters if the loss has no penalty."""
         penalty = ("kl_target", "kl_beta", "kl_decrement", "kl_increment")
         return () if self.loss_type == "kl_penalty" else penalty
 
@@ -102,7 +100,7 @@ class ReinforceParameters(SubParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("spg", trainers=("spg",))
 class SpgParameters(SubParameters, read_for=Purpose.LEARNING):
-    """Stackelberg policy gradient and its relatives: leaders shape what followers learn."""
+    """Stackelberg policy gradient and its variants: leaders shape the followers' learning."""
 
     variant: Literal["spg", "pspg", "lola", "pola", "sos", "psos"] = "psos"
     stackelberg_sequence: tuple[tuple[str, ...], ...] | None = None
@@ -128,7 +126,7 @@ class SpgParameters(SubParameters, read_for=Purpose.LEARNING):
         return groups
 
     def unread(self) -> Collection[str]:
-        """Return what the variant and its way to solve for the followers do without."""
+        """Return the fields that the variant and its inverse-Hessian method do not use."""
         read = {"variant", "stackelberg_sequence"}
         if self.variant in ("lola", "pola"):
             read.add("additional_lola_term")
@@ -143,9 +141,110 @@ class SpgParameters(SubParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("solo_agent")
 class SoloAgentParameters(SubParameters, read_for=(Purpose.PRETRAINING, Purpose.LEARNING_ALONE)):
-    """Supervised training of one agent alone; also used to pretrain bodies."""
+    """Supervised training of a single agent; also used to pretrain bodies."""
 
     num_epochs: Annotated[PositiveInt, Purpose.PRETRAINING] = 100
     batch_size: PositiveInt = 256
     learning_rate: PositiveFloat = 0.001
     body_lr_factor_override: bool = False
+
+
+HAND_MADE = "hand_made"
+RUN = "run:"
+
+
+@register_parameters("imitation")
+class ImitationParameters(SubParameters, read_for=Purpose.IMITATION):
+    """Supervised imitation of other agents before training; no agents by default.
+
+    ``agents`` are the imitating agents: each learns the messages and decisions that its model chose
+    in its turns. ``source`` selects the demonstrators: ``hand_made`` are the scripted agents that
+    ``use_manual_architecture`` builds from the same parameters; they replace the imitating agents,
+    and the other agents play with their initial weights. ``run:RUN`` uses the rollouts that a run
+    on the same data has saved (``settings.rollout_sample_period``). ``num_iterations``: the number
+    of rollout collections with scripted agents, each with the frames of a training iteration; with
+    a run's rollouts, the number of passes over them. ``num_epochs``: the number of passes over each
+    collection. ``minibatch_size`` counts turns of the agent. All parts of an agent but its critic
+    learn at ``lr``, which falls linearly to 0 with ``anneal_lr``.
+    """
+
+    agents: tuple[str, ...] = ()
+    source: Annotated[str, Purpose.NOTHING] = HAND_MADE
+    """Not in keys: the stage's inputs include the rollouts themselves."""
+    num_iterations: PositiveInt = 100
+    num_epochs: PositiveInt = 1
+    minibatch_size: PositiveInt = 64
+    lr: PositiveFloat = 0.002
+    anneal_lr: bool = True
+
+    @field_validator("agents")
+    @classmethod
+    def _check_agents(cls, agents: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({name for name in agents if agents.count(name) > 1})
+        if twice:
+            raise ValueError(f"expected each agent once, got {', '.join(twice)} twice")
+        return agents
+
+    @field_validator("source")
+    @classmethod
+    def _check_source(cls, source: str) -> str:
+        if source != HAND_MADE and not (source.startswith(RUN) and source != RUN):
+            raise ValueError(f"expected 'hand_made' or 'run:' and the id of a run, got {source!r}")
+        return source
+
+    @property
+    def run(self) -> str | None:
+        """The run whose rollouts are imitated; None for scripted agents."""
+        return self.source.removeprefix(RUN) if self.source.startswith(RUN) else None
+
+    def unread(self) -> Collection[str]:
+        """Return all fields if no agent imitates."""
+        return () if self.agents else type(self).model_fields.keys()
+
+
+TORCHRL_ALGORITHMS = (
+    *("ppo", "a2c", "reinforce", "dqn", "sac", "td3", "ddpg", "iql", "cql"),
+    "offline_to_online",
+)
+TORCHRL_TRAINERS = tuple(f"torchrl_{name}" for name in TORCHRL_ALGORITHMS)
+NOT_RUN = {
+    "torchrl_grpo": "The library's GRPO trains a language model on texts of an inference server"
+    " (vLLM, SGLang) or a collector, whose text buffers stages cannot store. Chat"
+    " models learn from their tokens with `trainer: pure_text_grpo`.",
+    "torchrl_dreamer_v3": "The library has DreamerV3's loss, optimizer and optimization stepper,"
+    " but no trainer and no configuration for it. Use these in a custom trainer, as"
+    " examples/own_dreamer_trainer.py does.",
+}
+"""Names of trainers for the library's other algorithms → the reason that they are missing."""
+
+
+@register_parameters("torchrl", trainers=TORCHRL_TRAINERS)
+class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
+    """Configuration of a TorchRL trainer.
+
+    ``config`` contains the library's configuration groups (``training_env``, ``networks``,
+    ``optimizer``, ``collector`` …), with its ``defaults`` list if it alone selects them.
+    ``choices`` selects other options of groups, e.g. ``{"optimizer": "adamw"}``; adds options,
+    ``{"hook@early": "early_stopping"}``; and removes a group with null. ``transforms`` are applied
+    after the environment's own: classes of ``torchrl.envs.transforms`` by name, or of a file, each
+    with its arguments next to the name.
+
+    An iteration is ``batches_per_iteration`` collected batches with their optimisation steps, by
+    default 1,000 frames; environments are reset at its start. With ``refresh_each_epoch``
+    advantages are estimated and the buffer is extended in every epoch, as the library does, instead
+    of once per batch.
+
+    Every ``evaluation_period`` iterations the policy plays ``evaluation_episodes`` episodes without
+    exploring; training ends when their mean return reaches ``stop_at_return``, and with
+    ``keep_best`` the final tests use the best policy.
+    """
+
+    config: Annotated[dict[str, Any], Purpose.CONFIGURATION] = Field(default_factory=dict)
+    choices: Annotated[dict[str, str | None], Purpose.CONFIGURATION] = Field(default_factory=dict)
+    transforms: Annotated[References, Purpose.CONFIGURATION] = ()
+    batches_per_iteration: Annotated[PositiveInt | None, Purpose.CONFIGURATION] = None
+    refresh_each_epoch: bool = False
+    evaluation_period: PositiveInt | None = None
+    evaluation_episodes: PositiveInt = 10
+    stop_at_return: float | None = None
+    keep_best: Annotated[bool, Purpose.LEARNING, Purpose.TESTS] = False

@@ -8,34 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
     from ratchet.protocols.base import (
-        DeterministicSingleVerifierProtocolHandler,
-        ProtocolHandler,
-        SingleVerifierProtocolHandler,
+        DeterministicSingleVerifierProtocolHandler as DeterministicSingleVerifierProtocolHandler,
     )
-    from ratchet.protocols.registry import build_protocol_handler, register_protocol_handler
+    from ratchet.protocols.base import ProtocolHandler as ProtocolHandler
+    from ratchet.protocols.base import (
+        SingleVerifierProtocolHandler as SingleVerifierProtocolHandler,
+    )
+    from ratchet.protocols.registry import build_protocol_handler as build_protocol_handler
+    from ratchet.protocols.registry import register_protocol_handler as register_protocol_handler
 
-__all__ = [
-    "DeterministicSingleVerifierProtocolHandler",
-    "ProtocolHandler",
-    "SingleVerifierProtocolHandler",
-    "build_protocol_handler",
-    "register_protocol_handler",
-]
-
-_HOMES = {
-    "DeterministicSingleVerifierProtocolHandler": "ratchet.protocols.base",
-    "ProtocolHandler": "ratchet.protocols.base",
-    "SingleVerifierProtocolHandler": "ratchet.protocols.base",
-    "build_protocol_handler": "ratchet.protocols.registry",
-    "register_protocol_handler": "ratchet.protocols.registry",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)
 
 BUILT_IN = {
     "adp": "ratchet.protocols.adp",

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, Schedule, UpdateSchedule
-from ratchet.parameters.messages import raise_together
+from ratchet.parameters.reading.messages import raise_together
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

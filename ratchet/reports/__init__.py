@@ -1,14 +1,13 @@
-"""Reports: one self-contained HTML page for a run, or for several beside each other."""
+"""Reports: HTML pages of runs, sweeps and comparisons of runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.reports.report import build_comparison, build_report
+    from ratchet.reports.report import build_comparison as build_comparison
+    from ratchet.reports.report import build_report as build_report
 
-__all__ = ["build_comparison", "build_report"]
-
-__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "ratchet.reports.report"))
+export_lazily(__name__)

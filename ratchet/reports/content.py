@@ -1,19 +1,17 @@
-"""What a report is made from: the arms of one run or of several, read once.
-
-Between run folders and the tables and plots, which know nothing of files.
-"""
+"""Content of a report: the arms and test episodes of one or several runs, read once."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ratchet.reports.films import Film, read_films
+from ratchet.reports.costs import Billed, CostRow, read_billed, read_costs
 from ratchet.reports.labels import arm_label
-from ratchet.reports.spending import Billed, SpendingRow, read_billed, read_spending
 from ratchet.reports.transcripts import PackedTranscripts, read_transcripts
-from ratchet.statistics.returns import paid_agents
+from ratchet.statistics.results import paid_agents
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
@@ -25,7 +23,7 @@ COMMON_AGENTS = ("verifier", "prover", "prover0", "prover1", "prover2", "simulat
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm, ready to be shown.
+    """One arm.
 
     ``label`` is unique in a report; tables are by name ("test", "test-EXTRA", "pretrain-AGENT").
     """
@@ -38,14 +36,14 @@ class Arm:
 
     @property
     def description(self) -> str:
-        """How the arm learns and plays, e.g. "vanilla_ppo · nip"."""
+        """Trainer and protocol, e.g. "vanilla_ppo · nip"."""
         parts = [self.hyper_params.get("trainer"), self.hyper_params.get("interaction_protocol")]
         if parts[0] == "solo_agent":
             parts = [parts[0]]
         return " · ".join(str(part) for part in parts if part)
 
     def agent_names(self) -> list[str]:
-        """List names that may stand for an agent in a metric's name, longest first."""
+        """List possible agent names in metric names, longest first."""
         names = set(COMMON_AGENTS)
         names |= {name for name in self.hyper_params.get("agents", {}) if name != "_default"}
         for table in self.tables.values():
@@ -55,28 +53,28 @@ class Arm:
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report shows."""
+    """Content of a report."""
 
     title: str
     manifests: Sequence[RunManifest]
     arms: Sequence[Arm]
     events: Sequence[Mapping[str, Any]]
     transcripts: Sequence[PackedTranscripts] = ()
-    spending: Sequence[SpendingRow] = ()
+    costs: Sequence[CostRow] = ()
     billed: Sequence[Billed] = ()
-    films: Sequence[Film] = ()
+    videos: Sequence[EpisodeVideo] = ()
     warnings: Sequence[str] = ()
 
     @property
     def is_comparison(self) -> bool:
-        """Whether several runs stand beside each other."""
+        """Whether the report compares several runs."""
         return len(self.manifests) > 1
 
 
 def read_content(folders: Sequence[RunFolder]) -> Content:
-    """Read one run, or several to be compared.
+    """Read one run, or several to compare.
 
-    The arms of one run keep their names; of several, each is named by its run.
+    With several runs, arm labels include the run.
     """
     manifests = [folder.manifest for folder in folders]
     arms: list[Arm] = []
@@ -101,9 +99,9 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
         arms,
         events,
         read_transcripts(folders),
-        read_spending(folders),
+        read_costs(folders),
         read_billed(folders),
-        read_films(folders),
+        read_videos(folders),
         _warnings(folders),
     )
 
@@ -121,6 +119,65 @@ def _warnings(folders: Sequence[RunFolder]) -> list[str]:
 def _arm_names(
     manifest: RunManifest, points: Sequence[MetricPoint], tables: Sequence[ResultTable]
 ) -> list[str]:
-    """List all arms that have anything to show, "main" first."""
+    """List all arms with content, "main" first."""
     names = [MAIN_ARM, *manifest.arms, *(p.arm for p in points), *(t.arm for t in tables)]
     return list(dict.fromkeys(names))
+
+
+MAX_BYTES = 20_000_000
+
+
+@dataclass(frozen=True)
+class EpisodeVideo:
+    """Video of a test episode: its outcome and the GIF in base 64.
+
+    ``packed`` is empty if the page would become too large; ``name`` is the path in the run folder.
+    """
+
+    label: str
+    test: str
+    episode: int
+    outcome: str
+    name: str
+    packed: str
+
+
+def read_videos(folders: Sequence[RunFolder], limit: int = MAX_BYTES) -> list[EpisodeVideo]:
+    """Read the videos of some runs by run, arm, test and episode; at most ``limit`` bytes."""
+    videos: list[EpisodeVideo] = []
+    for folder in folders:
+        tables = {(table.arm, table.name): table for table in folder.read_tables()}
+        for path in sorted(folder.videos_path.glob("*/*.gif"), key=_place):
+            test, _, episode = path.stem.rpartition("-")
+            arm = path.parent.name
+            content = path.read_bytes() if path.stat().st_size <= limit else b""
+            limit -= len(content)
+            videos.append(
+                EpisodeVideo(
+                    arm_label(folder.run_id, arm, several=len(folders) > 1),
+                    test,
+                    int(episode),
+                    _outcome(tables.get((arm, test)), int(episode)),
+                    path.relative_to(folder.path).as_posix(),
+                    base64.b64encode(content).decode(),
+                )
+            )
+    return videos
+
+
+def _place(path: Path) -> tuple[str, str, int]:
+    test, _, episode = path.stem.rpartition("-")
+    return path.parent.name, test, int(episode)
+
+
+def _outcome(table: ResultTable | None, episode: int) -> str:
+    """Return the length of an episode and the agents' returns."""
+    if table is None:
+        return ""
+    columns = table.columns
+    agents = paid_agents(columns)
+    paid = {agent: f"{columns[f'reward.{agent}'][episode]:.4g}" for agent in agents}
+    returns = ", ".join(f"{agent} {value}" for agent, value in paid.items())
+    if len(paid) == 1:
+        returns = f"return {paid[agents[0]]}"
+    return f"{columns['rounds'][episode]} steps, {returns}"

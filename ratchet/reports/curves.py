@@ -1,4 +1,4 @@
-"""The curves of a report: a plot for each metric, what tells something before what does not."""
+"""Curves of a report: a plot for each metric, informative ones first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ratchet.reports.content import Arm
 from ratchet.reports.labels import metric_label
 from ratchet.reports.plots import Figure, counted_axis, rounded
-from ratchet.tracking.phase_spans import phase_spans
+from ratchet.tracking.manifest import phase_ranges
 
 MAX_POINTS = 500
 SMOOTH_FROM = 40
@@ -27,23 +27,22 @@ FAMILIES = (
 )
 UNITS = {"KL divergence": "nats", "Entropy": "nats", "Length": "tokens"}
 OTHER = "Other"
-_SUCCESS = ("Accuracy", "Reward")  # which often are one
+_SUCCESS = ("Accuracy", "Reward")  # often constant at 1
 Series = tuple[list[int], list[float]]
 Curves = dict[tuple[int, str], Series]
-"""A metric's curves by the place of the arm and the name of the agent, empty for all agents."""
+"""A metric's curves by index of the arm and name of the agent, empty for all agents."""
 _SPREAD = re.compile(r"(^|[._/])(std|worst|largest)_")
 _ENDS = re.compile(r"/(min|max|std)$")
-_ROUNDING = 1e-10  # what is never larger is what float arithmetic leaves of 0
+_ROUNDING = 1e-10  # smaller values are rounding errors of 0
 _EQUAL = 1e-6  # of the largest value: some are summed in single precision
 _SAME = 1e-3  # of the largest value; stored metrics are rounded
 
 
 def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[Figure]:
-    """Draw the metrics of all stages whose name begins with a prefix, families in order.
+    """Draw the metrics of all stages whose name starts with a prefix, families in order.
 
-    Agents' versions of a metric share a plot; so do arms. Colours tell arms apart and dashes
-    agents; with one arm, colours tell agents apart. What never changes, and what another plot
-    shows already, comes last.
+    Agents and arms share a metric's plot. Colours distinguish arms and dashes agents; with one
+    arm, colours distinguish agents. Constant and duplicate metrics come last.
     """
     grouped: dict[str, Curves] = defaultdict(dict)
     for place, arm in enumerate(arms):
@@ -52,25 +51,25 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
             grouped[base][place, agent] = series
     agents = sorted({agent for curves in grouped.values() for _, agent in curves})
     marks = phase_marks(arms) if x_title == "iteration" else {}
-    standings = {base: _standing(base, grouped) for base in grouped}
-    bases = sorted(grouped, key=lambda base: standings[base].place)
+    orders = {base: _plot_order(base, grouped) for base in grouped}
+    bases = sorted(grouped, key=lambda base: orders[base].sort_key)
     figures = []
     for number, base in enumerate(bases):
         drawn = _curve_figure(
             f"{stage_prefix}-{number}", base, grouped[base], arms, agents, x_title
         )
-        standing = standings[base]
+        order = orders[base]
         layout = {**drawn.layout, **marks}
-        figures.append(replace(drawn, layout=layout, note=standing.note, folded=standing.folded))
+        figures.append(replace(drawn, layout=layout, note=order.note, folded=order.folded))
     return figures
 
 
 def phase_marks(arms: Sequence[Arm]) -> dict[str, Any]:
-    """Mark where phases begin, with their names; nothing unless all that have any have the same.
+    """Mark the starts of phases with their names; empty if arms have different phases.
 
-    An iteration's metrics stand at its number, so that a phase begins halfway before its first.
+    An iteration's metrics are drawn at its number, so a phase starts half a step before its first.
     """
-    found = [spans for arm in arms if (spans := phase_spans(arm.hyper_params))]
+    found = [spans for arm in arms if (spans := phase_ranges(arm.hyper_params))]
     if not found or any(spans != found[0] for spans in found):
         return {}
     line = {"dash": "dot", "width": 1}
@@ -90,44 +89,44 @@ def phase_marks(arms: Sequence[Arm]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Standing:
-    """Where a metric's plot stands: ``place`` sorts it, ``folded`` away or not."""
+class _PlotOrder:
+    """Position of a metric's plot: its sort key, and whether it is ``folded``."""
 
-    place: tuple[bool, bool, int, bool, str]
+    sort_key: tuple[bool, bool, int, bool, str]
     folded: bool
     note: str
 
 
-def _standing(base: str, grouped: Mapping[str, Curves]) -> _Standing:
-    """Judge a metric. Accuracies and rewards that never change still say how it stands."""
+def _plot_order(base: str, grouped: Mapping[str, Curves]) -> _PlotOrder:
+    """Rank a metric. Constant accuracies and rewards are informative and stay visible."""
     family, is_spread = family_of(base), _SPREAD.search(base) is not None
     constant = is_constant(grouped[base].values()) or is_nothing(grouped[base].values())
-    told = {name: curves for name, curves in grouped.items() if family_of(name) in _SUCCESS}
-    if constant:  # it is often like something of another kind
-        twin = _same_as(base, told) if base in told else ""
+    success = {name: curves for name, curves in grouped.items() if family_of(name) in _SUCCESS}
+    if constant:  # constants often equal metrics of other kinds
+        twin = _same_as(base, success) if base in success else ""
     else:
         twin = _same_as(base, grouped) or _summed(base, grouped)
-    folded = family == OTHER or bool(twin) or (constant and (base not in told or is_spread))
+    folded = family == OTHER or bool(twin) or (constant and (base not in success or is_spread))
     folded |= _ENDS.search(base) is not None
-    order = [name for name, _ in FAMILIES] + [OTHER]
-    place = (bool(twin), constant, order.index(family), is_spread, base)
-    return _Standing(place, folded, twin or ("never changes" if constant else ""))
+    families = [name for name, _ in FAMILIES] + [OTHER]
+    sort_key = (bool(twin), constant, families.index(family), is_spread, base)
+    return _PlotOrder(sort_key, folded, twin or ("never changes" if constant else ""))
 
 
 def is_constant(curves: Iterable[Series]) -> bool:
-    """Return whether no curve changes, of those that have had the time to."""
+    """Return whether all curves with several values are constant."""
     values = [[y for y in ys if math.isfinite(y)] for _, ys in curves]
     return any(len(ys) > 1 for ys in values) and all(len(set(ys)) <= 1 for ys in values)
 
 
 def is_nothing(curves: Iterable[Series]) -> bool:
-    """Return whether curves are 0 but for rounding."""
+    """Return whether curves are 0 up to rounding."""
     values = [y for _, ys in curves for y in ys if math.isfinite(y)]
     return 0 < max(map(abs, values), default=0.0) < _ROUNDING
 
 
 def _same_as(base: str, grouped: Mapping[str, Curves]) -> str:
-    """Return which metric of a shorter name has the same curves but for rounding, if one has."""
+    """Return a note naming a metric of a shorter name with equal curves; else an empty string."""
     for other in sorted(grouped, key=lambda name: (len(name), name)):
         if other == base:
             break
@@ -148,7 +147,7 @@ def _are_same(one: Curves, other: Curves) -> bool:
 
 
 def _summed(base: str, grouped: Mapping[str, Curves]) -> str:
-    """Return of which other metric a loss is the sum over agents, up to a factor; else nothing."""
+    """Return a note naming the metric whose multiple, summed over agents, is this loss; else ""."""
     own = grouped[base]
     if family_of(base) != "Loss" or any(agent for _, agent in own):
         return ""
@@ -171,7 +170,7 @@ def _sum_over_agents(curves: Curves, place: int) -> dict[int, float]:
 
 
 def _common_factor(pairs: Sequence[tuple[Series, Mapping[int, float]]]) -> float | None:
-    """Return by what the sums must be multiplied to give the curves; None if by nothing."""
+    """Return the factor between sums and curves; None if there is no common one."""
     if any(set(series[0]) != set(sums) for series, sums in pairs):
         return None
     points = [(y, sums[x]) for series, sums in pairs for x, y in zip(*series, strict=True)]
@@ -188,7 +187,7 @@ def _common_factor(pairs: Sequence[tuple[Series, Mapping[int, float]]]) -> float
 
 
 def split_agent(name: str, agents: Sequence[str]) -> tuple[str, str]:
-    """Take an agent's name out of a metric's: ``prover.loss`` → (``loss``, ``prover``)."""
+    """Split an agent's name from a metric's: ``prover.loss`` → (``loss``, ``prover``)."""
     for agent in agents:
         pattern = re.compile(rf"(^|[._/\- ]){re.escape(agent)}($|[._/\- ])")
         if pattern.search(name):
@@ -198,7 +197,7 @@ def split_agent(name: str, agents: Sequence[str]) -> tuple[str, str]:
 
 
 def family_of(name: str) -> str:
-    """Return what kind of metric a name stands for."""
+    """Return the family of a metric name."""
     for family, pattern in FAMILIES:
         if pattern.search(name.lower()):
             return family
@@ -206,7 +205,7 @@ def family_of(name: str) -> str:
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Return the centred moving mean; at the ends over what there is, NaN left out."""
+    """Return the centred moving mean, truncated at the ends, ignoring NaN."""
     half = window // 2
     result = []
     for place in range(len(values)):
@@ -216,7 +215,7 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def thin(series: Series) -> Series:
-    """Average neighbours until at most ``MAX_POINTS`` are left."""
+    """Average neighbours so that at most ``MAX_POINTS`` remain."""
     xs, ys = series
     step = math.ceil(len(xs) / MAX_POINTS)
     if step <= 1:
@@ -264,13 +263,13 @@ def _curve_figure(
     if family in UNITS:
         layout["yaxis"] = {"title": {"text": UNITS[family]}}
     if family == "Accuracy":
-        # a curve that is nought throughout would get an axis down to −100 %
+        # an all-zero curve would get an axis down to −100 %
         layout["yaxis"] = {"tickformat": ".0%", "minallowed": -0.02, "maxallowed": 1.02}
     return Figure(identifier, metric_label(base), family, traces, layout)
 
 
 def _curve_traces(series: Series, label: str, color: int, dash: str) -> list[dict[str, Any]]:
-    """Draw a curve; a long one is drawn faintly, with its moving mean over it."""
+    """Draw a curve; a long one faintly, with its moving mean on top."""
     xs, ys = thin(series)
     line = {
         "type": "scatter",

@@ -66,6 +66,11 @@ function draw(figure) {
 }
 
 const drawAll = () => figures.forEach(draw);
-drawAll();
-document.querySelectorAll("details").forEach((part) => part.addEventListener("toggle", drawAll));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+if (typeof Plotly === "undefined") {
+  const note = "Not drawn: plotly.js is missing in the folder above this page. To move a page, build it with `ratchet report RUN --standalone`.";
+  for (const figure of figures) document.getElementById(figure.id).textContent = note;
+} else {
+  drawAll();
+  document.querySelectorAll("details").forEach((part) => part.addEventListener("toggle", drawAll));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+}

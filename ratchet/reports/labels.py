@@ -1,4 +1,4 @@
-"""How a report writes names and numbers."""
+"""Formatting of names and numbers in reports."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from ratchet.tracking.manifest import MAIN_ARM
 
 
 def arm_label(run_id: str, arm: str, *, several: bool) -> str:
-    """Name an arm: by itself in a report of one run, by its run where several are compared."""
+    """Label an arm: its name in a report of one run, with its run in comparisons."""
     if not several:
         return arm
     return run_id if arm == MAIN_ARM else f"{run_id} · {arm}"
@@ -21,7 +21,7 @@ _WORDS = {"lr": "learning rate"} | {
 
 
 def metric_label(name: str) -> str:
-    """Write a metric's name as people read it: ``gnn.lr`` → ``GNN · learning rate``."""
+    """Format a metric's name: ``gnn.lr`` → ``GNN · learning rate``."""
     parts = [
         " ".join(_WORDS.get(word.lower(), word) for word in part.split())
         for part in re.split(r"[./]", name.replace("_", " "))
@@ -31,7 +31,7 @@ def metric_label(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """Write a return: about four digits, with a true minus sign."""
+    """Format a return: about four digits, with a true minus sign."""
     if not math.isfinite(value):
         return str(value)
     size = max(abs(value), 1e-9)
@@ -40,7 +40,7 @@ def number(value: float) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Write sorted integers with runs of them in short: ``0–4, 7``."""
+    """Format sorted integers with consecutive ones abbreviated: ``0–4, 7``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

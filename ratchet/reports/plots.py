@@ -1,6 +1,6 @@
-"""The plots of a report as plotly.js figures in plain data; colours are left to the page.
+"""Plots of a report as plotly.js figures in plain data.
 
-A trace's ``meta.color`` is a place in the page's palette, so that light and dark may differ.
+A trace's ``meta.color`` is an index into the page's palette, for light and dark themes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.parameters.test_groups import TestGroups
+from ratchet.parameters.base import TestGroups
 from ratchet.reports.content import Arm
 from ratchet.reports.tables import GroupRow
 from ratchet.reports.transcripts import PackedTranscripts
@@ -21,10 +21,10 @@ _SHORT_AXIS = 10
 
 @dataclass(frozen=True)
 class Figure:
-    """One plot: where it belongs and what plotly.js draws.
+    """One plotly.js figure.
 
-    ``note`` is said beside the title; what is ``folded`` is shown on demand. ``height`` is in
-    pixels, the page's own if it is 0.
+    ``note`` is shown next to the title; a ``folded`` figure is shown on demand. ``height`` is in
+    pixels, 0 for the page's default.
     """
 
     identifier: str
@@ -37,7 +37,7 @@ class Figure:
     height: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the page's script reads."""
+        """Return the data for the page's script."""
         return {"id": self.identifier, "data": self.data, "layout": self.layout}
 
 
@@ -70,9 +70,9 @@ def group_figures(
 def tested_figures(
     arms: Sequence[Arm], transcripts: Sequence[PackedTranscripts], final: Mapping[str, int]
 ) -> list[Figure]:
-    """Draw the accuracy of the tests of arms that are tested while they learn, with intervals.
+    """Draw the test accuracies of arms during training, with intervals.
 
-    The arms' order gives the colours; final tests stand at the iterations in ``final``.
+    Colours follow the order of arms; final tests are drawn at the iterations in ``final``.
     """
     traces = []
     for place, arm in enumerate(arms):
@@ -114,7 +114,7 @@ def _tested_trace(
 
 
 def error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
-    """Draw intervals; what is no number leaves a gap."""
+    """Draw intervals; non-finite values leave a gap."""
     return {
         "type": "data",
         "symmetric": False,
@@ -147,20 +147,20 @@ def _group_trace(
 
 
 def counted_axis(title: str, counts: Sequence[int]) -> dict[str, Any]:
-    """Describe an axis of whole numbers; a short one would be ticked between them, too."""
+    """Describe an integer axis; a short one needs explicit integer ticks."""
     axis: dict[str, Any] = {"title": {"text": title}}
     is_short = max(counts) - min(counts) <= _SHORT_AXIS
     return axis | {"tick0": 0, "dtick": 1} if is_short else axis
 
 
 def chance_line() -> dict[str, Any]:
-    """Mark what guessing reaches."""
+    """Mark chance level."""
     line = {"dash": "dot", "width": 1}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5, "line": line}
 
 
 def level_lines(levels: Mapping[str, float], *, upright: bool = False) -> dict[str, Any]:
-    """Mark known levels by name: what a layout has of it."""
+    """Return the layout entries of labelled reference lines."""
     across, along = ("y", "x") if not upright else ("x", "y")
     return {
         "shapes": [
@@ -194,5 +194,5 @@ def level_lines(levels: Mapping[str, float], *, upright: bool = False) -> dict[s
 
 
 def rounded(values: Sequence[float]) -> list[float | None]:
-    """Keep five digits; what is no number leaves a gap."""
+    """Round to five digits; non-finite values become None."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

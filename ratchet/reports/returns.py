@@ -1,4 +1,4 @@
-"""The part of a report on means: an evaluator's metrics, and returns where nothing is decided."""
+"""Means in a report: evaluator metrics, and returns of tests without decisions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from ratchet.reports.content import Arm
 from ratchet.reports.labels import number
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.results import same_datapoints
-from ratchet.statistics.returns import (
+from ratchet.statistics.results import (
     METRIC_PREFIX,
-    PREFIX,
+    REWARD_PREFIX,
     Columns,
     agents_by_return,
     evaluator_metrics,
     mean_difference,
     mean_of,
+    same_datapoints,
 )
 from ratchet.tracking.result_table import ResultTable
 
 
 @dataclass(frozen=True)
 class ReturnRow:
-    """Mean of one measure of one arm on one dataset; ``color`` is the arm's place.
+    """Mean of one measure of one arm on one dataset; ``color`` is the arm's index.
 
     ``measure`` is an evaluator's metric, or the "return of AGENT".
     """
@@ -42,7 +42,7 @@ class ReturnRow:
 
 @dataclass(frozen=True)
 class ReturnDifference:
-    """How much larger the mean of a measure is in one arm than in another."""
+    """Difference of a measure's means between two arms."""
 
     first: str
     second: str
@@ -53,7 +53,7 @@ class ReturnDifference:
 
 
 def return_rows(arms: Sequence[Arm]) -> list[ReturnRow]:
-    """Return a row for every mean that is a result: metrics, then returns; tests first."""
+    """Return a row for every mean: metrics, then returns; tests first."""
     rows = [
         _row(arm.label, measure, column, name, table, color)
         for color, arm in enumerate(arms)
@@ -84,14 +84,14 @@ def return_difference_rows(arms: Sequence[Arm]) -> list[ReturnDifference]:
 def _measures(columns: Columns) -> dict[str, str]:
     """Map the measures that are results to their columns: metrics, then agents' returns."""
     metrics = {name: METRIC_PREFIX + name for name in evaluator_metrics(columns)}
-    returns = {f"return of {agent}": PREFIX + agent for agent in agents_by_return(columns)}
+    returns = {f"return of {agent}": REWARD_PREFIX + agent for agent in agents_by_return(columns)}
     return metrics | returns
 
 
 def returns_headline(rows: Sequence[ReturnRow]) -> str:
-    """Return the first arm's means in a sentence, or nothing without a test.
+    """Summarise the first arm's means in a sentence; return an empty string without tests.
 
-    Of an experiment whose evaluator has metrics, these and not the returns.
+    Evaluator metrics take precedence over returns.
     """
     tested = [row for row in rows if row.dataset == "test"]
     if not tested:
@@ -110,7 +110,7 @@ def returns_headline(rows: Sequence[ReturnRow]) -> str:
 
 
 def signed(estimate: Estimate) -> str:
-    """Write a difference with its sign and interval."""
+    """Format a difference with its sign and interval."""
     plus = "+" if estimate.value > 0 else ""
     return f"{plus}{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
 

@@ -1,4 +1,4 @@
-"""The tables of a report as rows of text, made from the content by pure functions."""
+"""Tables of a report as rows of text; pure functions of its content."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.errors import ParameterError, UnknownNameError
-from ratchet.parameters.declared_groups import saved_test_groups
-from ratchet.parameters.test_groups import TestGroups
+from ratchet.parameters.base import TestGroups
+from ratchet.parameters.test_groups import saved_test_groups
 from ratchet.reports.content import Arm
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference
-from ratchet.statistics.returns import has_decisions
-from ratchet.tracking.content import flatten
+from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference, has_decisions
+from ratchet.tracking.mirrors.payload import flatten
 from ratchet.tracking.result_table import ResultTable
 
 NO_DECISION = 2
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """Who was tested: an arm, or one of its agents alone; tables are by dataset."""
+class EvaluatedArm:
+    """An evaluated arm, or one of its pretrained agents; tables are by dataset."""
 
     label: str
     arm: str
@@ -34,9 +33,9 @@ class Contestant:
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """Accuracy of one arm on one dataset; ``alone`` if by one pretrained agent without play.
+    """Accuracy of one arm on one dataset; ``alone`` for a single pretrained agent.
 
-    Where answers are right or wrong without a decision between two, there is no ``is_decided``.
+    ``is_decided`` is False for tasks without a binary decision.
     """
 
     arm: str
@@ -52,7 +51,7 @@ class AccuracyRow:
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """How much more accurate one arm is than another on the same dataset."""
+    """Difference of the accuracies of two arms on one dataset."""
 
     first: str
     second: str
@@ -62,7 +61,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """Accuracy on the datapoints of one group, a cell for each contestant."""
+    """Accuracy on the datapoints of one group, a cell for each evaluated."""
 
     dataset: str
     value: int
@@ -92,10 +91,10 @@ class ParameterRow:
     differs: bool
 
 
-def contestants(arms: Sequence[Arm]) -> list[Contestant]:
-    """List the arms, then every agent alone after its pretraining; places are colours."""
+def evaluated_arms(arms: Sequence[Arm]) -> list[EvaluatedArm]:
+    """List the arms, then every single pretrained agent; indices are colours."""
     playing = [
-        Contestant(
+        EvaluatedArm(
             arm.label,
             arm.label,
             arm.description,
@@ -105,7 +104,7 @@ def contestants(arms: Sequence[Arm]) -> list[Contestant]:
     ]
     owners = Counter(name for arm in arms for name in arm.tables)
     alone = [
-        Contestant(
+        EvaluatedArm(
             _who(name) if owners[name] == 1 else f"{_who(name)} ({arm.label})",
             arm.label,
             _who(name),
@@ -120,21 +119,21 @@ def contestants(arms: Sequence[Arm]) -> list[Contestant]:
 
 
 def accuracy_rows(arms: Sequence[Arm]) -> list[AccuracyRow]:
-    """Return a row for every table of results: tests first, then agents alone."""
+    """Return a row for every table of results: tests first, then single agents."""
     rows = [
-        _accuracy_row(contestant, name, color)
-        for color, contestant in enumerate(contestants(arms))
-        for name, table in contestant.tables.items()
+        _accuracy_row(evaluated, name, color)
+        for color, evaluated in enumerate(evaluated_arms(arms))
+        for name, table in evaluated.tables.items()
         if len(table) and has_decisions(table.columns)
     ]
     return sorted(rows, key=lambda row: (row.alone, row.dataset != "test", row.dataset))
 
 
 def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
-    """Compare the first arm with every other, and with agents alone, on each dataset."""
+    """Compare the first arm with all others and with single agents, on each dataset."""
     if not arms:
         return []
-    first, *others = contestants(arms)
+    first, *others = evaluated_arms(arms)
     return [
         DifferenceRow(
             first.label, other.label, name, accuracy_difference(table.columns, rival.columns)
@@ -148,24 +147,24 @@ def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
 
 
 def group_tables(arms: Sequence[Arm]) -> list[tuple[TestGroups, list[GroupRow]]]:
-    """Return the accuracy by group on every test set that knows them, kind of groups by kind."""
+    """Return the accuracy by group on every test set with groups, by kind of groups."""
     declared = {each.name: each for arm in arms for each in saved_test_groups(arm.hyper_params)}
     found = [(groups, group_rows(arms, groups)) for groups in declared.values()]
     return [(groups, rows) for groups, rows in found if rows]
 
 
 def group_rows(arms: Sequence[Arm], groups: TestGroups) -> list[GroupRow]:
-    """Return a row for each group of each test set, a cell for each contestant."""
+    """Return a row for each group of each test set, a cell for each evaluated."""
     by_dataset: dict[str, dict[int, dict[int, Estimate]]] = defaultdict(lambda: defaultdict(dict))
-    everybody = contestants(arms)
-    for place, contestant in enumerate(everybody):
-        for name, table in contestant.tables.items():
+    all_arms = evaluated_arms(arms)
+    for place, evaluated in enumerate(all_arms):
+        for name, table in evaluated.tables.items():
             if groups.column in table.columns:
                 for value, estimate in accuracy_by(table.columns, groups.column).items():
                     assert isinstance(value, int)
                     by_dataset[name][value][place] = estimate
     return [
-        GroupRow(name, value, groups.label(value), [cells.get(k) for k in range(len(everybody))])
+        GroupRow(name, value, groups.label(value), [cells.get(k) for k in range(len(all_arms))])
         for name, values in sorted(by_dataset.items())
         for value, cells in sorted(values.items())
     ]
@@ -219,12 +218,12 @@ def test_metric_rows(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
 
 
 def num_iterations(arm: Arm) -> int:
-    """Return the number of the arm's last iteration that has left anything."""
+    """Return the number of the arm's last recorded iteration."""
     return max((record.iteration for record in arm.stages), default=0)
 
 
 def show(value: object) -> str:
-    """Write a value as a reader wants it: short numbers, plain words."""
+    """Format a value: short numbers, plain words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -237,7 +236,7 @@ def show(value: object) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    """Format a duration: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     rounded = round(seconds)
@@ -248,20 +247,20 @@ def duration(seconds: float) -> str:
     return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-def _accuracy_row(contestant: Contestant, name: str, color: int) -> AccuracyRow:
-    table = contestant.tables[name]
+def _accuracy_row(evaluated: EvaluatedArm, name: str, color: int) -> AccuracyRow:
+    table = evaluated.tables[name]
     columns = table.columns
     decisions = columns.get("decision", ())
     undecided = sum(decision == NO_DECISION for decision in decisions) / len(table)
     rounds = [number for number in columns.get("rounds", []) if number is not None]
     return AccuracyRow(
-        contestant.arm,
-        contestant.who,
+        evaluated.arm,
+        evaluated.who,
         name,
         accuracy(columns),
         f"{100 * undecided:.1f} %" if undecided else "none" if decisions else "",
-        f"{math.fsum(rounds) / len(rounds):.1f}" if rounds and not contestant.alone else "",
-        contestant.alone,
+        f"{math.fsum(rounds) / len(rounds):.1f}" if rounds and not evaluated.alone else "",
+        evaluated.alone,
         color,
         bool(decisions),
     )
@@ -276,7 +275,7 @@ def _who(table_name: str) -> str:
 
 
 def _defaults(arms: Sequence[Arm]) -> dict[str, Any]:
-    """Return the defaults of all hyper-parameters; none if the arms' scenario is not known here."""
+    """Return the defaults of all hyper-parameters; empty if no arm's scenario is available."""
     from ratchet.parameters.hyper_parameters import HyperParameters
 
     for arm in arms:
@@ -292,7 +291,7 @@ def _defaults(arms: Sequence[Arm]) -> dict[str, Any]:
 
 
 def _default_path(path: str) -> str:
-    """Send an agent's parameter to that of ``_default``."""
+    """Map an agent's parameter path to that of ``_default``."""
     parts = path.split(".")
     if parts[0] == "agents" and len(parts) > 2:
         parts[1] = "_default"

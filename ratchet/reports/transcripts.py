@@ -1,7 +1,7 @@
-"""Transcripts for the report: read from the run folder, packed to stand inside the page.
+"""Transcripts of a report: read from the run folder and compressed for the page.
 
-Each file of ``transcripts/ARM/`` is one test or one iteration's rollouts; the page unpacks one
-when it is chosen, so that a long run opens as fast as a short one.
+Each file of ``transcripts/ARM/`` is one test or one iteration's rollouts; the page decompresses
+a file only when it is selected.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class PackedTranscripts:
     Attributes
     ----------
     run, arm, label, name
-        Where they come from: the arm as the report calls it; ``name`` is the file's, such as "3"
-        or "test".
+        Their origin: ``label`` is the arm's label, ``name`` that of the file, such as "3" or
+        "test".
     title
-        What people read: "Iteration 3", "Test at iteration 3", "Final test".
+        Displayed title: "Iteration 3", "Test at iteration 3", "Final test".
     accuracy
-        Their share, with an interval over datapoints; None if there are no rollouts, or if it is
-        not known of all whether they are right.
+        Share of correct rollouts, with an interval over datapoints; None without rollouts or if
+        the correctness of a rollout is unknown.
     told
-        What the list says of them: "3 of 8 right", "mean reward 0.31".
+        Summary in the list: "3 of 8 right", "mean reward 0.31".
     packed
-        The rollouts of which it is known what was said, as JSON, compressed (gzip), in base 64;
-        empty where the page would become too large.
+        The rollouts with messages as JSON, compressed (gzip), in base 64; empty if the page would
+        become too large.
     """
 
     run: str
@@ -63,31 +63,31 @@ class PackedTranscripts:
 
     @property
     def is_test(self) -> bool:
-        """Whether it is a test rather than what was learned from."""
+        """Whether these are test rollouts, not training rollouts."""
         return "test" in self.name
 
     @property
     def iteration(self) -> int | None:
-        """The iteration at whose beginning it was played; None for the final test."""
+        """The iteration at whose start they were collected; None for the final test."""
         number = _NUMBER.search(self.name)
         return int(number.group()) if number else None
 
     @property
     def identifier(self) -> str:
-        """Names the element that holds it."""
+        """The id of the element that contains them."""
         return f"transcripts-{self.run}-{self.arm}-{self.name}"
 
 
 def read_transcripts(
     folders: Sequence[RunFolder], limit: int = MAX_PACKED_BYTES
 ) -> list[PackedTranscripts]:
-    """Read all transcripts of some runs.
+    """Read all transcripts of the given runs.
 
     Parameters
     ----------
     limit
-        Bytes of packed text that the page may hold. Files beyond it are listed without their
-        content: the first and the last of an arm are kept before those between.
+        Maximum bytes of packed text in the page. Files beyond it are listed without content; the
+        first and last of each arm take precedence.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def read_transcripts(
     Raises
     ------
     DataError
-        If a file is damaged; the message has its name and the line.
+        If a file is damaged; the message contains its name and line.
     """
     files = [
         (folder, arm, path)
@@ -121,9 +121,9 @@ def read_transcripts(
 
 def _arms(folder: RunFolder) -> list[str]:
     """List the arms that have transcripts, in the run's order."""
-    there = {path.name for path in folder.transcripts_path.glob("*") if path.is_dir()}
-    known = [arm for arm in folder.manifest.arms if arm in there]
-    return known + sorted(there - set(known))
+    names = {path.name for path in folder.transcripts_path.glob("*") if path.is_dir()}
+    known = [arm for arm in folder.manifest.arms if arm in names]
+    return known + sorted(names - set(known))
 
 
 def _ends(files: Sequence[tuple[RunFolder, str, Path]]) -> set[int]:
@@ -137,7 +137,7 @@ def _ends(files: Sequence[tuple[RunFolder, str, Path]]) -> set[int]:
 
 
 def _place(path: Path) -> tuple[float, bool, str]:
-    """Sort by iteration, rollouts before tests; what has no number comes last."""
+    """Sort by iteration, rollouts before tests; files without a number last."""
     number = _NUMBER.search(path.stem)
     return (int(number.group()) if number else float("inf"), "test" in path.stem, path.stem)
 
@@ -158,8 +158,8 @@ def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
         raise DataError(
             f"{error} Delete the file; `ratchet resume {run}` writes it again."
         ) from error
-    said = [rollout for rollout in rollouts if rollout["rounds"]]
-    text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+    shown = [rollout for rollout in rollouts if rollout["rounds"]]
+    text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     right = sum(bool(rollout["correct"]) for rollout in rollouts)
     is_known = all(rollout["correct"] is not None for rollout in rollouts)

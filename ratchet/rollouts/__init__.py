@@ -7,103 +7,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.rollouts.arrays import STRING
-    from ratchet.rollouts.batch import Batch
-    from ratchet.rollouts.dataset import NestedArrayDictDataset
-    from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
-    from ratchet.rollouts.joining import concatenate_nested_array_dicts, stack_nested_array_dicts
-    from ratchet.rollouts.nested_array_dict import NestedArrayDict
-    from ratchet.rollouts.order import DataOrder
-    from ratchet.rollouts.padding import compute_position_id_with_mask, padding_data
-    from ratchet.rollouts.spec import rollout_spec
-    from ratchet.rollouts.specs import (
-        ArraySpec,
-        BoolArraySpec,
-        CompositeSpec,
-        FloatArraySpec,
-        IntArraySpec,
-        StringArraySpec,
+    from ratchet.rollouts.arrays import STRING as STRING
+    from ratchet.rollouts.batch import Batch as Batch
+    from ratchet.rollouts.dataset import NestedArrayDictDataset as NestedArrayDictDataset
+    from ratchet.rollouts.files import load_nested_array_dict as load_nested_array_dict
+    from ratchet.rollouts.files import save_nested_array_dict as save_nested_array_dict
+    from ratchet.rollouts.joining import (
+        concatenate_nested_array_dicts as concatenate_nested_array_dicts,
     )
-    from ratchet.rollouts.tokens import ReplyTokens, tokens_of
-    from ratchet.rollouts.trajectory import Trajectory, load_trajectories, save_trajectories
-    from ratchet.rollouts.transcripts import (
-        processed_transcripts,
-        prompt_transcripts,
-        raw_transcripts,
-        read_report_transcripts,
-        report_transcripts,
-        write_report_transcripts,
-        write_transcripts,
+    from ratchet.rollouts.joining import stack_nested_array_dicts as stack_nested_array_dicts
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict as NestedArrayDict
+    from ratchet.rollouts.order import DataOrder as DataOrder
+    from ratchet.rollouts.padding import (
+        compute_position_id_with_mask as compute_position_id_with_mask,
     )
+    from ratchet.rollouts.padding import padding_data as padding_data
+    from ratchet.rollouts.spec import rollout_spec as rollout_spec
+    from ratchet.rollouts.specs import ArraySpec as ArraySpec
+    from ratchet.rollouts.specs import BoolArraySpec as BoolArraySpec
+    from ratchet.rollouts.specs import CompositeSpec as CompositeSpec
+    from ratchet.rollouts.specs import FloatArraySpec as FloatArraySpec
+    from ratchet.rollouts.specs import IntArraySpec as IntArraySpec
+    from ratchet.rollouts.specs import StringArraySpec as StringArraySpec
+    from ratchet.rollouts.tokens import ReplyTokens as ReplyTokens
+    from ratchet.rollouts.tokens import tokens_of as tokens_of
+    from ratchet.rollouts.trajectory import Trajectory as Trajectory
+    from ratchet.rollouts.trajectory import load_trajectories as load_trajectories
+    from ratchet.rollouts.trajectory import save_trajectories as save_trajectories
+    from ratchet.rollouts.transcripts import processed_transcripts as processed_transcripts
+    from ratchet.rollouts.transcripts import prompt_transcripts as prompt_transcripts
+    from ratchet.rollouts.transcripts import raw_transcripts as raw_transcripts
+    from ratchet.rollouts.transcripts import read_report_transcripts as read_report_transcripts
+    from ratchet.rollouts.transcripts import report_transcripts as report_transcripts
+    from ratchet.rollouts.transcripts import write_report_transcripts as write_report_transcripts
+    from ratchet.rollouts.transcripts import write_transcripts as write_transcripts
 
-__all__ = [
-    "STRING",
-    "ArraySpec",
-    "Batch",
-    "BoolArraySpec",
-    "CompositeSpec",
-    "DataOrder",
-    "FloatArraySpec",
-    "IntArraySpec",
-    "NestedArrayDict",
-    "NestedArrayDictDataset",
-    "ReplyTokens",
-    "StringArraySpec",
-    "Trajectory",
-    "compute_position_id_with_mask",
-    "concatenate_nested_array_dicts",
-    "load_nested_array_dict",
-    "load_trajectories",
-    "padding_data",
-    "processed_transcripts",
-    "prompt_transcripts",
-    "raw_transcripts",
-    "read_report_transcripts",
-    "report_transcripts",
-    "rollout_spec",
-    "save_nested_array_dict",
-    "save_trajectories",
-    "stack_nested_array_dicts",
-    "tokens_of",
-    "write_report_transcripts",
-    "write_transcripts",
-]
-
-_HOMES = {
-    "STRING": "ratchet.rollouts.arrays",
-    "ArraySpec": "ratchet.rollouts.specs",
-    "Batch": "ratchet.rollouts.batch",
-    "BoolArraySpec": "ratchet.rollouts.specs",
-    "CompositeSpec": "ratchet.rollouts.specs",
-    "DataOrder": "ratchet.rollouts.order",
-    "FloatArraySpec": "ratchet.rollouts.specs",
-    "IntArraySpec": "ratchet.rollouts.specs",
-    "NestedArrayDict": "ratchet.rollouts.nested_array_dict",
-    "NestedArrayDictDataset": "ratchet.rollouts.dataset",
-    "ReplyTokens": "ratchet.rollouts.tokens",
-    "StringArraySpec": "ratchet.rollouts.specs",
-    "Trajectory": "ratchet.rollouts.trajectory",
-    "compute_position_id_with_mask": "ratchet.rollouts.padding",
-    "concatenate_nested_array_dicts": "ratchet.rollouts.joining",
-    "load_nested_array_dict": "ratchet.rollouts.files",
-    "load_trajectories": "ratchet.rollouts.trajectory",
-    "padding_data": "ratchet.rollouts.padding",
-    "processed_transcripts": "ratchet.rollouts.transcripts",
-    "prompt_transcripts": "ratchet.rollouts.transcripts",
-    "raw_transcripts": "ratchet.rollouts.transcripts",
-    "read_report_transcripts": "ratchet.rollouts.transcripts",
-    "report_transcripts": "ratchet.rollouts.transcripts",
-    "rollout_spec": "ratchet.rollouts.spec",
-    "save_nested_array_dict": "ratchet.rollouts.files",
-    "save_trajectories": "ratchet.rollouts.trajectory",
-    "stack_nested_array_dicts": "ratchet.rollouts.joining",
-    "tokens_of": "ratchet.rollouts.tokens",
-    "write_report_transcripts": "ratchet.rollouts.transcripts",
-    "write_transcripts": "ratchet.rollouts.transcripts",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from ratchet.errors import CalledHere, DataError
+from ratchet.errors import DataError, RenamedAttributes
 from ratchet.rollouts.arrays import STRING, Array, dotted, dtype_name
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
@@ -24,7 +24,7 @@ from ratchet.rollouts.stored_dataset import StoredDataset
 __all__ = ["DataOrder", "NestedArrayDictDataset"]
 
 
-class NestedArrayDictDataset(CalledHere, StoredDataset):
+class NestedArrayDictDataset(RenamedAttributes, StoredDataset):
     """Datapoints with a common leading dimension; a value, never changed.
 
     Parameters
@@ -38,7 +38,7 @@ class NestedArrayDictDataset(CalledHere, StoredDataset):
         If there is no leading dimension, or no datapoint.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {"keys": "the names are dataset.fields"}
+    renamed_attributes: ClassVar[Mapping[str, str]] = {"keys": "the names are dataset.fields"}
     data_file: ClassVar[str] = "dataset.parquet"
 
     def __init__(self, data: NestedArrayDict) -> None:

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ratchet.errors import CalledHere, DataError, StateError
+from ratchet.errors import DataError, RenamedAttributes, StateError
 from ratchet.rollouts.stored_dataset import StoredDataset
 from ratchet.seeding import torch_generator
 
 
-class TensorDictDataset(CalledHere, StoredDataset):
+class TensorDictDataset(RenamedAttributes, StoredDataset):
     """Datapoints on tensors with a common leading dimension [N]; a value, never changed.
 
     Raises
@@ -31,7 +31,7 @@ class TensorDictDataset(CalledHere, StoredDataset):
         If there is no leading dimension, or no datapoint.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "keys": "the names are dataset.fields",
         "instance_keys": "what agents see is environment.data_keys",
     }

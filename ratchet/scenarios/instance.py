@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from typing_extensions import TypeVar
 
-from ratchet.errors import CalledHere
+from ratchet.errors import RenamedAttributes
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
@@ -31,7 +31,7 @@ _ONE_ACTOR = (
 
 
 @dataclass
-class ScenarioInstance(CalledHere, Generic[DatasetT, EnvironmentT, AgentT]):
+class ScenarioInstance(RenamedAttributes, Generic[DatasetT, EnvironmentT, AgentT]):
     """What a trainer works with. Made by :func:`ratchet.scenarios.build_scenario_instance`.
 
     Its datasets, environments and agents are those of its scenario's family: without type
@@ -42,7 +42,7 @@ class ScenarioInstance(CalledHere, Generic[DatasetT, EnvironmentT, AgentT]):
     models that agents of text use.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "combined_body": _ONE_ACTOR,
         "combined_policy_body": _ONE_ACTOR,
         "combined_policy_head": _ONE_ACTOR,

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ratchet.errors import CalledHere, DataError, StateError
+from ratchet.errors import DataError, RenamedAttributes, StateError
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import torch_generator
 
@@ -32,7 +32,7 @@ COUNTED_DECISION = ("agents", "counted_decision")
 """Where a step's result has what was decided, if that isn't what agents said."""
 
 
-class TensorEnvironment(CalledHere, ABC):
+class TensorEnvironment(RenamedAttributes, ABC):
     """Episodes side by side, each about one datapoint; E episodes, A agents.
 
     A state is a tensordict [E] with ``datapoint_id``, ``seed`` int64 and ``done``, ``terminated``
@@ -48,7 +48,7 @@ class TensorEnvironment(CalledHere, ABC):
     what agents said.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "data_cycler": "reset() without arguments goes through the dataset by itself",
         "main_message_out_key": 'agents send ("agents", "message")',
         "main_message_space_shape": "the message space has env.num_symbols symbols",

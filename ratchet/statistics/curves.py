@@ -1,22 +1,25 @@
-"""Learning curves of several runs: on common positions, averaged with a band, and what they say.
+"""Learning curves over several runs: aggregation with a band, areas, time to a threshold.
 
-A position is what was spent when a value was measured: iterations, frames, tokens or calls. Runs
-may end at different positions; nothing is said about a run beyond its end.
+A position is the cost at which a value was measured: iterations, frames, tokens or calls. Runs
+may end at different positions and are never extrapolated.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ratchet.errors import DataError
-from ratchet.statistics.aggregates import Aggregate, FloatArray
-from ratchet.statistics.band import Band
+from ratchet.statistics.estimate import Band, Estimate
+from ratchet.statistics.intervals import normal_quantile
 from ratchet.statistics.stratified import (
     NO_INTERVAL,
+    Aggregate,
+    FloatArray,
     IntervalMethod,
     draw_runs,
     method_label,
@@ -30,28 +33,28 @@ _MAX_ELEMENTS = 4_000_000
 
 @dataclass(frozen=True)
 class RunCurve:
-    """What one run has recorded: ``values`` [K] at ``positions`` [K], rising; at least one."""
+    """Values [K] of one run at ascending positions [K]; K >= 1."""
 
     positions: FloatArray
     values: FloatArray
 
     @classmethod
-    def of(cls, points: Sequence[tuple[float, float]]) -> RunCurve:
-        """Make a curve of (position, value) in any order; values that are no numbers are left out.
+    def from_points(cls, points: Sequence[tuple[float, float]]) -> RunCurve:
+        """Build a curve from (position, value) pairs in any order; non-finite values are skipped.
 
-        Of several at one position it is their mean.
+        Values at the same position are averaged.
 
         Raises
         ------
         DataError
-            If none is left.
+            If no finite value remains.
         """
-        whole = np.asarray(points, dtype=np.float64).reshape(-1, 2)
-        whole = whole[np.isfinite(whole).all(axis=1)]
-        if not len(whole):
-            raise DataError("a learning curve: got no finite value, expected one at least.")
-        positions, places = np.unique(whole[:, 0], return_inverse=True)
-        return cls(positions, np.bincount(places, whole[:, 1]) / np.bincount(places))
+        pairs = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+        pairs = pairs[np.isfinite(pairs).all(axis=1)]
+        if not len(pairs):
+            raise DataError("a learning curve: got no finite value, expected at least one.")
+        positions, places = np.unique(pairs[:, 0], return_inverse=True)
+        return cls(positions, np.bincount(places, pairs[:, 1]) / np.bincount(places))
 
     @property
     def start(self) -> float:
@@ -65,7 +68,7 @@ class RunCurve:
 
 
 def common_positions(curves: Sequence[RunCurve], most: int = MAX_POSITIONS) -> FloatArray:
-    """Return at most so many positions, as dense as the runs have values, up to the last of all."""
+    """Return at most ``most`` positions, as dense as the runs' values, up to the last one."""
     every = np.unique(np.concatenate([curve.positions for curve in curves]))
     step = math.ceil(len(every) / most)
     places = np.arange(step - 1, len(every), step)
@@ -76,10 +79,9 @@ def common_positions(curves: Sequence[RunCurve], most: int = MAX_POSITIONS) -> F
 
 
 def values_at(curve: RunCurve, positions: FloatArray) -> FloatArray:
-    """Return a run's value at each position [S]: the mean since the position before.
+    """Return a run's mean since the previous position, at each position [S].
 
-    Where the run has no value in between it is interpolated; NaN before its first and after its
-    last.
+    Interpolated where an interval has no value; NaN before the run's first and after its last.
     """
     places = np.searchsorted(positions, curve.positions)
     inside = places < len(positions)
@@ -101,10 +103,9 @@ def learning_curve(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Band:
-    """Aggregate the runs of each task at each position, as far as all of them go.
+    """Aggregate the runs of all tasks at each position that every run covers.
 
-    Whole runs are drawn, within their task. Where one run has ended the curve ends, since the rest
-    would be that of other runs.
+    Complete runs are resampled within their task. The curve ends where the first run ends.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def learning_curve(
     Returns
     -------
     Band
-        At those positions that all runs cover; none, perhaps.
+        At the positions that all runs cover; possibly empty.
     """
     whole = [np.stack([values_at(curve, positions) for curve in task]) for task in tasks]
     shared = np.isfinite(np.concatenate(whole)).all(axis=0)
@@ -132,8 +133,8 @@ def learning_curve(
     levels = quantile_levels(method, level, sizes)
     step = max(1, _MAX_ELEMENTS // places.size)
     ends = [
-        np.quantile(aggregate(runs.T[begin : begin + step][:, places]), levels, axis=1)
-        for begin in range(0, len(where), step)
+        np.quantile(aggregate(runs.T[start : start + step][:, places]), levels, axis=1)
+        for start in range(0, len(where), step)
     ]
     lows, highs = np.concatenate(ends, axis=1).tolist()
     return Band(
@@ -142,19 +143,19 @@ def learning_curve(
 
 
 def mean_height(curve: RunCurve, start: float, end: float) -> float:
-    """Return the area under a run's curve between two positions over their distance.
+    """Return the area under a run's curve between two positions, divided by their distance.
 
-    The curve goes straight from value to value. It must cover both positions.
+    The curve is interpolated linearly and must cover both positions.
 
     Raises
     ------
     DataError
-        If it does not, or nothing lies between them.
+        If it does not cover them, or start >= end.
     """
     if not curve.start <= start < end <= curve.end:
         raise DataError(
             f"the area under a curve from {curve.start:g} to {curve.end:g}: got the limits"
-            f" {start:g} and {end:g}, expected rising ones inside."
+            f" {start:g} and {end:g}, expected start < end within that range."
         )
     inside = (curve.positions > start) & (curve.positions < end)
     xs = np.concatenate([[start], curve.positions[inside], [end]])
@@ -165,12 +166,109 @@ def mean_height(curve: RunCurve, start: float, end: float) -> float:
 def first_reached(
     curve: RunCurve, threshold: float, positions: FloatArray | None = None
 ) -> tuple[float, bool]:
-    """Return where a run is at a threshold or above for the first time; else its end, and False.
+    """Return a run's first position at or above a threshold and True; else its end and False.
 
-    Looked for at ``positions``, each with the mean since the one before: a single lucky value is
-    not enough where there are many.
+    Evaluated at ``positions``, on the mean since the previous one, so that a single lucky value
+    among many is not enough.
     """
-    looked = curve.positions if positions is None else positions
-    values = values_at(curve, looked)
+    grid = curve.positions if positions is None else positions
+    values = values_at(curve, grid)
     places = np.flatnonzero(np.isfinite(values) & (values >= threshold))
-    return (float(looked[places[0]]), True) if len(places) else (curve.end, False)
+    return (float(grid[places[0]]), True) if len(places) else (curve.end, False)
+
+
+METHOD = "Kaplan–Meier (log-log)"
+
+
+@dataclass(frozen=True)
+class TimeToThreshold:
+    """Position at which each run reached a threshold.
+
+    Attributes
+    ----------
+    positions
+        Per run: where it reached the threshold, or its end.
+    reached
+        Per run: whether it reached the threshold. Other runs are censored.
+    median
+        Position by which half of all runs reached it, with an interval; the value or a bound is
+        infinite if the runs do not determine it.
+    """
+
+    threshold: float
+    positions: Sequence[float]
+    reached: Sequence[bool]
+    median: Estimate
+
+    @property
+    def num_reached(self) -> int:
+        """Number of runs that reached the threshold."""
+        return sum(self.reached)
+
+
+def median_position(
+    positions: Sequence[float], reached: Sequence[bool], level: float = 0.95
+) -> Estimate:
+    """Estimate the median position at which runs reach a threshold (Kaplan–Meier).
+
+    Parameters
+    ----------
+    positions
+        Where each run reached it, or its end; not negative.
+    reached
+        Whether each run reached it; others are censored at their end.
+
+    Returns
+    -------
+    Estimate
+        The value or the upper bound is infinite if too few runs reached it; the lower bound is 0
+        if all of so few runs may exceed the median by chance.
+
+    Raises
+    ------
+    DataError
+        If there is no run, a position is not finite, or the level is not in (0, 1).
+
+    Notes
+    -----
+    Kaplan and Meier (1958). The interval consists of the positions at which the log-log interval
+    of the survival function includes one half: Brookmeyer and Crowley (1982). Censoring is assumed
+    independent: the number of iterations is set in advance.
+    """
+    times, events = np.asarray(positions, dtype=np.float64), np.asarray(reached, dtype=bool)
+    if not len(times) or len(times) != len(events) or not np.isfinite(times).all():
+        raise DataError(
+            f"median_position: got {list(positions)} and {list(reached)}, expected a finite"
+            " position for each run."
+        )
+    normal_quantile(level)  # raises if the level is invalid
+    # all of n runs exceed the median with probability 1 / 2^n
+    is_inconclusive = 0.5 ** len(times) > 1 - level
+    if not events.any():
+        low = 0.0 if is_inconclusive else float(times.min())
+        return Estimate(math.inf, low, math.inf, len(times), level, METHOD)
+    from scipy.stats import CensoredData, ecdf
+
+    left = ecdf(CensoredData(uncensored=times[events], right=times[~events])).sf
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NaN where all or none reached it
+        ends = left.confidence_interval(level, method="log-log")
+    # NaN where all runs reached it: use Clopper and Pearson's bound
+    bound = ((1 - level) / 2) ** (1 / len(times))
+    all_reached = left.probabilities == 0
+    lows = np.where(all_reached, 0.0, ends.low.probabilities)
+    highs = np.where(all_reached, 1 - bound, ends.high.probabilities)
+    return Estimate(
+        _first_below(left.quantiles, left.probabilities),
+        0.0 if is_inconclusive else _first_below(left.quantiles, lows),
+        _first_below(left.quantiles, highs),
+        len(times),
+        level,
+        METHOD,
+    )
+
+
+def _first_below(times: np.ndarray, shares: np.ndarray) -> float:
+    """Return the first time at which a share is at most one half, or infinity."""
+    places = np.flatnonzero(shares <= 0.5 + 1e-12)  # NaN compares as false
+    return float(times[places[0]]) if len(places) else math.inf

@@ -1,4 +1,4 @@
-"""Which parameters of a sweep matter: what a random forest cannot foretell without them."""
+"""Parameter importance in a sweep: permutation importance of a random forest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NUM_REPEATS = 10
 
 @dataclass(frozen=True)
 class ParameterImportance:
-    """How much worse runs are foretold when one parameter's values are shuffled.
+    """Increase of the prediction error when one parameter's values are shuffled.
 
-    ``value`` is the growth of the squared error over the variance of the scores, averaged over
-    shuffles; ``spread`` is its standard deviation among them. About 0 if the parameter tells
-    nothing; not above 2, unless by chance.
+    ``value`` is the increase of the squared error over the variance of the scores, averaged over
+    shuffles; ``spread`` is its standard deviation over shuffles. About 0 for an irrelevant
+    parameter; above 2 only by chance.
     """
 
     path: str
@@ -35,10 +35,10 @@ class ParameterImportance:
 
 @dataclass(frozen=True)
 class Importance:
-    """Of all parameters, largest first.
+    """Importances of all parameters, largest first.
 
-    ``explained`` is the share of the scores' variance that the forest foretells of runs that it
-    has not seen. At 0 or below the importances say nothing.
+    ``explained`` is the out-of-sample share of explained variance. The importances are
+    meaningless if it is 0 or below.
     """
 
     parameters: Sequence[ParameterImportance]
@@ -49,33 +49,32 @@ class Importance:
 def parameter_importance(
     points: Sequence[Mapping[str, object]], scores: Sequence[float], *, seed: int = 0
 ) -> Importance | None:
-    """Judge parameters by the permutation importance of a random forest, out of sample.
+    """Estimate out-of-sample permutation importances with a random forest.
 
-    A forest is fitted to four fifths of the runs and foretells the fifth; then with the values of
-    one parameter shuffled among all runs.
+    Five-fold: a forest fitted to four fifths of the runs predicts the other fifth, also with the
+    values of one parameter shuffled among all runs.
 
     Parameters
     ----------
     points
-        The parameters of each run by dotted path; of those of one value only nothing is told.
+        Parameters of each run by dotted path; constant ones are skipped.
     scores
-        Of each run; finite.
+        One finite score per run.
 
     Returns
     -------
     Importance or None
-        None with fewer than ``MIN_RUNS`` runs, equal scores, or nothing that varies.
+        None with fewer than ``MIN_RUNS`` runs, equal scores, or no varying parameter.
 
     Raises
     ------
     DataError
-        If there are not as many scores, or one is not finite.
+        If the number of scores differs or a score is not finite.
 
     Notes
     -----
-    Breiman, "Random forests" (2001), section 10; out of sample, since in sample a forest finds
-    even noise important. Parameters that always change together share their importance, and what
-    matters only beyond the values that were tried is not seen.
+    Breiman, "Random forests" (2001), section 10; out of sample, since in sample even noise seems
+    important. Parameters that always change together share their importance.
     """
     y = np.asarray(scores, dtype=np.float64)
     if len(y) != len(points) or not np.isfinite(y).all():
@@ -99,13 +98,13 @@ def parameter_importance(
 
 
 def varying_paths(points: Sequence[Mapping[str, object]]) -> list[str]:
-    """List the parameters that have more than one value, in the order in which they appear."""
+    """List the parameters with more than one value, in order of appearance."""
     paths = dict.fromkeys(path for point in points for path in point)
     return [path for path in paths if len({_text(point.get(path)) for point in points}) > 1]
 
 
 def encoded(values: Sequence[object]) -> FloatArray:
-    """Return numbers as they are, and of anything else its place among the values in order."""
+    """Return numbers unchanged and any other values as ranks."""
     if all(isinstance(value, (int, float)) for value in values):
         return np.array(values, dtype=np.float64)
     texts = [_text(value) for value in values]
@@ -120,7 +119,7 @@ def _text(value: object) -> str:
 def _squared_errors(
     x: FloatArray, y: FloatArray, rng: np.random.Generator, seed: int
 ) -> tuple[float, FloatArray]:
-    """Return the mean squared error out of sample: plain, and [parameters, repeats] shuffled."""
+    """Return the out-of-sample mean squared error, plain and shuffled [parameters, repeats]."""
     from sklearn.ensemble import RandomForestRegressor
 
     plain, shuffled = 0.0, np.zeros((x.shape[1], NUM_REPEATS))

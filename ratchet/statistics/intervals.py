@@ -1,13 +1,16 @@
-"""Intervals in closed form: one proportion, clustered proportions, a difference of two.
+"""Intervals of proportions in closed form and of means by the bootstrap.
 
-Pure functions of counts; what needs resampling is in :mod:`ratchet.statistics.bootstrap`.
+The independent unit is the datapoint, even if it was tested several times.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +20,7 @@ from ratchet.statistics.estimate import Estimate
 
 
 def normal_quantile(level: float) -> float:
-    """Return z such that a standard normal lies in [-z, z] with probability ``level``.
+    """Return z such that a standard normal is within [-z, z] with probability ``level``.
 
     Raises
     ------
@@ -35,12 +38,12 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Estimate:
     Parameters
     ----------
     n
-        Number of trials. With none, the value is NaN and the interval [0, 1].
+        Number of trials. If 0, the value is NaN and the interval [0, 1].
 
     Raises
     ------
     DataError
-        If the counts are no counts.
+        If not 0 <= successes <= n.
 
     Notes
     -----
@@ -58,11 +61,11 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Estimate:
 def clustered_proportion(
     successes: Sequence[float], clusters: Sequence[Hashable], level: float = 0.95
 ) -> Estimate:
-    """Estimate a proportion when trials come in clusters, e.g. a datapoint tested several times.
+    """Estimate a proportion from clustered trials, e.g. repeated tests of a datapoint.
 
     Wilson's interval at the effective sample size: p(1-p) over the cluster-robust variance of
-    the mean. With one trial a cluster it *is* Wilson's interval. The effective size never
-    exceeds the number of trials, and is the number of clusters where all trials agree.
+    the mean. It equals Wilson's interval if every cluster has one trial. The effective size is at
+    most the number of trials, and the number of clusters if all trials agree.
 
     Parameters
     ----------
@@ -84,7 +87,7 @@ def clustered_proportion(
     Notes
     -----
     Korn and Graubard, "Confidence intervals for proportions with small expected number of
-    positive counts estimated from survey data" (1998), with Wilson's interval in the end.
+    positive counts estimated from survey data" (1998), here with Wilson's interval.
     """
     sums, counts = sum_by_cluster(successes, clusters)
     num_clusters, num_trials = len(sums), int(counts.sum())
@@ -127,7 +130,7 @@ def difference_of_proportions(
 
 
 def newcombe_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Estimate first − second of two independent proportions from the intervals of each."""
+    """Estimate first − second of two independent proportions from their intervals."""
     value = first.value - second.value
     if math.isnan(value):
         return Estimate(math.nan, -1.0, 1.0, 0, first.level, "newcombe")
@@ -148,7 +151,9 @@ def sum_by_cluster(
         If the lengths differ.
     """
     if len(values) != len(clusters):
-        raise DataError(f"got {len(values)} values and {len(clusters)} clusters, expected as many.")
+        raise DataError(
+            f"got {len(values)} values and {len(clusters)} clusters, expected equal lengths."
+        )
     positions: dict[Hashable, int] = {}
     where = [positions.setdefault(cluster, len(positions)) for cluster in clusters]
     index = np.asarray(where, dtype=np.int64)
@@ -159,10 +164,151 @@ def sum_by_cluster(
 
 
 def _wilson(value: float, n: float, z: float) -> tuple[float, float]:
-    """Return the ends of Wilson's interval; ``n`` may be an effective size."""
+    """Return the bounds of Wilson's interval; ``n`` may be an effective size."""
     centre = value + z**2 / (2 * n)
     spread = z * math.sqrt(value * (1 - value) / n + z**2 / (4 * n**2))
     scale = 1 + z**2 / n
     low = 0.0 if value == 0 else max(0.0, (centre - spread) / scale)
     high = 1.0 if value == 1 else min(1.0, (centre + spread) / scale)
     return low, high
+
+
+Method = Literal["percentile", "bca"]
+FloatArray = NDArray[np.float64]
+
+MAX_BATCH_ELEMENTS = 2_000_000
+
+
+def bootstrap_interval(
+    values: Sequence[float],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    level: float = 0.95,
+    method: Method = "bca",
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> Estimate:
+    """Estimate a mean by the bootstrap.
+
+    Parameters
+    ----------
+    clusters
+        The cluster of each trial; clusters are resampled. If None, each trial is one cluster.
+    method
+        "bca" (bias-corrected and accelerated; Efron 1987) or "percentile".
+    seed
+        Equal arguments give equal intervals.
+
+    Returns
+    -------
+    Estimate
+        With ``n`` the number of clusters. With fewer than two, or if all are equal, the
+        interval is the value itself (NaN if empty).
+
+    Raises
+    ------
+    DataError
+        If lengths differ or the level is not in (0, 1).
+    """
+    names = range(len(values)) if clusters is None else clusters
+    sums, counts = sum_by_cluster(values, list(names))
+    return _interval(sums, counts, level=level, method=method, resamples=num_resamples, seed=seed)
+
+
+def paired_difference(
+    first: tuple[Sequence[float], Sequence[Hashable]],
+    second: tuple[Sequence[float], Sequence[Hashable]],
+    *,
+    level: float = 0.95,
+    method: Method = "bca",
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> Estimate:
+    """Estimate the mean difference first − second over common datapoints.
+
+    Parameters
+    ----------
+    first, second
+        (values, datapoint ids) of each; a datapoint that was tested several times contributes
+        its mean.
+    level, method, num_resamples, seed
+        As in :func:`bootstrap_interval`; datapoints are resampled.
+
+    Returns
+    -------
+    Estimate
+        With ``n`` the number of common datapoints.
+
+    Raises
+    ------
+    DataError
+        If they have no common datapoint.
+    """
+    one, two = _mean_by_id(*first), _mean_by_id(*second)
+    common = [name for name in one if name in two]
+    if not common:
+        raise DataError(
+            f"paired_difference: {len(one)} and {len(two)} datapoints have none in common."
+            " Use difference_of_proportions for results on different datasets."
+        )
+    differences = np.array([one[name] - two[name] for name in common])
+    estimate = _interval(
+        differences,
+        np.ones(len(common)),
+        level=level,
+        method=method,
+        resamples=num_resamples,
+        seed=seed,
+    )
+    return replace(estimate, method=f"paired {estimate.method}")
+
+
+def _mean_by_id(values: Sequence[float], ids: Sequence[Hashable]) -> dict[Hashable, float]:
+    sums, counts = sum_by_cluster(values, ids)
+    return dict(zip(dict.fromkeys(ids), (sums / counts).tolist(), strict=True))
+
+
+def _ratio_of_sums(sums: FloatArray, counts: FloatArray, axis: int = -1) -> FloatArray:
+    result: FloatArray = sums.sum(axis=axis) / counts.sum(axis=axis)
+    return result
+
+
+def _interval(
+    sums: FloatArray,
+    counts: FloatArray,
+    *,
+    level: float,
+    method: Method,
+    resamples: int,
+    seed: int,
+) -> Estimate:
+    """Bootstrap the ratio of two paired sums [G]."""
+    normal_quantile(level)  # raises if the level is invalid
+    n = len(sums)
+    label = "bootstrap (BCa)" if method == "bca" else "bootstrap (percentile)"
+    if n == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0, level, label)
+    value = float(_ratio_of_sums(sums, counts))
+    if n == 1 or np.ptp(sums / counts) == 0:
+        return Estimate(value, value, value, n, level, label)
+    from scipy.stats import bootstrap
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a degenerate BCa is handled below
+        result = bootstrap(
+            (sums, counts),
+            _ratio_of_sums,
+            paired=True,
+            vectorized=True,
+            n_resamples=resamples,
+            batch=max(1, MAX_BATCH_ELEMENTS // n),
+            confidence_level=level,
+            method="BCa" if method == "bca" else "percentile",
+            rng=np.random.default_rng(seed),
+        )
+    low, high = (float(end) for end in result.confidence_interval)
+    if math.isnan(low) or math.isnan(high):
+        ends = np.quantile(result.bootstrap_distribution, [0.5 - level / 2, 0.5 + level / 2])
+        low, high = float(ends[0]), float(ends[1])
+        label = "bootstrap (percentile)"
+    return Estimate(value, low, high, n, level, label)

@@ -1,4 +1,4 @@
-"""The stage store: finished stages, each a folder named by its key, there whole or not at all.
+"""The stage store: finished stages, each a folder named by its key, complete or absent.
 
 Names are imported on first use, so that ``import ratchet.store`` costs nothing.
 """
@@ -7,43 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.store.claim import Claim
-    from ratchet.store.fingerprint import Fingerprint, code_fingerprint
-    from ratchet.store.keys import canonical_json, stage_key
-    from ratchet.store.manifest import FileEntry, IterationMetrics, Manifest
-    from ratchet.store.misses import explain_miss
-    from ratchet.store.store import Damage, StageStore
+    from ratchet.store.claim import Claim as Claim
+    from ratchet.store.fingerprint import Fingerprint as Fingerprint
+    from ratchet.store.fingerprint import code_fingerprint as code_fingerprint
+    from ratchet.store.keys import canonical_json as canonical_json
+    from ratchet.store.keys import stage_key as stage_key
+    from ratchet.store.manifest import FileEntry as FileEntry
+    from ratchet.store.manifest import IterationMetrics as IterationMetrics
+    from ratchet.store.manifest import Manifest as Manifest
+    from ratchet.store.manifest import explain_miss as explain_miss
+    from ratchet.store.store import Damage as Damage
+    from ratchet.store.store import StageStore as StageStore
 
-__all__ = [
-    "Claim",
-    "Damage",
-    "FileEntry",
-    "Fingerprint",
-    "IterationMetrics",
-    "Manifest",
-    "StageStore",
-    "canonical_json",
-    "code_fingerprint",
-    "explain_miss",
-    "stage_key",
-]
-
-_HOMES = {
-    "Claim": "ratchet.store.claim",
-    "Damage": "ratchet.store.store",
-    "FileEntry": "ratchet.store.manifest",
-    "Fingerprint": "ratchet.store.fingerprint",
-    "Manifest": "ratchet.store.manifest",
-    "IterationMetrics": "ratchet.store.manifest",
-    "StageStore": "ratchet.store.store",
-    "canonical_json": "ratchet.store.keys",
-    "code_fingerprint": "ratchet.store.fingerprint",
-    "explain_miss": "ratchet.store.misses",
-    "stage_key": "ratchet.store.keys",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)

@@ -1,9 +1,9 @@
-"""One file that holds files: a zip archive whose every byte is checked before anything is read.
+"""Zip archives whose bytes are all checked before any member is read.
 
-Members are stored as they are, in a fixed order and with a fixed time, so that the same content
-gives the same bytes. The archive's comment is the SHA-256 of all before it: a torn or altered file
-is known at once. Whoever makes an archive on purpose can make that right too; so names, kinds and
-sizes are checked as well, and nothing is written by the names that an archive has.
+Members are stored uncompressed, in a fixed order and with a fixed time, so that equal content
+gives equal bytes. The archive's comment is the SHA-256 of all bytes before it, which detects
+truncated or altered files. A forged archive can have a correct digest; so names, kinds and sizes
+are checked as well, and no file gets its name from an archive.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PLAIN_FILE = stat.S_IFREG | 0o644
 _CHUNK = 2**20
 _DIGITS = 64
-_MOST_BYTES = 255  # of a file's name, in all file systems of today
-_MOST_MEMBERS = 1_000_000
+_MAX_NAME_BYTES = 255  # of a file's name, in all common file systems
+_MAX_MEMBERS = 1_000_000
 _UNREADABLE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error)
-"""What ``zipfile`` raises for something that is no sound archive."""
+"""Errors that ``zipfile`` raises for invalid archives."""
 
 
 class Member:
-    """What is put into an archive: a name, and a file or its content."""
+    """Member of an archive to be written: a name, and a file or its content."""
 
     def __init__(self, name: str, source: Path | bytes, expected: FileEntry | None = None) -> None:
         self.name = name
@@ -41,19 +41,19 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Bytes in it."""
+        """Bytes of the content."""
         source = self._source
         return len(source) if isinstance(source, bytes) else source.stat().st_size
 
     def write(self, target: IO[bytes]) -> None:
-        """Write the content; StoreError if it is not what was expected."""
+        """Write the content; StoreError if it does not match the expected entry."""
         digest, size = hashlib.sha256(), 0
         for chunk in self._chunks():
             target.write(chunk)
             digest.update(chunk)
             size += len(chunk)
         if self._expected not in (None, FileEntry(size=size, sha256=digest.hexdigest())):
-            raise StoreError(f"{self._source!s} is not what its manifest says: it was damaged.")
+            raise StoreError(f"{self._source!s} does not match its manifest: it is damaged.")
 
     def _chunks(self) -> Iterator[bytes]:
         if isinstance(self._source, bytes):
@@ -65,22 +65,22 @@ class Member:
 
 
 def write_archive(path: Path, members: Iterable[Member]) -> None:
-    """Write an archive aside, with its digest at the end, and rename it into place.
+    """Write an archive with its digest at the end, atomically: to a temporary file, renamed.
 
     Raises
     ------
     StoreError
-        If a member is not what it should be; there is no archive then.
+        If a member does not match its entry; then no archive is written.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    aside = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "w+b") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 for member in members:
                     info = zipfile.ZipInfo(member.name, _EPOCH)
                     info.external_attr = _PLAIN_FILE << 16
-                    info.create_system = 3  # wherever it is written
+                    info.create_system = 3  # on every system
                     info.file_size = member.size
                     with archive.open(info, "w") as target:
                         member.write(target)
@@ -90,33 +90,33 @@ def write_archive(path: Path, members: Iterable[Member]) -> None:
             file.write(digest)
             file.flush()
             os.fsync(file.fileno())
-        aside.chmod(0o644)
-        aside.replace(path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 class Archive:
-    """A sound archive, open for reading; closed when the ``with`` block ends.
+    """Checked archive, open for reading; closed when the ``with`` block ends.
 
     Raises
     ------
     DataError
-        If it is torn, altered, or holds anything but plain files of honest names and sizes.
+        If it is truncated, altered, or contains other than plain files of safe names and sizes.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with path.open("rb") as file:
-            wanted = _digest(file)
+            digest = _digest(file)
             file.seek(-min(_DIGITS, path.stat().st_size), os.SEEK_END)
-            if file.read() != wanted:
-                raise self._refusal("it was cut off or altered: its bytes don't have their SHA-256")
+            if file.read() != digest:
+                raise self._refusal("it is truncated or altered: wrong SHA-256")
         try:
             self._zip = zipfile.ZipFile(path)
         except _UNREADABLE as error:
-            raise self._refusal(f"it is no zip archive: {error}") from error
+            raise self._refusal(f"it is not a zip archive: {error}") from error
         try:
             self._members = self._checked(self._zip.infolist())
         except BaseException:
@@ -131,37 +131,37 @@ class Archive:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The bytes of each member."""
+        """Size of each member in bytes."""
         return {name: info.file_size for name, info in self._members.items()}
 
     def read(self, name: str, at_most: int) -> bytes:
-        """Read a small member whole; DataError if it isn't there or is larger than it may be."""
+        """Read a small member; DataError if it is missing or larger than ``at_most`` bytes."""
         info = self._members.get(name)
         if info is None or info.file_size > at_most:
-            size = "nothing" if info is None else f"{info.file_size:,} bytes"
-            raise self._refusal(f"{name} is {size}, expected at most {at_most:,} bytes")
+            size = "missing" if info is None else f"{info.file_size:,} bytes"
+            raise self._refusal(f"{name}: {size}, expected at most {at_most:,} bytes")
         return b"".join(self._chunks(name))
 
     def check(self, name: str, entry: FileEntry) -> None:
-        """Read a member; DataError if it does not have that size and SHA-256."""
+        """Read a member; DataError if its size or SHA-256 is different."""
         self._copy(name, entry, None)
 
-    def extract(self, name: str, entry: FileEntry, place: Path) -> None:
+    def extract(self, name: str, entry: FileEntry, path: Path) -> None:
         """Write a member to a new file; DataError as :meth:`check`."""
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
             self._copy(name, entry, file)
 
     def _copy(self, name: str, entry: FileEntry, target: IO[bytes] | None) -> None:
         if name not in self._members or self._members[name].file_size != entry.size:
-            raise self._refusal(f"{name} is not there with the {entry.size:,} bytes it should have")
+            raise self._refusal(f"{name} is missing or does not have {entry.size:,} bytes")
         digest = hashlib.sha256()
         for chunk in self._chunks(name):
             digest.update(chunk)
             if target is not None:
                 target.write(chunk)
         if digest.hexdigest() != entry.sha256:
-            raise self._refusal(f"{name} does not have its SHA-256")
+            raise self._refusal(f"{name} does not match its SHA-256")
 
     def _chunks(self, name: str) -> Iterator[bytes]:
         try:
@@ -172,47 +172,45 @@ class Archive:
             raise self._refusal(f"{name} cannot be read: {error}") from error
 
     def _checked(self, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
-        """Refuse what no archive of ours has; return the members by name."""
-        if len(infos) > _MOST_MEMBERS:
-            raise self._refusal(
-                f"it has {len(infos):,} members, expected {_MOST_MEMBERS:,} at most"
-            )
+        """Return the members by name; raise for members that :func:`write_archive` never writes."""
+        if len(infos) > _MAX_MEMBERS:
+            raise self._refusal(f"it has {len(infos):,} members, expected {_MAX_MEMBERS:,} at most")
         members: dict[str, zipfile.ZipInfo] = {}
         for info in infos:
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind != stat.S_IFREG or info.flag_bits & 1:
-                raise self._refusal(f"{info.filename!r} is no plain file")
-            if not _is_honest(info.filename) or info.filename in members:
+                raise self._refusal(f"{info.filename!r} is not a plain file")
+            if not _is_safe(info.filename) or info.filename in members:
                 raise self._refusal(
-                    f"{info.filename!r} is no name of a file within it, or is twice"
+                    f"{info.filename!r} is repeated, or not the name of a file within it"
                 )
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-                raise self._refusal(f"{info.filename!r} is not stored as it is")
+                raise self._refusal(f"{info.filename!r} is compressed")
             members[info.filename] = info
         for name in members:
             for above in PurePosixPath(name).parents:
                 if str(above) in members:
-                    raise self._refusal(f"{str(above)!r} is a file, and {name!r} lies below it")
-        total, there = sum(i.file_size for i in members.values()), self._path.stat().st_size
-        if total > there:
-            raise self._refusal(f"its members claim {total:,} bytes, it has {there:,}")
+                    raise self._refusal(f"{str(above)!r} is a file, and {name!r} is below it")
+        total, size = sum(i.file_size for i in members.values()), self._path.stat().st_size
+        if total > size:
+            raise self._refusal(f"its members have {total:,} bytes, the file {size:,}")
         return members
 
-    def _refusal(self, what: str) -> DataError:
-        return DataError(f"{self._path}: {what}. Nothing is read from it; get the file again.")
+    def _refusal(self, problem: str) -> DataError:
+        return DataError(f"{self._path}: {problem}. No member is read; get the file again.")
 
 
-def _is_honest(name: str) -> bool:
-    """Return whether a name is one of a file below the archive's top."""
+def _is_safe(name: str) -> bool:
+    """Return whether a name is a relative path that no system reads as one outside the archive."""
     pure = PurePosixPath(name)
-    if any(len(os.fsencode(part)) > _MOST_BYTES for part in pure.parts):
+    if any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in pure.parts):
         return False
     plain = not pure.is_absolute() and ".." not in pure.parts and str(pure) == name
     return plain and name != "." and name.isprintable() and "\\" not in name and ":" not in name
 
 
 def _digest(file: IO[bytes]) -> bytes:
-    """Return the SHA-256 of all but the last digits of a file, as digits."""
+    """Return the SHA-256 of all bytes before the digest at the end of a file, in hexadecimal."""
     left = max(file.seek(0, os.SEEK_END) - _DIGITS, 0)
     file.seek(0)
     digest = hashlib.sha256()

@@ -1,21 +1,32 @@
-"""What a place for stages must be able to do; two kinds: local folders and fsspec URLs."""
+"""Interface of the store's backends, local folders and fsspec URLs, and their errors."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ratchet.errors import RatchetError, StoreError
+
 if TYPE_CHECKING:
-    from ratchet.store.leased_lock import LeasedLock
     from ratchet.store.local import LocalFolder
-    from ratchet.store.locks import FileLock
+    from ratchet.store.locks import FileLock, LeasedLock
     from ratchet.store.manifest import Manifest
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_NOT_A_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
+DEVICE_ERRORS = _FULL | {errno.EROFS, errno.EFBIG, errno.EIO}
+"""Errors caused by the device or file system, not by the code that writes."""
 
 
 class FolderFacts(NamedTuple):
-    """What is known of a folder: name, bytes, and when it was last used or written."""
+    """Name and bytes of a folder, and the time when it was last used or written."""
 
     name: str
     size: int
@@ -23,46 +34,46 @@ class FolderFacts(NamedTuple):
 
 
 class Backend(ABC):
-    """A place where finished stages lie, each whole or not at all."""
+    """Storage of finished stages; a stage is complete or absent."""
 
     @property
     @abstractmethod
     def folder(self) -> LocalFolder:
-        """The local folder with locks and work folders (and copies, if the place is remote)."""
+        """The local folder with locks and work folders; with copies if stages are at a URL."""
 
     @property
     @abstractmethod
-    def place(self) -> str:
+    def location(self) -> str:
         """The path or URL, for messages."""
 
     @abstractmethod
     def lock(self, key: str) -> FileLock | LeasedLock:
-        """Return the lock of a key (not yet taken), as far-reaching as the place allows."""
+        """Return the lock of a key, not yet acquired; valid across machines where possible."""
 
     @abstractmethod
     def read_manifest(self, key: str) -> bytes | None:
-        """Read the manifest's text; None if there is no such stage.
+        """Read the manifest's text; None without such a stage.
 
         Raises
         ------
         DamagedStageError
-            If there is something under the key, but it has no manifest and should have one.
+            If the stage's folder exists, but its manifest is missing.
         """
 
     @abstractmethod
     def stamp(self, key: str) -> object:
         """Return a value that changes whenever the manifest's text does.
 
-        None if there is no manifest, or a look costs as much as reading it.
+        None without a manifest, or if checking costs as much as reading.
         """
 
     def has_copy(self, key: str) -> bool:
-        """Return whether the files can be used without another look at the place."""
+        """Return whether the files can be used without access to the URL."""
         return False
 
     @abstractmethod
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:
-        """Bring the files to the local folder, if need be, and check sizes and SHA-256.
+        """Download missing files to the local folder, and check sizes and SHA-256.
 
         Parameters
         ----------
@@ -72,67 +83,116 @@ class Backend(ABC):
         Returns
         -------
         list of str
-            What is wrong with them; empty if they are sound.
+            The problems; empty if the files are intact.
         """
 
     @abstractmethod
     def extra_files(self, key: str, manifest: Manifest) -> list[str]:
-        """List files that lie in the stage's folder and not in its manifest."""
+        """List files in the stage's folder that are not in its manifest."""
 
     @abstractmethod
     def publish(self, work: Path, key: str, manifest: Manifest) -> bool:
-        """Put a work folder's files in place as a finished stage, all at once.
+        """Move a work folder's files into the store as a finished stage, atomically.
 
-        False if somebody had put one there meanwhile; it is kept.
+        False if another process has stored the stage first; that one stays.
         """
 
     @abstractmethod
-    def set_aside(self, key: str) -> str | None:
-        """Move a stage among the damaged; say where to, or None if it is gone."""
+    def quarantine(self, key: str) -> str | None:
+        """Move a stage to the damaged ones; return its new location, or None if it is gone."""
 
     @abstractmethod
     def discard(self, key: str) -> bool:
-        """Remove a stage; say whether it was there."""
+        """Remove a stage; return whether it existed."""
 
     @abstractmethod
     def keys(self) -> Iterator[str]:
-        """List the keys of all that lies here, in order."""
+        """List the keys of all complete and partial stages, sorted."""
 
     @abstractmethod
     def note_use(self, key: str) -> None:
-        """Remember that a stage was used now, where that costs next to nothing."""
+        """Record that a stage was used now, if that costs next to nothing."""
 
     @abstractmethod
     def facts(self, key: str, manifest: Manifest | None) -> FolderFacts:
-        """Return size and last use of what lies under a key; ``manifest`` is None if not whole.
+        """Return size and last use of a stage; ``manifest`` is None for a partial one.
 
-        Whose age cannot be known counts as used now.
+        A stage of unknown age counts as used now.
         """
 
     @abstractmethod
-    def discard_unless(self, key: str, wanted: Callable[[float], bool]) -> bool:
-        """Remove a stage whose lock is held, unless ``wanted`` says otherwise; say whether it did.
+    def discard_unless(self, key: str, is_needed: Callable[[float], bool]) -> bool:
+        """Remove a stage whose lock is held, unless ``is_needed``; return whether it did.
 
-        ``wanted`` is given the time of the last use, and asked when nobody can find the stage
-        any more, where the place can do that. Cut off anywhere, the stage is whole or gone.
+        ``is_needed`` gets the time of the last use. It is called while no process can find the
+        stage, where the backend supports that. An interruption leaves the stage complete or gone.
         """
 
     @abstractmethod
     def damaged(self) -> Iterator[FolderFacts]:
-        """List the stages that were set aside."""
+        """List the quarantined stages."""
 
     @abstractmethod
     def remove_damaged(self, name: str) -> None:
-        """Remove a stage that was set aside."""
+        """Remove a quarantined stage."""
 
     @abstractmethod
     def note_names(self) -> list[str]:
-        """List the small files beside the stages that say who uses the store."""
+        """List the notes of runs folders that use the store."""
 
     @abstractmethod
     def read_note(self, name: str) -> bytes | None:
-        """Read such a file; None if there is none."""
+        """Read a note; None if it does not exist."""
 
     @abstractmethod
     def write_note(self, name: str, text: bytes | None) -> None:
-        """Write such a file, whole or not at all; None removes it."""
+        """Write a note atomically; None removes it."""
+
+
+def store_error(action: str, location: object, error: OSError) -> StoreError:
+    """Describe a failure of the file system below a store; ``action`` completes "could not"."""
+    code = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    reason = error.strerror or str(error) or type(error).__name__
+    at = (
+        f" (at {error.filename})" if error.filename and str(error.filename) != str(location) else ""
+    )
+    result = StoreError(
+        f"could not {action} in {location}: {reason} [{code}]{at}. No partial stage counts as"
+        f" finished. {_advice(error.errno)} Then run the same command again: finished stages"
+        " are cached."
+    )
+    result.errno = error.errno
+    return result
+
+
+@contextlib.contextmanager
+def store_errors(action: str, location: object) -> Iterator[None]:
+    """Raise :class:`StoreError` for errors of the system or S3's client inside the block."""
+    try:
+        yield
+    except RatchetError:
+        raise
+    except OSError as error:
+        raise store_error(action, location, error) from error
+    except Exception as error:
+        s3_errors = sys.modules.get("botocore.exceptions")  # never imported for this
+        if s3_errors is None or not isinstance(error, s3_errors.BotoCoreError):
+            raise
+        wrapped = OSError(errno.EIO, f"{type(error).__name__}: {error}")
+        raise store_error(action, location, wrapped) from error
+
+
+def _advice(number: int | None) -> str:
+    elsewhere = "or choose another location with the setting `store`."
+    if number in _FULL:
+        return f"Free space there, {elsewhere}"
+    if number in _FORBIDDEN:
+        return f"Make it writable for you, {elsewhere}"
+    if number in _NOT_A_FOLDER:
+        return f"A file has the name of an expected folder: move it, {elsewhere}"
+    if number == errno.EFBIG:
+        return "A limit on file sizes is in force (`ulimit -f`): raise it."
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "Too many files are open: raise the limit (`ulimit -n`)."
+    hint = f" ({os.strerror(number)})" if number else ""
+    return f"Fix the cause{hint}, {elsewhere}"

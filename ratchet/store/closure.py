@@ -1,13 +1,14 @@
-"""Which modules a class stands on: the closure over imports, found without running anything.
+"""The definitions that a class uses, directly or indirectly, found without running any code.
 
-Below the code fingerprint. Only the project's packages and the user's plug-ins are followed. An
-``__init__`` of the project counts only where it is asked for something of its own, since it
-re-exports lazily and does nothing else; a plug-in's package is taken with its ``__init__`` files.
+Only the project's packages and the user's plug-ins are followed. An ``__init__`` of the project
+counts only for names that it defines, since otherwise it only re-exports lazily; a plug-in's
+package counts with its ``__init__`` files.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import os
 import sys
@@ -19,180 +20,301 @@ from types import ModuleType
 from ratchet.errors import StageKeyError
 from ratchet.plugins import FOLDER_PREFIX, folder_package
 from ratchet.shadowing import ROOT
-from ratchet.store.sources import Source, SourceFacts, read_source
+from ratchet.store.infrastructure import is_infrastructure
+from ratchet.store.keys import canonical_json
+from ratchet.store.sources import ON_IMPORT, Definition, Import, Source, SourceFacts, read_source
 
+COMPLETE = "*"
+"""Stands for all definitions of a module."""
 PROJECT_PACKAGES = ("ratchet", "trainers", "tasks", "flows")
+_PASSIVE = frozenset(
+    {"torch", "numpy", "tensordict", "scipy", "networkx", "pydantic", "safetensors"}
+)
+"""Libraries that call methods only of classes which derive from theirs."""
+_NOT_CALLING = sys.stdlib_module_names | _PASSIVE | frozenset(PROJECT_PACKAGES)
+_PLAIN_BASES = frozenset(
+    {"ABC", "Protocol", "Generic", "NamedTuple", "TypedDict", "Enum", "StrEnum"}
+)
 _LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 
 def _project_folders() -> dict[str, tuple[Path, ...]]:
-    """Return where the project's packages lie: beside this one, whatever Python's path says."""
+    """Return the folders of the project's packages, next to this one regardless of the path."""
     return {name: (ROOT / name,) for name in PROJECT_PACKAGES if (ROOT / name).is_dir()}
 
 
 @dataclass
 class Closure:
-    """The modules found so far, and those whose imports are still to be followed.
+    """The definitions reached so far, and those whose uses must still be followed.
 
-    ``folders`` are places of plug-in files, ``packages`` the places of packages by name, and
-    ``asked`` the questions already answered.
+    ``folders`` are the locations of plug-in files, ``packages`` those of packages by name. A
+    plug-in's complete file counts: its only definition is :data:`COMPLETE`. ``followed`` are the
+    imports that were followed, by module, name and used attributes. ``attributes`` are the names
+    that follow a dot in reached definitions, ``methods`` the reached classes' methods whose names
+    don't follow any yet.
     """
 
     sources: dict[Path, Source] = field(default_factory=dict)
-    pending: list[Source] = field(default_factory=list)
-    asked: set[tuple[Path, str | None, frozenset[str] | None]] = field(default_factory=set)
+    reached: dict[Path, set[str]] = field(default_factory=dict)
+    pending: list[tuple[Source, str]] = field(default_factory=list)
+    followed: set[tuple[str, str, frozenset[str] | None]] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
+    methods: dict[str, list[tuple[Source, str]]] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     packages: dict[str, tuple[Path, ...]] = field(default_factory=lambda: dict(_project_folders()))
 
     def add_object(self, item: object) -> None:
-        """Add an object's module, and those of its bases and metaclasses."""
-        name = item.__name__ if isinstance(item, ModuleType) else _module_name(item)
-        self._add_named(name, item)
+        """Add a module, or a class or function with its bases and metaclasses."""
         if isinstance(item, ModuleType):
-            self._add_module(name, None)
+            self._add_named(item.__name__, item)
+            return
+        module = getattr(item, "__module__", None) if callable(item) else None
+        if not isinstance(module, str):
+            raise StageKeyError(
+                f"code fingerprint: got {item!r}, expected a class, function or module with a"
+                " source."
+            )
+        self._add_named(module, item)
         if isinstance(item, type):
             for base in (*inspect.getmro(item)[1:], *inspect.getmro(type(item))):
-                module = sys.modules.get(base.__module__)
-                path = _file_of(module)
+                path = _file_of(sys.modules.get(base.__module__))
                 if path is not None and not _is_library(path):
                     self._add_named(base.__module__, base)
-                elif (found := self.locate(base.__module__)) is not None:
-                    self._add(found)
+                elif (source := self.locate(base.__module__)) is not None:
+                    self._reach_object(source, base)
+
+    def add_definition(self, module: str, name: str) -> None:
+        """Add a definition of a module of the project, or the import that binds the name."""
+        source = self.locate(module)
+        if source is None:
+            raise StageKeyError(f"code fingerprint: found no source of module {module!r}.")
+        self._follow_definition_of(source, name, None)
 
     def _add_named(self, name: str, item: object) -> None:
         path = _file_of(sys.modules.get(name))
         if path is None:
             raise StageKeyError(
-                f"code fingerprint: {item!r} lives in module {name!r}, which has no source file,"
-                " so that a later change could not be seen. Put it in a .py file and import it."
+                f"code fingerprint: {item!r} is in module {name!r}, which has no source file, so"
+                " that a later change could not be detected. Put it in a .py file and import it."
             )
         top = name.partition(".")[0]
-        found = self.locate(name)
-        if found is None and "." in name:
-            folders = _package_folders(sys.modules.get(top))
-            if folders:
-                self.packages[top] = folders
-                found = self.locate(name)
-        if found is not None and found.path == path:
-            self._add(found)
+        source = self.locate(name)
+        if source is None and "." in name and (folders := _package_folders(sys.modules.get(top))):
+            self.packages[top] = folders
+            source = self.locate(name)
+        if source is not None and source.path == path:
+            self._reach_object(source, item)
         else:
             self.add_file(path, name)
 
     def add_file(self, path: Path, module: str) -> None:
-        """Add a file that is no part of a package, and let it import those beside it."""
+        """Add a file that is not part of a package, and let it import those next to it."""
         if not _is_library(path) and path.parent not in self.folders:
             self.folders.append(path.parent)
         package = folder_package(path.parent)
         self.packages[package] = (path.parent,)
-        self._add(Source(path, module, path.stem, package))
+        self._reach(Source(path, module, path.stem, package), COMPLETE)
 
-    def _add(self, source: Source) -> None:
-        if source.path not in self.sources:
-            self.sources[source.path] = source
-            self.pending.append(source)
+    def _reach_object(self, source: Source, item: object) -> None:
+        name = COMPLETE
+        if not isinstance(item, ModuleType):
+            name = str(getattr(item, "__qualname__", COMPLETE)).partition(".")[0]
+            if name not in read_source(source).definitions:
+                name = COMPLETE  # it was created at run time
+        self._reach(source, name)
+
+    def _reach(self, source: Source, name: str) -> None:
+        if is_infrastructure(source.module):
+            return
+        if not is_project(source.module):
+            name = COMPLETE
+        self.sources.setdefault(source.path, source)
+        reached = self.reached.setdefault(source.path, set())
+        if name not in reached:
+            reached.add(name)
+            self.pending.append((source, name))
 
     def locate(self, name: str) -> Source | None:
         """Find the source of a module by name, if it is the project's or a plug-in's."""
         top, *rest = name.split(".")
         in_folder = top.startswith(FOLDER_PREFIX)
         if in_folder and not rest:
-            return None  # it stands for a folder, and has no source
+            return None  # it stands for a folder and has no source
         label = ".".join(rest) if in_folder else name
         if top in self.packages:
-            places = [str(place) for place in self.packages[top]]
+            folders = [str(folder) for folder in self.packages[top]]
         else:
-            places = [str(folder / top) for folder in self.folders if _may_be(top, folder)]
-        for place in places:
-            base = os.path.join(place, *rest)
+            folders = [str(folder / top) for folder in self.folders if _may_be(top, folder)]
+        for folder in folders:
+            base = os.path.join(folder, *rest)
             for path in (os.path.join(base, "__init__.py"), f"{base}.py"):
                 if os.path.isfile(path):
                     return Source(Path(path), name, label)
         return None
 
     def follow(self) -> None:
-        """Add all that the modules import, and all that these import, to the end."""
+        """Add all definitions that the reached ones use, directly or indirectly."""
         while self.pending:
-            source = self.pending.pop()
+            source, name = self.pending.pop()
             facts = read_source(source)
-            for target in facts.imports:
-                name = source.absolute(target)
-                self._add_parents(name)
-                if target.names:
-                    for attribute in target.names:
-                        self._follow_name(name, attribute, facts.attributes)
-                else:
-                    self._add_module(name, facts.attributes)
+            if name == COMPLETE:
+                definitions = facts.definitions
+            else:
+                names = (name,) if source.is_package else (name, ON_IMPORT)
+                self.reached[source.path].update(names)
+                definitions = {n: facts.definitions[n] for n in names if n in facts.definitions}
+            for definition in definitions.values():
+                self._follow_definition(source, facts, definition)
+            if name in facts.classes:
+                self._add_methods(source, name, facts.classes[name].methods)
 
-    def _add_parents(self, name: str) -> None:
-        """Add the ``__init__`` files that an import runs on its way, for plug-ins."""
-        parts = name.split(".")
-        if parts[0] in PROJECT_PACKAGES:
-            return
-        for length in range(1, len(parts)):
+    def _follow_definition(self, source: Source, facts: SourceFacts, used: Definition) -> None:
+        for attribute in used.attributes - self.attributes:
+            self.attributes.add(attribute)
+            for home, method in self.methods.pop(attribute, ()):
+                self._reach(home, method)
+        for name, attributes in used.uses.items():
+            if name in facts.definitions:
+                self._reach(source, name)
+            if name in facts.bindings:
+                self._follow_import(source, facts.bindings[name], attributes)
+        for name, target in used.imports:
+            self._follow_import(source, target, used.uses.get(name))
+
+    def _add_methods(self, source: Source, name: str, methods: tuple[str, ...]) -> None:
+        """Add a class's methods whose names are used, or all if a library may call them."""
+        is_open = self._is_open(source, name)
+        for method in methods:
+            if is_open or method in self.attributes:
+                self._reach(source, f"{name}.{method}")
+            else:
+                self.methods.setdefault(method, []).append((source, f"{name}.{method}"))
+
+    def _is_open(self, source: Source, name: str) -> bool:
+        """Return whether libraries may call a class: by its bases or its module's imports."""
+        facts = read_source(source)
+        tops = {source.absolute(each).partition(".")[0] for each in facts.bindings.values()}
+        if name not in facts.classes or tops - _NOT_CALLING:
+            return True
+        return any(self._is_open_base(source, facts, base) for base in facts.classes[name].bases)
+
+    def _is_open_base(self, source: Source, facts: SourceFacts, base: str | None) -> bool:
+        if base in facts.classes:
+            return self._is_open(source, str(base))
+        bound = facts.bindings.get(base or "")
+        if bound is None or not bound.name:
+            return True
+        module = source.absolute(bound)
+        home = self._home(module, bound.name)
+        if home is not None:
+            return self._is_open(home, bound.name)
+        return not is_infrastructure(module) and bound.name not in _PLAIN_BASES
+
+    def _home(self, module: str, name: str) -> Source | None:
+        """Return the source of the project's module that defines a name."""
+        source = self.locate(module)
+        if source is None or is_infrastructure(module):
+            return None
+        facts = read_source(source)
+        if name in facts.homes:
+            return self._home(facts.homes[name], name)
+        if name in facts.bindings:
+            return self._home(source.absolute(facts.bindings[name]), facts.bindings[name].name)
+        return source
+
+    def _follow_import(
+        self, source: Source, target: Import, attributes: frozenset[str] | None
+    ) -> None:
+        """Add the used ``attributes`` of an import's target (None: all)."""
+        module = source.absolute(target)
+        parts = [] if is_project(module) else module.split(".")
+        for length in range(1, len(parts)):  # an import runs its packages' __init__ files first
             parent = self.locate(".".join(parts[:length]))
             if parent is not None:
-                self._add(parent)
+                self._reach(parent, COMPLETE)
+        if target.name:
+            self._follow_name(module, target.name, attributes)
+        else:
+            self._add_module(module, attributes)
 
-    def _add_module(self, name: str, asked: frozenset[str] | None) -> None:
-        """Add a module and, if it re-exports lazily, what may be asked of it (None: all)."""
+    def _add_module(self, name: str, attributes: frozenset[str] | None) -> None:
+        """Add the used attributes of a module (None: all)."""
         source = self.locate(name)
         if source is None:
             return
-        self._add(source)
-        if (source.path, None, asked) in self.asked:
-            return
-        self.asked.add((source.path, None, asked))
-        for attribute, home in read_source(source).homes.items():
-            if asked is None or attribute in asked:
-                self._follow_name(home, attribute, asked)
+        if attributes is None:
+            self._reach(source, COMPLETE)
+            attributes = frozenset(read_source(source).homes)
+        for attribute in sorted(attributes):
+            self._follow_name(name, attribute, None)
 
-    def _follow_name(self, module: str, attribute: str, asked: frozenset[str] | None) -> None:
-        """Add what ``from module import attribute`` brings."""
-        if attribute == "*":
-            self._add_module(module, None)
+    def _follow_name(self, module: str, name: str, attributes: frozenset[str] | None) -> None:
+        """Add the target of ``from module import name``."""
+        if (module, name, attributes) in self.followed:
             return
-        if self.locate(f"{module}.{attribute}") is not None:
-            self._add_module(f"{module}.{attribute}", asked)
-            return
+        self.followed.add((module, name, attributes))
         source = self.locate(module)
-        if source is None:
+        if name == "*":
+            self._add_module(module, None)
+        elif self.locate(f"{module}.{name}") is not None:
+            self._add_module(f"{module}.{name}", attributes)
+        elif source is None or is_infrastructure(module):
             return
-        if not source.is_package:
-            self._add(source)
-        elif (source.path, attribute, asked) not in self.asked:
-            self.asked.add((source.path, attribute, asked))
-            self._follow_export(source, read_source(source), attribute, asked)
+        elif not is_project(module):
+            self._reach(source, COMPLETE)
+        else:
+            self._follow_definition_of(source, name, attributes)
 
-    def _follow_export(
-        self, source: Source, facts: SourceFacts, attribute: str, asked: frozenset[str] | None
+    def _follow_definition_of(
+        self, source: Source, name: str, attributes: frozenset[str] | None
     ) -> None:
-        """Add what a package's ``__init__`` gives under a name."""
-        if source.module.partition(".")[0] not in PROJECT_PACKAGES:
-            self._add(source)
-        if attribute in facts.exports:
-            target, original = facts.exports[attribute]
-            self._follow_name(source.absolute(target), original, asked)
-        elif attribute in facts.homes:
-            self._follow_name(facts.homes[attribute], attribute, asked)
-        elif attribute in facts.defined:
-            self._add(source)
+        facts = read_source(source)
+        if name in facts.definitions:
+            self._reach(source, name)
+        elif name in facts.bindings:
+            self._follow_import(source, facts.bindings[name], attributes)
+        elif name in facts.homes:
+            self._follow_name(facts.homes[name], name, attributes)
         else:
             self._add_module(source.module, None)
 
     def digests(self) -> dict[str, str]:
         """Return each module's digest by label; equal labels from several folders get numbers."""
-        found: dict[str, list[str]] = {}
-        for source in self.sources.values():
-            found.setdefault(source.label, []).append(read_source(source).digest)
-        modules = {}
-        for label, digests in found.items():
-            for number, digest in enumerate(sorted(digests)):
-                modules[label if number == 0 else f"{label}#{number + 1}"] = digest
-        return modules
+        by_label: dict[str, list[str]] = {}
+        for path, source in self.sources.items():
+            by_label.setdefault(source.label, []).append(_digest(source, self.reached[path]))
+        return {
+            label if number == 0 else f"{label}#{number + 1}": digest
+            for label, digests in by_label.items()
+            for number, digest in enumerate(sorted(digests))
+        }
+
+
+def is_project(module: str) -> bool:
+    """Return whether a name is that of a module of Ratchet, or of a definition in one."""
+    return module.partition(".")[0] in PROJECT_PACKAGES
+
+
+def _digest(source: Source, names: set[str]) -> str:
+    """Return the digest of a module's reached definitions and of the imports that they use."""
+    facts = read_source(source)
+    if COMPLETE in names:
+        return facts.digest
+    reached = {name: facts.definitions[name] for name in names & facts.definitions.keys()}
+    used = {name for definition in reached.values() for name in definition.uses}
+    text = [
+        {name: definition.digest for name, definition in reached.items()},
+        {
+            name: [source.absolute(target), target.name]
+            for name, target in facts.bindings.items()
+            if name in used
+        },
+    ]
+    return hashlib.sha256(canonical_json(text)).hexdigest()
 
 
 def _may_be(top: str, folder: Path) -> bool:
-    """Whether ``import top`` could mean a file in this folder, as things stand in the process."""
+    """Return whether ``import top`` could import a file in this folder, in this process."""
     if top in sys.stdlib_module_names:
         return False
     module = sys.modules.get(top)
@@ -203,29 +325,18 @@ def _may_be(top: str, folder: Path) -> bool:
     return folder / top in _package_folders(module)
 
 
-def _module_name(item: object) -> str:
-    name = getattr(item, "__module__", None)
-    if not isinstance(item, type) and not callable(item):
-        name = None
-    if not isinstance(name, str):
-        raise StageKeyError(
-            f"code fingerprint: got {item!r}, expected a class, function or module with a source."
-        )
-    return name
-
-
 def _file_of(module: ModuleType | None) -> Path | None:
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if file and str(file).endswith(".py") else None
 
 
 def _package_folders(module: ModuleType | None) -> tuple[Path, ...]:
-    return tuple(Path(place).resolve() for place in getattr(module, "__path__", ()))
+    return tuple(Path(path).resolve() for path in getattr(module, "__path__", ()))
 
 
 @functools.cache
 def _is_library(path: Path) -> bool:
-    """Whether a file was installed, or came with Python."""
+    """Return whether a file was installed, or is part of Python."""
     if _LIBRARY_FOLDERS & set(path.parts):
         return True
     return path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())

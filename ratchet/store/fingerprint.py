@@ -1,72 +1,96 @@
-"""The code fingerprint: which sources decide what a stage does.
+"""Code fingerprint: digests of all sources that can affect a stage's result.
 
-Follows the imports of the classes' modules through the project's own packages and the user's
-plug-ins, so that an edited loss changes the keys of what it trained, and nothing else. Installed
-libraries are not followed.
+Follows the names that the stage's classes use through the project's packages and the user's
+plug-ins, so that an edited loss changes the keys of the stages that use it, and no others.
+Installed libraries are not followed.
+
+Each release ships a table of code digests with equivalent earlier code, ``equivalents.json``, so
+that stored stages survive an upgrade. ``make equivalents`` runs the golden experiments with the
+earlier release and with this one, and adds a row for each digest whose stages have bit for bit the
+same outputs.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from ratchet.errors import StageKeyError
-from ratchet.store.closure import Closure
+from ratchet.store.closure import Closure, is_project
 from ratchet.store.keys import canonical_json
+from ratchet.store.sources import read_source
+
+TABLE = Path(__file__).with_name("equivalents.json")
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Digests of modules by name, and the digest of them all."""
+    """Digests of modules and files by name, and one digest of them all.
+
+    In ``digest``, Ratchet's own modules count as the oldest release whose code is equivalent, so it
+    survives an upgrade that changes no result.
+    """
 
     digest: str
     modules: dict[str, str]
 
     @classmethod
-    def of_modules(cls, modules: Mapping[str, str]) -> Fingerprint:
-        """Make a fingerprint from the digests of modules."""
+    def from_modules(cls, modules: Mapping[str, str]) -> Fingerprint:
+        """Return the fingerprint of digests of modules and files."""
         ordered = {name: modules[name] for name in sorted(modules)}
-        return cls(hashlib.sha256(canonical_json(ordered)).hexdigest(), ordered)
+        others = {name: each for name, each in ordered.items() if not is_project(name)}
+        code = code_digest(ordered)
+        content = [_equivalents().get(code, code), others]
+        return cls(hashlib.sha256(canonical_json(content)).hexdigest(), ordered)
 
     def difference(self, other: Fingerprint) -> list[str]:
-        """Return what is different here, now, from an earlier fingerprint, sorted by name.
+        """Return the modules that differ from an earlier fingerprint, sorted by name.
 
-        ``"NAME changed"``, ``"NAME added"`` (it is only in this one) or ``"NAME removed"`` for each
-        module.
+        Each line is ``"NAME changed"``, ``"NAME added"`` (only in this one) or ``"NAME removed"``.
         """
         lines = []
         for name in sorted(self.modules.keys() | other.modules.keys()):
-            ours, theirs = self.modules.get(name), other.modules.get(name)
-            if ours != theirs:
-                word = "removed" if ours is None else "added" if theirs is None else "changed"
+            new, old = self.modules.get(name), other.modules.get(name)
+            if new != old:
+                word = "removed" if new is None else "added" if old is None else "changed"
                 lines.append(f"{name} {word}")
         return lines
+
+
+def code_digest(modules: Mapping[str, str]) -> str:
+    """Return the digest of Ratchet's own modules among those of a fingerprint."""
+    project = {name: modules[name] for name in sorted(modules) if is_project(name)}
+    return hashlib.sha256(canonical_json(project)).hexdigest()
 
 
 def code_fingerprint(
     *objects: type | ModuleType | Callable[..., object],
     extra_roots: Sequence[str | Path] = (),
+    definitions: Sequence[tuple[str, str]] = (),
 ) -> Fingerprint:
-    """Compute the fingerprint of all project code that the objects stand on.
+    """Compute the fingerprint of all project code that the objects use.
 
     Parameters
     ----------
     objects
-        Classes, functions or modules that do the stage's work, the project's or a plug-in's.
-        A class brings its bases too.
+        Classes (with their bases), functions or modules that compute the stage.
     extra_roots
-        Files that count as well, and folders whose modules count when they are imported.
+        Files that count as well, and folders whose modules count if they are imported.
+    definitions
+        Definitions of the project that count as well, as module and name; not imported for this.
 
     Raises
     ------
     StageKeyError
-        If nothing is given, or the source of an object can't be found or read.
+        If all arguments are empty, or the source of an object can't be found or read.
     """
-    if not objects and not extra_roots:
-        raise StageKeyError("code fingerprint: got no class, function or module to look at.")
+    if not objects and not extra_roots and not definitions:
+        raise StageKeyError("code fingerprint: got no class, function or module.")
     closure = Closure()
     for root in map(Path, extra_roots):
         if root.is_dir():
@@ -75,5 +99,53 @@ def code_fingerprint(
             closure.add_file(root.resolve(), root.stem)
     for item in objects:
         closure.add_object(item)
+    for module, name in definitions:
+        closure.add_definition(module, name)
     closure.follow()
-    return Fingerprint.of_modules(closure.digests())
+    return Fingerprint.from_modules(closure.digests())
+
+
+def find_definition(modules: Sequence[str], name: str) -> tuple[str, str]:
+    """Return the first of the project's modules that defines or imports a name, and the name.
+
+    Raises
+    ------
+    StageKeyError
+        If none of them does.
+    """
+    closure = Closure()
+    for module in modules:
+        source = closure.locate(module)
+        facts = None if source is None else read_source(source)
+        if facts is not None and (name in facts.definitions or name in facts.bindings):
+            return module, name
+    raise StageKeyError(f"code fingerprint: found no {name!r} in {', '.join(modules)}.")
+
+
+@functools.cache
+def _equivalents() -> Mapping[str, str]:
+    return read_equivalents(TABLE)
+
+
+def read_equivalents(path: Path) -> dict[str, str]:
+    """Read a table: digest of code → digest of the oldest equivalent code.
+
+    Raises
+    ------
+    StageKeyError
+        If the file is not such a table, or a row leads to another row.
+    """
+    try:
+        rows: dict[str, str] = json.loads(path.read_text())["code"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StageKeyError(
+            f"{path}: not a table of equivalent code ({type(error).__name__}: {error}). Install"
+            " Ratchet again."
+        ) from error
+    chained = sorted(rows.keys() & set(rows.values()))
+    if chained:
+        raise StageKeyError(
+            f"{path}: {chained[0]} is equivalent to other code, and other code to it; expected"
+            " every row to lead to the oldest release. Write it with `make equivalents`."
+        )
+    return rows

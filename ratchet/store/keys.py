@@ -1,7 +1,7 @@
 """Keys of stages: SHA-256 of canonical JSON.
 
-Two stages share a key exactly if everything that decides their result is equal. A value whose
-text could differ between two processes is refused, since its stage could never be found again.
+Two stages share a key exactly if everything that affects their result is equal. A value whose
+text could differ between two processes is refused, since its stage would never be a cache hit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from ratchet.errors import StageKeyError
 
 SCHEMA_VERSION = 1
-"""Raised when the meaning of a key or a manifest changes; older stages are then not found."""
+"""Incremented when the meaning of a key or a manifest changes; older stages are then misses."""
 
 _MAX_DEPTH = 64
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def canonical_json(value: object) -> bytes:
-    """Write plain data as JSON in the one way in which equal data is written.
+    """Return plain data as canonical JSON: equal data has equal text.
 
     Mappings are sorted by key; there is no white space; text is UTF-8. ``1`` and ``1.0`` differ,
     as do ``1`` and ``True``; a list and a tuple of equal elements are the same.
@@ -35,7 +35,7 @@ def canonical_json(value: object) -> bytes:
     Raises
     ------
     StageKeyError
-        For anything else; the message has the dotted path, the value and what was expected.
+        For anything else; the message has the dotted path, the value and the expected type.
     """
     plain = _plain(value, "", 0)
     text = json.dumps(
@@ -56,11 +56,11 @@ def stage_key(
     Parameters
     ----------
     iteration
-        How far the experiment is when the stage has finished, from 0.
+        Number of finished iterations after the stage, from 0.
     parameters
-        The hyper-parameters that the stage reads, and no others.
+        The hyper-parameters that the stage reads, no others.
     inputs
-        Keys of the stages whose results it takes in, by role.
+        Keys of the stages whose results it reads, by role.
 
     Raises
     ------
@@ -72,9 +72,9 @@ def stage_key(
             raise StageKeyError(f"stage key: {name} is {text!r}, expected non-empty text.")
     if type(iteration) is not int or iteration < 0:
         raise StageKeyError(f"stage key: iteration is {iteration!r}, expected an integer from 0.")
-    for name, given in (("parameters", parameters), ("inputs", inputs)):
-        if not isinstance(given, Mapping):
-            raise StageKeyError(f"stage key: {name} is {given!r}, expected a mapping.")
+    for name, mapping in (("parameters", parameters), ("inputs", inputs)):
+        if not isinstance(mapping, Mapping):
+            raise StageKeyError(f"stage key: {name} is {mapping!r}, expected a mapping.")
     content = {
         "schema": SCHEMA_VERSION,
         "stage": stage,
@@ -87,12 +87,12 @@ def stage_key(
 
 
 def is_key(name: str) -> bool:
-    """Return whether a name is that of a stage's folder: 64 lower-case hexadecimal digits."""
+    """Return whether a name is a stage's key: 64 lower-case hexadecimal digits."""
     return _KEY.fullmatch(name) is not None
 
 
 def check_key(key: str) -> str:
-    """Return the key back if it is one.
+    """Return a valid key unchanged.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def check_key(key: str) -> str:
 
 
 def _plain(value: object, path: str, depth: int) -> object:
-    """Copy plain data, refusing whatever has no canonical JSON."""
+    """Copy plain data; raise for values without canonical JSON."""
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -142,7 +142,7 @@ def _checked_text(value: object, path: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _refusal(path, value, "text that UTF-8 can write") from error
+        raise _refusal(path, value, "text that UTF-8 can encode") from error
     return value
 
 

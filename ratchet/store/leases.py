@@ -1,11 +1,11 @@
-"""A lease: the sole right to make a stage, across machines that share nothing but an object store.
+"""Lease: the exclusive right to compute a stage, across machines that share an object store.
 
-The lease lies where the stage's manifest will lie, and every change is a compare and swap: taking
-it proves that there is no manifest, and the manifest can take its place only while it is held. A
-holder that was paused, or cut off, for longer than the lease therefore overwrites nothing.
+The lease has the path of the stage's manifest, and every change is a compare-and-swap: taking
+it proves that no manifest exists, and the manifest can replace it only while it is held. So a
+holder that was paused or disconnected for longer than the lease overwrites nothing.
 
-No two clocks are compared: a lease is over when who waits has seen it unchanged, on his own
-clock, for the time that it says.
+Clocks of two machines are never compared: a lease expires when a waiting process has seen it
+unchanged, on its own clock, for the time in the lease.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
-from ratchet.store.objects import Objects, Stored
+from ratchet.store.objects import Objects, TaggedObject
 
 _LOGGER = logging.getLogger(__name__)
-_RENEWALS = 4  # in the time of a lease: three may fail
+_RENEWALS = 4  # during the time of a lease: three may fail
 _START = b'{"lease": '
-"""No manifest begins so."""
+"""Start of a lease's text, and of no manifest's."""
 
 
-class Standing(StrEnum):
-    """What an attempt to take a lease has found."""
+class LeaseStatus(StrEnum):
+    """Outcome of an attempt to take a lease."""
 
     TAKEN = "taken"
-    """It is held now; there is no manifest."""
+    """This process holds it; no manifest exists."""
     FINISHED = "finished"
-    """There is a manifest."""
+    """A manifest exists."""
     HELD = "held"
-    """Somebody else holds it."""
+    """Another process holds it."""
 
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """What a lease says of itself.
+    """Content of a lease.
 
     Attributes
     ----------
     token
-        The holder's own, never used again.
+        Unique token of the holder.
     generation
-        How many holders there were, this one included: more than one may have left files.
+        The number of holders so far, this one included: several may have uploaded files.
     beat
         Counts the renewals.
     seconds
-        It is over when it has not changed for so long.
+        It expires when it has not changed for this time.
     copies
-        The holder's folder of local locks.
+        Identifies the holder's folder of local locks.
     """
 
     token: str
@@ -69,7 +69,7 @@ class LeaseRecord:
 
     @property
     def holder(self) -> str:
-        """Words on who holds it."""
+        """Description of the holder."""
         return f"process {self.pid} on {self.host}"
 
     def to_bytes(self) -> bytes:
@@ -78,7 +78,7 @@ class LeaseRecord:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> LeaseRecord | None:
-        """Read a record; None if the text is none, but a manifest (or damaged)."""
+        """Read a record; None for a manifest or a damaged record."""
         if not text.startswith(_START):
             return None
         try:
@@ -88,19 +88,19 @@ class LeaseRecord:
 
 
 class Lease:
-    """A lease on one object.
+    """Lease on one object.
 
     Parameters
     ----------
     objects, path
-        Where the lease and then the manifest lies.
+        The object store, and the path of the lease and later of the manifest.
     seconds
-        How long it holds without a renewal; renewed four times as often while it is held.
+        The time after which it expires without a renewal; it is renewed four times as often.
     copies
-        Tells the folder of local locks. Whoever takes the lease holds the local lock of that
-        name: an earlier holder of the same folder is dead, and nobody waits for him.
+        Identifies the folder of local locks. A process that takes the lease holds the local lock
+        of that name: an earlier holder with the same folder is dead and need not be awaited.
     clock
-        Seconds, of this machine only.
+        Seconds, on this machine only.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it is held, as far as is known here. Only a change of the object proves it."""
+        """Whether this process seems to hold it; only a change of the object proves it."""
         return self._mine is not None
 
     @property
@@ -134,45 +134,45 @@ class Lease:
         """The number of holders up to this one; 0 if it is not held."""
         return 0 if self._mine is None else self._mine.generation
 
-    def take(self, *, look_first: bool = False) -> Standing:
+    def take(self, *, read_first: bool = False) -> LeaseStatus:
         """Try once to take the lease.
 
         Parameters
         ----------
-        look_first
-            Read before writing: for who waits. Otherwise one request takes a free lease.
+        read_first
+            Read before writing, while waiting. Otherwise one request takes a free lease.
         """
         if self.held:
-            return Standing.TAKEN
+            return LeaseStatus.TAKEN
         record = replace(self._blank, token=secrets.token_hex(16), generation=1)
-        if not look_first and self._write(record, None):
-            return Standing.TAKEN
+        if not read_first and self._write(record, None):
+            return LeaseStatus.TAKEN
         stored = self._objects.read(self._path)
         if stored is None:
-            return Standing.TAKEN if self._write(record, None) else Standing.HELD
-        found = LeaseRecord.from_bytes(stored.text)
-        if found is None:
-            return Standing.FINISHED
-        if found.token == record.token:  # the answer to our write got lost
+            return LeaseStatus.TAKEN if self._write(record, None) else LeaseStatus.HELD
+        current = LeaseRecord.from_bytes(stored.text)
+        if current is None:
+            return LeaseStatus.FINISHED
+        if current.token == record.token:  # the response to this process's write got lost
             self._hold(record, stored.tag)
-            return Standing.TAKEN
-        self.other = found
-        if not self._is_over(found, stored):
-            return Standing.HELD
-        if not found.released:
+            return LeaseStatus.TAKEN
+        self.other = current
+        if not self._has_expired(current, stored):
+            return LeaseStatus.HELD
+        if not current.released:
             _LOGGER.warning(
-                "%s: taking over from %s, whose lease has ended", self._path, found.holder
+                "%s: taking over from %s, whose lease has expired", self._path, current.holder
             )
-        taken = self._write(replace(record, generation=found.generation + 1), stored.tag)
-        return Standing.TAKEN if taken else Standing.HELD
+        taken = self._write(replace(record, generation=current.generation + 1), stored.tag)
+        return LeaseStatus.TAKEN if taken else LeaseStatus.HELD
 
-    def displace(self, stored: Stored) -> bool:
-        """Take the lease in the place of a manifest; False if that has changed since."""
+    def displace(self, stored: TaggedObject) -> bool:
+        """Replace a manifest by the lease; False if the manifest has changed since."""
         record = replace(self._blank, token=secrets.token_hex(16), generation=2)
         return self._write(record, stored.tag)
 
     def renew(self) -> None:
-        """Say that the holder lives; notices if it has been taken over."""
+        """Renew the lease; detects that another process has taken over."""
         with self._changes:
             if self._mine is None:
                 return
@@ -184,7 +184,7 @@ class Lease:
                 self._end()
 
     def commit(self, text: bytes) -> bool:
-        """Put a manifest in the place of the lease, which ends; False if it was lost."""
+        """Replace the lease by a manifest; False if the lease was lost."""
         with self._changes:
             while self._mine is not None:
                 tag = self._objects.replace(self._path, text, self._tag)
@@ -192,13 +192,13 @@ class Lease:
                     self._end()
                     if tag is not None:
                         return True
-            stored = self._objects.read(self._path)  # the answer to our write may have got lost
+            stored = self._objects.read(self._path)  # the write's response may have got lost
             return stored is not None and stored.text == text
 
     def release(self) -> None:
-        """Give the lease back, if it is held: the next may take it at once.
+        """Release the lease if it is held, so that another process can take it immediately.
 
-        Where that fails the others wait until it is over.
+        If that fails, other processes wait until it expires.
         """
         with self._changes:
             if self._mine is None:
@@ -206,13 +206,13 @@ class Lease:
             record = replace(self._mine, released=True)
             try:
                 self._objects.replace(self._path, record.to_bytes(), self._tag)
-            except Exception as error:  # noqa: BLE001 -- not in the way of what the work has raised
-                _LOGGER.warning("%s: could not give the lease back: %s", self._path, error)
+            except Exception as error:  # noqa: BLE001 -- must not hide an error of the stage
+                _LOGGER.warning("%s: could not release the lease: %s", self._path, error)
             finally:
                 self._end()
 
     def remove(self) -> None:
-        """Give the lease back and leave nothing."""
+        """Release the lease and remove its object."""
         with self._changes:
             if self._mine is not None:
                 self._objects.remove(self._path, self._tag)
@@ -230,32 +230,32 @@ class Lease:
 
     def _hold(self, record: LeaseRecord, tag: str) -> None:
         with self._changes:
-            begins = self._mine is None
+            is_new = self._mine is None
             self._mine, self._tag, self._seen = record, tag, None
-            if begins:
+            if is_new:
                 self._ended = threading.Event()
                 threading.Thread(
                     target=self._renew_until, args=(self._ended,), daemon=True, name="lease"
                 ).start()
 
     def _is_still_mine(self) -> bool:
-        """Look whether a refused write went through after all, or nothing has changed."""
+        """Check whether a refused write succeeded after all, or the lease is unchanged."""
         assert self._mine is not None
         stored = self._objects.read(self._path)
-        found = None if stored is None else LeaseRecord.from_bytes(stored.text)
-        if stored is None or found is None or found.token != self._mine.token:
+        current = None if stored is None else LeaseRecord.from_bytes(stored.text)
+        if stored is None or current is None or current.token != self._mine.token:
             return False
-        self._mine, self._tag = found, stored.tag
+        self._mine, self._tag = current, stored.tag
         return True
 
-    def _is_over(self, found: LeaseRecord, stored: Stored) -> bool:
-        """Whether nobody holds a lease any more."""
-        if found.released or found.copies == self._blank.copies:
+    def _has_expired(self, current: LeaseRecord, stored: TaggedObject) -> bool:
+        """Return whether no process holds a lease any more."""
+        if current.released or current.copies == self._blank.copies:
             return True
         now = self._clock()
         if self._seen is None or self._seen[0] != stored.tag:
             self._seen = (stored.tag, now)
-        return now - self._seen[1] > found.seconds
+        return now - self._seen[1] > current.seconds
 
     def _end(self) -> None:
         self._mine = None
@@ -265,5 +265,5 @@ class Lease:
         while not ended.wait(self._blank.seconds / _RENEWALS):
             try:
                 self.renew()
-            except Exception as error:  # noqa: BLE001 -- the next renewal may go through
+            except Exception as error:  # noqa: BLE001 -- the next renewal may succeed
                 _LOGGER.warning("%s: could not renew the lease: %s", self._path, error)

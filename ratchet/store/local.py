@@ -1,8 +1,8 @@
 """A local folder of finished stages.
 
-``stages/KEY/`` holds what is finished, ``work/KEY.xxxx/`` what is being made (on the same file
-system, so that a rename puts it in place), ``locks/`` the locks of those who work,
-``damaged/KEY-n/`` what no longer matched its manifest, and ``users/`` who uses the store.
+``stages/KEY/`` contains a finished stage, ``work/KEY.xxxx/`` an unfinished one (on the same file
+system, so that a rename commits it), ``damaged/KEY-n/`` a quarantined one, which did not match its
+manifest; ``locks/`` contains the held locks, ``users/`` the notes of runs folders.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 _CONDEMNED = ".condemned"
-"""Ends the name of a stage that is out of the way until it is known that nobody wants it."""
+"""Suffix of a stage that is hidden until it is certain that no run needs it."""
 
 
 class LocalFolder(Backend):
-    """Stages in a folder, local or of a network file system, made at the first write."""
+    """Stages in a local or network folder, which is created at the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -39,11 +39,11 @@ class LocalFolder(Backend):
 
     @property
     def folder(self) -> LocalFolder:
-        """Itself."""
+        """The object itself."""
         return self
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The folder's path."""
         return str(self.root)
 
@@ -52,7 +52,7 @@ class LocalFolder(Backend):
         return self.root / "stages" / key
 
     def prepare(self) -> None:
-        """Make the folders that are not there yet."""
+        """Create missing folders."""
         names = ("stages", "work", "locks", "damaged")
         missing = [name for name in names if not (self.root / name).is_dir()]
         for name in missing:
@@ -62,11 +62,11 @@ class LocalFolder(Backend):
             sync_folder(self.root.parent)
 
     def lock(self, name: str) -> FileLock:
-        """Return the lock of a key (not yet taken)."""
+        """Return the lock of a key, not yet acquired."""
         return FileLock(self.root / "locks" / f"{name}.lock")
 
     def make_work(self, name: str) -> Path:
-        """Make an empty work folder; whoever does holds the lock of that name."""
+        """Create an empty work folder; the caller holds the lock of that name."""
         return Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "work"))
 
     def clean(self) -> int:
@@ -76,7 +76,7 @@ class LocalFolder(Backend):
             lock = self.lock(path.name.partition(".")[0])
             if lock.try_acquire():
                 try:
-                    removed += not (path.suffix == _CONDEMNED and self._reprieve(path.stem))
+                    removed += not (path.suffix == _CONDEMNED and self._restore(path.stem))
                     shutil.rmtree(path, ignore_errors=True)
                 finally:
                     lock.release()
@@ -87,10 +87,10 @@ class LocalFolder(Backend):
         return removed
 
     def read_manifest(self, key: str) -> bytes | None:
-        """Read the manifest's text; None if there is no such stage."""
+        """Read the manifest's text; None without such a stage."""
         path = self.stage_path(key)
         try:
-            if stat.S_ISREG(os.lstat(path / MANIFEST_NAME).st_mode):  # a pipe would be waited for
+            if stat.S_ISREG(os.lstat(path / MANIFEST_NAME).st_mode):  # reading a pipe would block
                 return (path / MANIFEST_NAME).read_bytes()
             raise DamagedStageError(f"{MANIFEST_NAME} is not a plain file")
         except FileNotFoundError as error:
@@ -98,7 +98,7 @@ class LocalFolder(Backend):
                 return None
             raise DamagedStageError(f"{MANIFEST_NAME} is missing") from error
         except (NotADirectoryError, IsADirectoryError) as error:
-            raise DamagedStageError(f"{error.filename} is not what it should be") from error
+            raise DamagedStageError(f"{error.filename} has the wrong type") from error
 
     def stamp(self, key: str) -> object:
         """Return the manifest's times, size and inode."""
@@ -108,27 +108,27 @@ class LocalFolder(Backend):
             return None
 
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:
-        """Check the files; those that look as they did at the last check are not read again."""
+        """Check the files; those unchanged since the last check are not read again."""
         problems: list[str] = []
         stamps: list[object] = [manifest.files]
         for name, entry in manifest.files.items():
-            stamp, problem = self._look(key, name, entry)
+            stamp, problem = self._inspect(key, name, entry)
             problems += problem
             stamps.append(stamp)
         if problems:
             return problems
-        seen = tuple(stamps)
-        if not fresh and self._checked.get(key) == seen:
+        current = tuple(stamps)
+        if not fresh and self._checked.get(key) == current:
             return []
         for name, entry in manifest.files.items():
             if hash_file(self.stage_path(key) / name) != entry.sha256:
                 problems.append(f"{name} does not have the SHA-256 of its manifest")
         if not problems:
-            self._checked[key] = seen
+            self._checked[key] = current
         return problems
 
-    def _look(self, key: str, name: str, entry: FileEntry) -> tuple[object, list[str]]:
-        """Look at a file without reading it."""
+    def _inspect(self, key: str, name: str, entry: FileEntry) -> tuple[object, list[str]]:
+        """Return a file's stamp and its problems, without reading it."""
         try:
             status = os.lstat(self.stage_path(key) / name)
         except (FileNotFoundError, NotADirectoryError):
@@ -136,17 +136,17 @@ class LocalFolder(Backend):
         if not stat.S_ISREG(status.st_mode):
             return None, [f"{name} is not a plain file"]
         if status.st_size != entry.size:
-            return None, [f"{name} has {status.st_size} bytes, its manifest says {entry.size}"]
+            return None, [f"{name} has {status.st_size} bytes, its manifest has {entry.size}"]
         return _stamp(status), []
 
     def extra_files(self, key: str, manifest: Manifest) -> list[str]:
-        """List files that lie in the stage's folder and not in its manifest."""
+        """List files in the stage's folder that are not in its manifest."""
         path = self.stage_path(key)
         names = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
         return sorted(names - manifest.files.keys() - {MANIFEST_NAME})
 
     def publish(self, work: Path, key: str, manifest: Manifest) -> bool:
-        """Flush and rename a work folder into place."""
+        """Flush a work folder and rename it to the stage's folder."""
         with open(work / MANIFEST_NAME, "xb") as file:
             file.write(manifest.to_bytes())
             file.flush()
@@ -163,7 +163,7 @@ class LocalFolder(Backend):
         sync_folder(target.parent)
         return True
 
-    def set_aside(self, key: str) -> str | None:
+    def quarantine(self, key: str) -> str | None:
         """Rename a stage's folder into ``damaged/``."""
         number = 1
         while True:
@@ -180,7 +180,7 @@ class LocalFolder(Backend):
         return str(target)
 
     def discard(self, key: str) -> bool:
-        """Rename a stage's folder out of the way, then remove it."""
+        """Hide a stage's folder by renaming it, then remove it."""
         self._checked.pop(key, None)
         self.prepare()
         target = self.root / "work" / f"{key}.{secrets.token_hex(8)}"
@@ -188,28 +188,28 @@ class LocalFolder(Backend):
             os.rename(self.stage_path(key), target)
         except FileNotFoundError:
             return False
-        shutil.rmtree(target, ignore_errors=True)  # clean() takes what is left of it
+        shutil.rmtree(target, ignore_errors=True)  # clean() removes the rest
         return True
 
     def keys(self) -> Iterator[str]:
-        """List the keys of all that lies here, in order."""
+        """List the keys of all stages, sorted."""
         for path in _children(self.root / "stages"):
             if is_key(path.name):
                 yield path.name
 
     def note_use(self, key: str) -> None:
-        """Set the time of the stage's folder, which tells nothing else."""
+        """Set the time of the stage's folder, which has no other use."""
         now = time.time_ns()  # the file system's own clock lags behind this one
-        with contextlib.suppress(OSError):  # it is another user's, or gone
+        with contextlib.suppress(OSError):  # of another user, or gone
             os.utime(self.stage_path(key), ns=(now, now))
 
     def facts(self, key: str, manifest: Manifest | None) -> FolderFacts:
-        """Return size and last use of what lies under a key."""
+        """Return size and last use of a stage."""
         facts = _facts(self.stage_path(key))
         return facts if manifest is None else facts._replace(size=manifest.size)
 
-    def discard_unless(self, key: str, wanted: Callable[[float], bool]) -> bool:
-        """Rename a stage's folder out of the way, ask, and put it back or remove it."""
+    def discard_unless(self, key: str, is_needed: Callable[[float], bool]) -> bool:
+        """Hide a stage's folder by renaming it, then restore it if needed, else remove it."""
         condemned = self._condemned(key)
         self.prepare()
         try:
@@ -217,15 +217,15 @@ class LocalFolder(Backend):
         except FileNotFoundError:
             return False
         try:
-            keep = wanted(_last_used(condemned))
+            keep = is_needed(_last_used(condemned))
         except BaseException:
-            self._reprieve(key)
+            self._restore(key)
             raise
         if keep:
-            self._reprieve(key)
+            self._restore(key)
             return False
         self._checked.pop(key, None)
-        # another name first: half removed it must not be taken for a stage to put back
+        # renamed first, since a partly removed folder must never be restored
         removed = condemned.with_name(f"{key}.{secrets.token_hex(8)}")
         os.rename(condemned, removed)
         shutil.rmtree(removed, ignore_errors=True)
@@ -234,8 +234,8 @@ class LocalFolder(Backend):
     def _condemned(self, key: str) -> Path:
         return self.root / "work" / f"{key}{_CONDEMNED}"
 
-    def _reprieve(self, key: str) -> bool:
-        """Put a condemned stage back; False if somebody has made it again meanwhile."""
+    def _restore(self, key: str) -> bool:
+        """Restore a condemned stage; False if it has been computed again since."""
         try:
             os.rename(self._condemned(key), self.stage_path(key))
         except OSError as error:
@@ -251,38 +251,38 @@ class LocalFolder(Backend):
                 yield _facts(path)
 
     def damaged(self) -> Iterator[FolderFacts]:
-        """List the stages that were set aside."""
+        """List the quarantined stages."""
         for path in _children(self.root / "damaged"):
             facts = _facts(path)
-            with contextlib.suppress(FileNotFoundError):  # when it was renamed, not written
+            with contextlib.suppress(FileNotFoundError):  # ctime: moved, not written
                 facts = facts._replace(last_used=max(facts.last_used, path.stat().st_ctime))
             yield facts
 
     def remove_damaged(self, name: str) -> None:
-        """Remove a stage that was set aside."""
+        """Remove a quarantined stage."""
         shutil.rmtree(self.root / "damaged" / name, ignore_errors=True)
 
     def note_names(self) -> list[str]:
-        """List what says who uses the store."""
+        """List the notes of runs folders that use the store."""
         return [path.name for path in _children(self.root / "users") if path.suffix == ".json"]
 
     def read_note(self, name: str) -> bytes | None:
-        """Read a note; None if there is none."""
+        """Read a note; None if it does not exist."""
         try:
             return (self.root / "users" / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def write_note(self, name: str, text: bytes | None) -> None:
-        """Write aside and rename into place, or remove."""
+        """Write a note to a temporary file and rename it, or remove it."""
         path = self.root / "users" / name
         if text is None:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{name}.{secrets.token_hex(8)}")
-        aside.write_bytes(text)
-        aside.replace(path)
+        temporary = path.with_name(f".{name}.{secrets.token_hex(8)}")
+        temporary.write_bytes(text)
+        temporary.replace(path)
 
 
 def seal_files(work: Path) -> dict[str, FileEntry]:
@@ -291,7 +291,7 @@ def seal_files(work: Path) -> dict[str, FileEntry]:
     Raises
     ------
     StoreError
-        If something there is no plain file, or takes the manifest's name.
+        If an entry is not a plain file, or has the manifest's name.
     """
     entries = {}
     for folder, names, files in os.walk(work):
@@ -317,7 +317,7 @@ def hash_file(path: Path) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Flush a folder's list of names to the disk."""
+    """Flush a folder's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -326,12 +326,12 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush all that a folder holds to the disk."""
-    for place, _, names in os.walk(folder):
+    """Flush all files and folders in a folder to the disk."""
+    for parent, _, names in os.walk(folder):
         for name in names:
-            with open(Path(place, name), "rb") as file:
+            with open(Path(parent, name), "rb") as file:
                 os.fsync(file.fileno())
-        sync_folder(Path(place))
+        sync_folder(Path(parent))
 
 
 def _seal(path: Path) -> FileEntry:
@@ -353,7 +353,7 @@ def _children(path: Path) -> list[Path]:
 
 
 def _facts(path: Path) -> FolderFacts:
-    """Look at a folder or file; what is gone meanwhile is empty and was used now."""
+    """Return facts of a folder or file; one that has gone is empty and used now."""
     size = 0
     for folder, _, files in os.walk(path):
         for name in files:

@@ -1,7 +1,7 @@
-"""Small objects that change only if they are what one saw last: compare and swap at a URL.
+"""Objects at a URL that change by compare-and-swap only, for leases and manifests.
 
-Leases and manifests stand on it. S3 has it since 2024 as ``If-None-Match`` and ``If-Match`` of a
-PUT; not every server that speaks S3 does, so that it is tried before it is relied upon.
+S3 supports it since 2024 with ``If-None-Match`` and ``If-Match`` of a PUT; not every S3-compatible
+server does, so support is tested before use.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-_REFUSED = frozenset({404, 409, 412})  # gone, changed at this moment, changed before
-_READS = 5  # tries before an answer that breaks off is an error
+_REFUSED = frozenset({404, 409, 412})  # gone, changing now, changed before
+_READS = 5  # attempts before an interrupted response is an error
 _NO_TAG = '"00000000000000000000000000000000"'
 
 
-class Stored(NamedTuple):
-    """An object's text, and the tag that changes with it."""
+class TaggedObject(NamedTuple):
+    """Text of an object, and the tag that changes with it."""
 
     text: bytes
     tag: str
 
 
 class Objects(ABC):
-    """Objects by path, changed by compare and swap."""
+    """Objects by path, changed by compare-and-swap."""
 
     @abstractmethod
-    def read(self, path: str) -> Stored | None:
-        """Read an object; None if there is none."""
+    def read(self, path: str) -> TaggedObject | None:
+        """Read an object; None if it does not exist."""
 
     @abstractmethod
     def create(self, path: str, text: bytes) -> str | None:
-        """Write an object that is not there, and return its tag; None if there is one."""
+        """Write a new object and return its tag; None if it exists already."""
 
     @abstractmethod
     def replace(self, path: str, text: bytes, tag: str) -> str | None:
-        """Write an object that still has this tag, and return its new one; None if it has not."""
+        """Write an object that still has this tag and return its new tag; None if it has not."""
 
     @abstractmethod
     def remove(self, path: str, tag: str) -> None:
-        """Remove an object, if it still has this tag where the server can tell."""
+        """Remove an object, if it still has this tag as far as the server checks that."""
 
-    def keep_their_word(self, path: str) -> bool:
-        """Try, at a path for nothing else, whether conditions are kept."""
+    def supports_conditions(self, path: str) -> bool:
+        """Test at an unused path whether the server respects conditions."""
         try:
             self.create(path, b"{}")
             if self.create(path, b"{}") is not None:
                 return False
             return self.replace(path, b"{}", _NO_TAG) is None
         except OSError as error:
-            if error.errno in (errno.ENOSYS, errno.EINVAL):  # the server does not know the header
+            if error.errno in (errno.ENOSYS, errno.EINVAL):  # the server rejects the header
                 return False
             raise
 
@@ -63,26 +63,28 @@ class S3Objects(Objects):
     def __init__(self, filesystem: Any) -> None:  # noqa: ANN401 -- s3fs has no types
         self._fs = filesystem
 
-    def read(self, path: str) -> Stored | None:
+    def read(self, path: str) -> TaggedObject | None:
         """Read an object with one GET."""
         from fsspec.asyn import sync
 
         try:
-            text, tag = sync(self._fs.loop, self._read, *self._place(path))
+            text, tag = sync(self._fs.loop, self._read, *self._split(path))
         except FileNotFoundError:
             return None
-        return Stored(text, tag)
+        return TaggedObject(text, tag)
 
     async def _read(self, bucket: str, key: str) -> tuple[bytes, str]:
         from s3fs.core import S3_RETRYABLE_ERRORS  # type: ignore[import-untyped]
 
         for left in reversed(range(_READS)):
-            answer = await self._fs._call_s3("get_object", Bucket=bucket, Key=key)
+            response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key)
             try:
-                return await answer["Body"].read(), str(answer["ETag"])
+                return await response["Body"].read(), str(response["ETag"])
             except S3_RETRYABLE_ERRORS as error:
                 if not left:
-                    raise OSError(errno.EIO, f"the answer broke off: {error}", key) from error
+                    raise OSError(
+                        errno.EIO, f"the response was interrupted: {error}", key
+                    ) from error
         raise AssertionError
 
     def create(self, path: str, text: bytes) -> str | None:
@@ -94,8 +96,8 @@ class S3Objects(Objects):
         return self._put(path, text, IfMatch=tag)
 
     def remove(self, path: str, tag: str) -> None:
-        """DELETE with ``If-Match``, which servers that do not know it overlook."""
-        bucket, key = self._place(path)
+        """DELETE with ``If-Match``, which some servers ignore."""
+        bucket, key = self._split(path)
         try:
             self._fs.call_s3("delete_object", Bucket=bucket, Key=key, IfMatch=tag)
         except OSError as error:
@@ -104,16 +106,18 @@ class S3Objects(Objects):
         self._fs.invalidate_cache()
 
     def _put(self, path: str, text: bytes, **condition: str) -> str | None:
-        bucket, key = self._place(path)
+        bucket, key = self._split(path)
         try:
-            answer = self._fs.call_s3("put_object", Bucket=bucket, Key=key, Body=text, **condition)
+            response = self._fs.call_s3(
+                "put_object", Bucket=bucket, Key=key, Body=text, **condition
+            )
         except OSError as error:
             if _is_refused(error):
                 return None
             raise
-        return str(answer["ETag"])
+        return str(response["ETag"])
 
-    def _place(self, path: str) -> tuple[str, str]:
+    def _split(self, path: str) -> tuple[str, str]:
         bucket, key, _ = self._fs.split_path(path)
         return bucket, key
 
@@ -126,16 +130,16 @@ class MemoryObjects(Objects):
     def __init__(self, filesystem: Any) -> None:  # noqa: ANN401 -- fsspec has no types
         self._fs = filesystem
 
-    def read(self, path: str) -> Stored | None:
+    def read(self, path: str) -> TaggedObject | None:
         """Read an object."""
         try:
             text = bytes(self._fs.cat_file(path))
         except FileNotFoundError:
             return None
-        return Stored(text, hashlib.sha256(text).hexdigest())
+        return TaggedObject(text, hashlib.sha256(text).hexdigest())
 
     def create(self, path: str, text: bytes) -> str | None:
-        """Write an object that is not there."""
+        """Write a new object."""
         return self._write(path, text, None)
 
     def replace(self, path: str, text: bytes, tag: str) -> str | None:
@@ -145,8 +149,8 @@ class MemoryObjects(Objects):
     def remove(self, path: str, tag: str) -> None:
         """Remove an object that still has this tag."""
         with self._changes:
-            found = self.read(path)
-            if found is not None and found.tag == tag:
+            current = self.read(path)
+            if current is not None and current.tag == tag:
                 self._fs.rm_file(path)
                 folder = path.rpartition("/")[0]
                 with contextlib.suppress(FileNotFoundError):
@@ -155,15 +159,15 @@ class MemoryObjects(Objects):
 
     def _write(self, path: str, text: bytes, tag: str | None) -> str | None:
         with self._changes:
-            found = self.read(path)
-            if (None if found is None else found.tag) != tag:
+            current = self.read(path)
+            if (None if current is None else current.tag) != tag:
                 return None
             self._fs.pipe_file(path, text)
         return hashlib.sha256(text).hexdigest()
 
 
-def objects_of(filesystem: Any) -> Objects | None:  # noqa: ANN401 -- fsspec has no types
-    """Return the objects of an fsspec file system; None if it has no compare and swap we know."""
+def objects_for(filesystem: Any) -> Objects | None:  # noqa: ANN401 -- fsspec has no types
+    """Return the objects of an fsspec file system; None if it has no known compare-and-swap."""
     protocol = filesystem.protocol
     names = {protocol} if isinstance(protocol, str) else set(protocol)
     if names & {"s3", "s3a"}:
@@ -172,10 +176,10 @@ def objects_of(filesystem: Any) -> Objects | None:  # noqa: ANN401 -- fsspec has
 
 
 def _is_refused(error: OSError) -> bool:
-    """Whether a server has said that the condition does not hold."""
-    answer = getattr(error.__cause__, "response", None)
-    if not isinstance(answer, dict):
+    """Return whether a server has refused a write because its condition does not hold."""
+    response = getattr(error.__cause__, "response", None)
+    if not isinstance(response, dict):
         return isinstance(error, FileExistsError)
-    if answer.get("Error", {}).get("Code") == "NoSuchBucket":
+    if response.get("Error", {}).get("Code") == "NoSuchBucket":
         return False
-    return answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in _REFUSED
+    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") in _REFUSED

@@ -1,10 +1,10 @@
 """Stages at any fsspec URL, with checked copies in a local folder.
 
-Object stores have no rename, so the manifest is written last: a stage without one is not there.
-Files lie below their SHA-256, so that an upload that comes late overwrites nothing but its like.
-Where the store can compare and swap, the manifest's place is that of the lease of whoever makes
-the stage (:mod:`ratchet.store.leases`); elsewhere claims exclude each other on one machine only,
-and of two that make a stage the first manifest stays, as far as a look before the write can tell.
+Object stores have no rename, so the manifest is written last: a stage without one does not exist.
+Paths of files start with their SHA-256, so that a late upload overwrites only an equal file. Where
+the store supports compare-and-swap, the manifest replaces the lease of the process that computes
+the stage (:mod:`ratchet.store.leases`). Elsewhere claims exclude each other on one machine only,
+and the first manifest stays, as far as a read before the write can ensure that.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from typing import Any
 from ratchet.errors import DamagedStageError, MissingPackageError, ParameterError
 from ratchet.store.backend import Backend, FolderFacts
 from ratchet.store.keys import is_key
-from ratchet.store.leased_lock import LeasedLock, wait_for
-from ratchet.store.leases import Lease, LeaseRecord, Standing
+from ratchet.store.leases import Lease, LeaseRecord, LeaseStatus
 from ratchet.store.local import LocalFolder, seal_files
-from ratchet.store.locks import FileLock
+from ratchet.store.locks import FileLock, LeasedLock, wait_for
 from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
-from ratchet.store.objects import Objects, objects_of
+from ratchet.store.objects import Objects, objects_for
 
 _LOGGER = logging.getLogger(__name__)
-_DOWNLOADS = 2  # tries before a wrong SHA-256 is held against the store and not the wire
+_DOWNLOADS = 2  # attempts before a wrong SHA-256 counts as damage at the store
 
 
 class RemoteFolder(Backend):
     """Stages below an fsspec URL, e.g. ``s3://bucket/ratchet`` or ``memory://store``.
 
-    ``copies`` is a local folder for locks, work in progress and copies of what was used;
-    ``lease_seconds`` how long a claim holds of which nothing is heard.
+    ``copies`` is a local folder for locks, unfinished work and copies of used stages;
+    ``lease_seconds`` the time after which a claim expires without a renewal.
     """
 
     def __init__(self, url: str, copies: LocalFolder, *, lease_seconds: float) -> None:
@@ -52,8 +51,8 @@ class RemoteFolder(Backend):
         try:
             filesystem, root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            known = known_implementations[fsspec.utils.get_protocol(url)]
-            package = known["class"].partition(".")[0]
+            name = known_implementations[fsspec.utils.get_protocol(url)]["class"]
+            package = name.partition(".")[0]
             raise MissingPackageError(
                 f"settings.store: {url} needs {package}, not installed here. Install it:"
                 f" pip install {package}"
@@ -66,7 +65,7 @@ class RemoteFolder(Backend):
             ) from error
         self._fs: Any = filesystem  # fsspec has no types
         self._root = str(root).rstrip("/")
-        self._untried = objects_of(filesystem)
+        self._untested = objects_for(filesystem)
         self._lease_seconds = lease_seconds
         self._leases: dict[str, Lease] = {}
         self._seen: dict[str, Manifest] = {}
@@ -77,7 +76,7 @@ class RemoteFolder(Backend):
         return self._copies
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The URL."""
         return self._url
 
@@ -89,40 +88,40 @@ class RemoteFolder(Backend):
 
     @cached_property
     def _objects(self) -> Objects | None:
-        """What compares and swaps here, if anything does; tried once."""
-        objects = self._untried
-        if objects is not None and objects.keep_their_word(self._path("conditions.json")):
+        """The objects that support compare-and-swap, if any; tested once."""
+        objects = self._untested
+        if objects is not None and objects.supports_conditions(self._path("conditions.json")):
             return objects
         _LOGGER.warning(
-            "%s cannot write on condition (If-None-Match, If-Match), so that claims hold on one"
-            " machine only: two that need the same stage at once may both make it, and the first"
-            " stays. Start them one after the other, or use a store on S3.",
+            "%s does not support conditional writes (If-None-Match, If-Match), so claims exclude"
+            " processes of one machine only: two machines may compute the same stage concurrently,"
+            " and the first result stays. Start runs sequentially, or use a store on S3.",
             self._url,
         )
         return None
 
-    def keeps_conditions(self) -> bool:
-        """Return whether claims hold across machines here; tried with an object that goes again."""
+    def supports_conditions(self) -> bool:
+        """Return whether claims exclude other machines; tested with a temporary object."""
         path = self._path(f"conditions-{secrets.token_hex(8)}.json")
-        if self._untried is None:
+        if self._untested is None:
             self._make_folder(self._root)
             self._fs.pipe_file(path, b"{}")
-        kept = self._untried is not None and self._untried.keep_their_word(path)
+        is_supported = self._untested is not None and self._untested.supports_conditions(path)
         self._fs.rm_file(path)
-        return kept
+        return is_supported
 
     @cached_property
     def _copies_id(self) -> str:
-        """Tells the folder of local locks from all others."""
+        """Identifies the folder of local locks."""
         path = self._copies.root / "id"
-        if not path.exists():  # of two at once the last stays; the other's is nobody's then
-            aside = path.with_name(f".id.{secrets.token_hex(8)}")
-            aside.write_text(secrets.token_hex(16))
-            aside.replace(path)
+        if not path.exists():  # of two concurrent writes the last one stays
+            temporary = path.with_name(f".id.{secrets.token_hex(8)}")
+            temporary.write_text(secrets.token_hex(16))
+            temporary.replace(path)
         return f"{socket.gethostname()}:{path.read_text()}"
 
     def lock(self, key: str) -> FileLock | LeasedLock:
-        """Return the lock of a key: across machines where the store can compare and swap."""
+        """Return the lock of a key, across machines if the store supports compare-and-swap."""
         local = self._copies.lock(key)
         if self._objects is None:
             return local
@@ -135,21 +134,21 @@ class RemoteFolder(Backend):
         return LeasedLock(local, lease, key, self._leases)
 
     def read_manifest(self, key: str) -> bytes | None:
-        """Read the manifest's text; None if there is none (perhaps one is being made)."""
+        """Read the manifest's text; None if it does not exist, or a lease has its path."""
         lease = self._leases.get(key)
-        if lease is not None and lease.held:  # it stands where the manifest would
+        if lease is not None and lease.held:  # it has the path of the manifest
             return None
         text = self._read(self._manifest_path(key))
         if text is not None and LeaseRecord.from_bytes(text) is None:
             try:
                 Manifest.from_bytes(text, key)
-            except DamagedStageError:  # it may have been damaged on its way
+            except DamagedStageError:  # perhaps damaged during the download
                 text = self._read(self._manifest_path(key))
         return None if text is None or LeaseRecord.from_bytes(text) is not None else text
 
     def _read(self, path: str) -> bytes | None:
-        if self._untried is not None:
-            stored = self._untried.read(path)
+        if self._untested is not None:
+            stored = self._untested.read(path)
             return None if stored is None else stored.text
         try:
             return bytes(self._fs.cat_file(path))
@@ -157,22 +156,22 @@ class RemoteFolder(Backend):
             return None
 
     def stamp(self, key: str) -> object:
-        """Return None: a look costs a request, as reading does."""
+        """Return None: checking costs a request, as reading does."""
         return None
 
     def has_copy(self, key: str) -> bool:
-        """Return whether there is a sound copy of what this process has found or made."""
+        """Return whether a stage that this process has read or written has an intact copy."""
         manifest = self._seen.get(key)
-        return manifest is not None and self._copy_is_sound(key, manifest)
+        return manifest is not None and self._is_copy_intact(key, manifest)
 
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:
-        """Check the copy, downloading what is not there or not sound."""
+        """Check the copy; download it if it is missing or damaged."""
         copies = self._copies
         copies.prepare()
         lock = copies.lock(f"{key}-fetch")
         lock.acquire()
         try:
-            if not fresh and self._copy_is_sound(key, manifest):
+            if not fresh and self._is_copy_intact(key, manifest):
                 self._seen[key] = manifest
                 return []
             problems: list[str] = []
@@ -186,7 +185,7 @@ class RemoteFolder(Backend):
         finally:
             lock.release()
 
-    def _copy_is_sound(self, key: str, manifest: Manifest) -> bool:
+    def _is_copy_intact(self, key: str, manifest: Manifest) -> bool:
         try:
             same = self._copies.read_manifest(key) == manifest.to_bytes()
         except DamagedStageError:
@@ -199,11 +198,16 @@ class RemoteFolder(Backend):
             for name, entry in manifest.files.items():
                 (work / name).parent.mkdir(parents=True, exist_ok=True)
                 if not any(
-                    self._get(self._path("stages", key, place), work / name)
-                    for place in _places(name, entry)
+                    self._get(self._path("stages", key, path), work / name)
+                    for path in _paths(name, entry)
                 ):
                     return [f"{name} is missing"]
-            problems = _differences(work, manifest)
+            entries = seal_files(work)
+            problems = [
+                f"{name} does not have the size and SHA-256 of its manifest"
+                for name, entry in manifest.files.items()
+                if entries[name] != entry
+            ]
             if not problems:
                 self._copies.publish(work, key, manifest)
             return problems
@@ -219,20 +223,20 @@ class RemoteFolder(Backend):
         return True
 
     def extra_files(self, key: str, manifest: Manifest) -> list[str]:
-        """List files that lie below the stage's URL and not in its manifest."""
-        known = {place for item in manifest.files.items() for place in _places(*item)}
-        return sorted(set(self._files(key)) - known - {MANIFEST_NAME})
+        """List files below the stage's URL that are not in its manifest."""
+        expected = {path for item in manifest.files.items() for path in _paths(*item)}
+        return sorted(set(self._files(key)) - expected - {MANIFEST_NAME})
 
     def _files(self, key: str) -> list[str]:
-        """List all that lies below a stage's URL, relative to it."""
+        """List all files below a stage's URL, relative to it."""
         base = self._path("stages", key)
         self._fs.invalidate_cache()
         return [posixpath.relpath(path, base) for path in self._fs.find(base)]
 
     def publish(self, work: Path, key: str, manifest: Manifest) -> bool:
-        """Upload the files, then the manifest; keep a local copy.
+        """Upload the files, then the manifest; save a local copy.
 
-        Who has lost the lease meanwhile waits for whoever took it over.
+        If the lease was lost, wait for the process that has taken it over.
         """
         if not self._publish_once(work, key, manifest):
             return False
@@ -249,11 +253,11 @@ class RemoteFolder(Backend):
             generation = lease.generation
             self._upload(work, key, manifest)
             if lease.commit(manifest.to_bytes()):
-                if generation != 1:  # others may have left files, and commit no more
+                if generation != 1:  # earlier holders may have uploaded files
                     self._remove_files(key, self.extra_files(key, manifest))
                 return True
-            _LOGGER.warning("stage %s: another process has taken it over; waiting for that", key)
-            if wait_for(lease) is Standing.FINISHED:
+            _LOGGER.warning("stage %s: another process has taken it over, waiting for that", key)
+            if wait_for(lease) is LeaseStatus.FINISHED:
                 self._withdraw(key, manifest)
                 return False
 
@@ -261,7 +265,7 @@ class RemoteFolder(Backend):
         if self.read_manifest(key) is not None:
             return False
         self._upload(work, key, manifest)
-        if self.read_manifest(key) is not None:  # another machine was faster
+        if self.read_manifest(key) is not None:  # another machine was first
             return False
         try:
             self._fs.pipe_file(self._manifest_path(key), manifest.to_bytes(), mode="create")
@@ -271,10 +275,10 @@ class RemoteFolder(Backend):
 
     def _upload(self, work: Path, key: str, manifest: Manifest) -> None:
         for name, entry in manifest.files.items():
-            path = self._path("stages", key, _places(name, entry)[0])
+            path = self._path("stages", key, _paths(name, entry)[0])
             self._make_folder(posixpath.dirname(path))
             self._fs.put_file(str(work / name), path)
-            if self._objects is not None:  # an object is there whole or not at all
+            if self._objects is not None:  # writes of objects are atomic
                 continue
             self._fs.invalidate_cache()
             size = self._fs.info(path)["size"]
@@ -282,24 +286,24 @@ class RemoteFolder(Backend):
                 raise OSError(f"{path} has {size} bytes after the upload of {entry.size}")
 
     def _make_folder(self, path: str) -> None:
-        """Make a folder, but where there are none: a bucket of a wrong name is not made either."""
-        if self._untried is None:
+        """Create a folder, except in object stores: never create a bucket of a wrong name."""
+        if self._untested is None:
             self._fs.makedirs(path, exist_ok=True)
 
     def _withdraw(self, key: str, manifest: Manifest) -> None:
-        """Remove what was uploaded for nothing."""
+        """Remove uploaded files that the stored manifest does not contain."""
         text = self.read_manifest(key)
         if text is not None:
-            mine = {_places(*item)[0] for item in manifest.files.items()}
-            stands = Manifest.from_bytes(text, key)
-            self._remove_files(key, sorted(mine & set(self.extra_files(key, stands))))
+            uploaded = {_paths(*item)[0] for item in manifest.files.items()}
+            stored = Manifest.from_bytes(text, key)
+            self._remove_files(key, sorted(uploaded & set(self.extra_files(key, stored))))
 
     def _remove_files(self, key: str, names: list[str]) -> None:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(self._path("stages", key, name))
 
-    def set_aside(self, key: str) -> str | None:
+    def quarantine(self, key: str) -> str | None:
         """Move a stage's files into ``damaged/``, and drop the copy."""
         text = self._displace(key)
         if text is None:
@@ -319,7 +323,7 @@ class RemoteFolder(Backend):
         return str(self._fs.unstrip_protocol(target))
 
     def _displace(self, key: str) -> bytes | None:
-        """Take a manifest away, so that nobody finds the stage any more; None if there is none."""
+        """Remove a manifest, so that no process finds the stage; return its text, if any."""
         lease = self._leases.get(key)
         if lease is None:
             text = self.read_manifest(key)
@@ -338,11 +342,11 @@ class RemoteFolder(Backend):
 
     def discard(self, key: str) -> bool:
         """Remove the manifest, then the files, then the copy."""
-        was_there = self._displace(key) is not None
-        return self._is_ours(key) and (self._discard_files(key) or was_there)
+        existed = self._displace(key) is not None
+        return self._may_write(key) and (self._discard_files(key) or existed)
 
-    def _is_ours(self, key: str) -> bool:
-        """Whether nobody else can put a manifest in place now, as far as the store can tell."""
+    def _may_write(self, key: str) -> bool:
+        """Return whether no other process can write the manifest now, as far as is known."""
         lease = self._leases.get(key)
         return lease is None or lease.held
 
@@ -357,51 +361,51 @@ class RemoteFolder(Backend):
         return bool(names)
 
     def keys(self) -> Iterator[str]:
-        """List the keys of all that lies here, in order."""
+        """List the keys of all complete and partial stages, sorted."""
         return (name for name in self._names("stages") if is_key(name))
 
     def _names(self, folder: str) -> list[str]:
         self._fs.invalidate_cache()
         try:
-            found = self._fs.ls(self._path(folder), detail=False)
+            paths = self._fs.ls(self._path(folder), detail=False)
         except FileNotFoundError:
             return []
-        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in paths)
 
     def note_use(self, key: str) -> None:
-        """Remember it at the copy; the URL is not told, which would cost a request."""
+        """Record the use at the copy only, since a write to the URL costs a request."""
         self._copies.note_use(key)
 
     def facts(self, key: str, manifest: Manifest | None) -> FolderFacts:
-        """Return size and last use of a stage, here or when it was made, or of a part of one."""
+        """Return size and last use of a stage: its creation or its copy's last use."""
         if manifest is None:
             return self._facts(self._path("stages", key))
-        made = datetime.fromisoformat(manifest.created).timestamp()
+        used = datetime.fromisoformat(manifest.created).timestamp()
         if self._copies.stage_path(key).is_dir():
-            made = max(made, self._copies.facts(key, manifest).last_used)
-        return FolderFacts(key, manifest.size, made)
+            used = max(used, self._copies.facts(key, manifest).last_used)
+        return FolderFacts(key, manifest.size, used)
 
     def _facts(self, path: str) -> FolderFacts:
-        """Look at all files below a path: their size, and when the newest was written."""
+        """Return the total size of the files below a path, and when the newest was written."""
         self._fs.invalidate_cache()
-        found = self._fs.find(path, detail=True)
-        if posixpath.basename(path) in self._leases:  # a lease of this process is no use
-            found.pop(posixpath.join(path, MANIFEST_NAME), None)
-        size = sum(int(info.get("size") or 0) for info in found.values())
+        files = self._fs.find(path, detail=True)
+        if posixpath.basename(path) in self._leases:  # a lease of this process is not a use
+            files.pop(posixpath.join(path, MANIFEST_NAME), None)
+        size = sum(int(info.get("size") or 0) for info in files.values())
         try:
-            newest = max((self._written(*item) for item in found.items()), default=0.0)
+            newest = max((self._written(*item) for item in files.items()), default=0.0)
         except (NotImplementedError, FileNotFoundError, KeyError):
             newest = time.time()
         return FolderFacts(posixpath.basename(path), size, newest)
 
     def _written(self, path: str, info: Mapping[str, Any]) -> float:
-        """Return when a file was written, which S3 says in its listing."""
+        """Return when a file was written, from S3's listing if possible."""
         return float((info.get("LastModified") or self._fs.modified(path)).timestamp())
 
-    def discard_unless(self, key: str, wanted: Callable[[float], bool]) -> bool:
-        """Take the manifest away, ask, and put it back or remove the files."""
+    def discard_unless(self, key: str, is_needed: Callable[[float], bool]) -> bool:
+        """Remove the manifest, then restore it if the stage is needed, else remove the files."""
         text = self._displace(key)
-        if not self._is_ours(key):
+        if not self._may_write(key):
             return False
         try:
             manifest = None if text is None else Manifest.from_bytes(text, key)
@@ -409,17 +413,17 @@ class RemoteFolder(Backend):
             manifest = None
         facts = self.facts(key, manifest)
         try:
-            keep = wanted(facts.last_used)
+            keep = is_needed(facts.last_used)
         except BaseException:
-            self._reprieve(key, text)
+            self._restore(key, text)
             raise
         if keep:
-            self._reprieve(key, text)
+            self._restore(key, text)
             return False
         self._discard_files(key)
         return True
 
-    def _reprieve(self, key: str, text: bytes | None) -> None:
+    def _restore(self, key: str, text: bytes | None) -> None:
         if text is None:
             return
         if key in self._leases:
@@ -428,24 +432,24 @@ class RemoteFolder(Backend):
             self._fs.pipe_file(self._manifest_path(key), text)
 
     def damaged(self) -> Iterator[FolderFacts]:
-        """List the stages that were set aside."""
+        """List the quarantined stages."""
         return (self._facts(self._path("damaged", name)) for name in self._names("damaged"))
 
     def remove_damaged(self, name: str) -> None:
-        """Remove a stage that was set aside."""
+        """Remove a quarantined stage."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._path("damaged", name), recursive=True)
 
     def note_names(self) -> list[str]:
-        """List what says who uses the store."""
+        """List the notes of runs folders that use the store."""
         return self._names("users")
 
     def read_note(self, name: str) -> bytes | None:
-        """Read a note; None if there is none."""
+        """Read a note; None if it does not exist."""
         return self._read(self._path("users", name))
 
     def write_note(self, name: str, text: bytes | None) -> None:
-        """Write or remove a small file."""
+        """Write or remove a note."""
         if text is None:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(self._path("users", name))
@@ -454,16 +458,6 @@ class RemoteFolder(Backend):
         self._fs.pipe_file(self._path("users", name), text)
 
 
-def _places(name: str, entry: FileEntry) -> tuple[str, str]:
-    """Return where a file lies in its stage's folder, and where earlier versions have put it."""
+def _paths(name: str, entry: FileEntry) -> tuple[str, str]:
+    """Return a file's path in its stage's folder, and its path in earlier versions."""
     return f"{entry.sha256}/{name}", name
-
-
-def _differences(work: Path, manifest: Manifest) -> list[str]:
-    """Return which downloaded files are not those of the manifest."""
-    found = seal_files(work)
-    return [
-        f"{name} does not have the size and SHA-256 of its manifest"
-        for name, entry in manifest.files.items()
-        if found[name] != entry
-    ]

@@ -1,58 +1,117 @@
-"""What one Python source file says: a digest without its looks, and what it imports.
+"""Definitions of a Python source file: their normalised text and the names that they use.
 
-Below the code fingerprint. Docstrings, comments, formatting and what only type checkers read
-do not count, so that tidying a file makes nobody's stages anew.
+Docstrings, comments, formatting, annotations of functions and the messages of Ratchet's errors are
+not part of a definition's text.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 from ratchet.errors import StageKeyError
+from ratchet.lazy import reexports
 
-_LEFT_OUT = frozenset({"ctx", "type_comment", "kind"})
-_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
+ON_IMPORT = ""
+"""Name of the definition that consists of all statements which do more than define a name."""
+
+_IGNORED_FIELDS = frozenset({"ctx", "type_comment", "kind"})
+_ANNOTATIONS = {
+    (ast.FunctionDef, "returns"),
+    (ast.AsyncFunctionDef, "returns"),
+    (ast.arg, "annotation"),
+}
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_VALIDATORS = frozenset({"field_validator", "model_validator", "field_serializer"})
+_PLAIN_DECORATORS = frozenset(
+    {"dataclass", "cache", "lru_cache", "wraps", "contextmanager", "asynccontextmanager"}
+    | {"property", "cached_property", "setter", "staticmethod", "classmethod", "abstractmethod"}
+    | {"stage", "waiting_stage", "task"}
+    | {"override", "overload", "final", "runtime_checkable", "total_ordering"}
+    | {"no_grad", "inference_mode"}
+)
+"""Decorators that register nothing: a definition with one counts only if it is used."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Import:
-    """``import module`` (no names) or ``from module import names``, ``level`` dots before it."""
+    """``import module`` (no name) or ``from module import name``, with ``level`` leading dots."""
 
     module: str
-    names: tuple[str, ...] = ()
+    name: str = ""
     level: int = 0
 
 
 @dataclass(frozen=True)
-class SourceFacts:
-    """What a source file says.
+class Definition:
+    """A function, class or variable of a module.
 
-    ``digest`` is the SHA-256 of its normalised syntax tree, ``imports`` all that it imports when
-    it runs, also inside functions. For packages that re-export: ``exports`` maps a name to the
-    import that brings it, ``homes`` to the module it is lazily taken from (``_HOMES``), and
-    ``defined`` holds the names made in the file itself. ``attributes`` are all names that follow
-    a dot somewhere, and so may be asked of an imported package.
+    Attributes
+    ----------
+    digest
+        SHA-256 of its normalised syntax tree.
+    uses
+        The names that it reads, each with the attributes that it reads of it; None if the name is
+        used in a different way too.
+    attributes
+        All names that follow a dot in it, and all strings that could be such names.
+    imports
+        Its imports, by the name that each binds.
     """
 
     digest: str
-    imports: tuple[Import, ...]
-    exports: dict[str, tuple[Import, str]]
-    homes: dict[str, str]
-    defined: frozenset[str]
+    uses: dict[str, frozenset[str] | None]
     attributes: frozenset[str]
+    imports: tuple[tuple[str, Import], ...]
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """The definitions of a source file.
+
+    Attributes
+    ----------
+    digest
+        SHA-256 of the file's complete normalised syntax tree, annotations and messages included.
+    definitions
+        By name; several of one name count as one. :data:`ON_IMPORT` counts if any other does.
+    bindings
+        The imports at the top of the file by the name they bind.
+    homes
+        Names that a package imports lazily from other modules (:func:`ratchet.lazy.reexports`).
+    """
+
+    digest: str
+    definitions: dict[str, Definition]
+    bindings: dict[str, Import]
+    homes: dict[str, str]
+    classes: dict[str, ClassFacts]
+
+
+@dataclass(frozen=True)
+class ClassFacts:
+    """Names of a class's bases, None for one that is not a plain name, and of its methods.
+
+    Each method is a definition ``Class.method``, except those that run on import or by syntax.
+    """
+
+    bases: tuple[str | None, ...]
+    methods: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A module and the file it lies in. ``label`` is its name without any place.
+    """A module and its file. ``label`` is its name without any location.
 
-    ``package`` is where its imports by dots start from, where its name doesn't say it.
+    ``package`` is the start of its relative imports if its name doesn't contain that.
     """
 
     path: Path
@@ -66,13 +125,13 @@ class Source:
         return self.path.name == "__init__.py"
 
     def absolute(self, target: Import) -> str:
-        """Return the full name of a module that this one imports, perhaps by dots."""
+        """Return the full name of a module that this one imports, perhaps relatively."""
         if not target.level:
             return target.module
-        own = self.module if self.is_package else self.module.rpartition(".")[0]
-        parents = (self.package or own).split(".")
-        keep = len(parents) - target.level + 1
-        return ".".join(filter(None, [*parents[: max(keep, 0)], target.module]))
+        package = self.module if self.is_package else self.module.rpartition(".")[0]
+        parents = (self.package or package).split(".")
+        keep = max(len(parents) - target.level + 1, 0)
+        return ".".join(filter(None, [*parents[:keep], target.module]))
 
 
 _BY_STAMP: dict[Path, tuple[tuple[int, ...], SourceFacts]] = {}
@@ -80,11 +139,10 @@ _BY_SPEC: dict[Path, tuple[object, SourceFacts]] = {}
 
 
 def read_source(source: Source) -> SourceFacts:
-    """Read a source file, or remember it.
+    """Read a source file, or return the facts from an earlier call.
 
-    A file is read again when its times or size change. Once a module is loaded and has been
-    read, what was read stays until the module is loaded again: what counts is the code that
-    runs, not what an editor has put in its place meanwhile.
+    A file is read again when its times or size change. After a module is loaded and read, its facts
+    stay until it is loaded again: the running code counts, not later edits.
 
     Raises
     ------
@@ -92,27 +150,27 @@ def read_source(source: Source) -> SourceFacts:
         If the file can't be read as Python.
     """
     spec = getattr(sys.modules.get(source.module), "__spec__", None)
-    if spec is not None and getattr(spec, "origin", None) == str(source.path):
-        known = _BY_SPEC.get(source.path)
-        if known is None or known[0] is not spec:
-            known = _BY_SPEC[source.path] = (spec, _read_current(source.path))
-        return known[1]
-    return _read_current(source.path)
+    if spec is None or getattr(spec, "origin", None) != str(source.path):
+        return _read_current(source.path)
+    cached = _BY_SPEC.get(source.path)
+    if cached is None or cached[0] is not spec:
+        cached = _BY_SPEC[source.path] = (spec, _read_current(source.path))
+    return cached[1]
 
 
 def _read_current(path: Path) -> SourceFacts:
     try:
         status = os.stat(path)
         stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-        known = _BY_STAMP.get(path)
-        if known is None or known[0] != stamp:
-            known = _BY_STAMP[path] = (stamp, read_facts(path.read_bytes()))
+        cached = _BY_STAMP.get(path)
+        if cached is None or cached[0] != stamp:
+            cached = _BY_STAMP[path] = (stamp, read_facts(path.read_bytes()))
     except (OSError, SyntaxError, ValueError) as error:
         raise StageKeyError(
-            f"code fingerprint: {path} can't be read as Python: {error}. Without it the stage has"
-            " no key; mend the file."
+            f"code fingerprint: cannot read {path} as Python: {error}. Without it the stage has no"
+            " key; correct the file."
         ) from error
-    return known[1]
+    return cached[1]
 
 
 def read_facts(text: bytes) -> SourceFacts:
@@ -124,52 +182,110 @@ def read_facts(text: bytes) -> SourceFacts:
         If it is not Python.
     """
     tree = ast.parse(text)
-    reader = _Reader()
-    for statement in tree.body:
-        reader.read_top(statement)
-    reader.write(tree)
-    digest = hashlib.sha256(" ".join(reader.parts).encode("utf-8", "surrogatepass")).hexdigest()
+    complete = _DefinitionReader(None)
+    complete.write(tree)  # first: the module's reader removes parts of the tree
+    reader = _ModuleReader()
+    reader.read(tree.body)
+    used = {name for each in reader.definitions.values() for name in each.uses}
+    unused = [(name, reader.bindings[name]) for name in reader.bindings.keys() - used]
+    if unused:  # they may be imported for their effects
+        reader.definition(ON_IMPORT).imports += sorted(unused)
     return SourceFacts(
-        digest=digest,
-        imports=tuple(reader.imports),
-        exports=reader.exports,
+        digest=complete.finish().digest,
+        definitions={name: each.finish() for name, each in reader.definitions.items()},
+        bindings=reader.bindings,
         homes=reader.homes,
-        defined=frozenset(reader.defined),
-        attributes=frozenset(reader.attributes),
+        classes=reader.classes,
     )
 
 
 @dataclass
-class _Reader:
-    """One walk over a syntax tree: its normalised text and its imports."""
+class _ModuleReader:
+    """Walk over the statements at the top of a module."""
 
-    parts: list[str] = field(default_factory=list)
-    imports: list[Import] = field(default_factory=list)
-    exports: dict[str, tuple[Import, str]] = field(default_factory=dict)
+    definitions: dict[str, _DefinitionReader] = field(default_factory=dict)
+    bindings: dict[str, Import] = field(default_factory=dict)
     homes: dict[str, str] = field(default_factory=dict)
-    defined: set[str] = field(default_factory=set)
+    classes: dict[str, ClassFacts] = field(default_factory=dict)
+
+    def read(self, statements: Iterable[ast.stmt]) -> None:
+        for node in statements:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self.bindings |= dict(_imports_in(node))
+            elif _is_type_checking(node):
+                self.homes |= reexports([node])
+                self.read(node.orelse)
+            elif not _is_docstring(node):
+                self._read_definition(node)
+
+    def definition(self, name: str) -> _DefinitionReader:
+        return self.definitions.setdefault(name, _DefinitionReader(self.bindings))
+
+    def _read_definition(self, node: ast.stmt) -> None:
+        names = _names_defined(node)
+        if isinstance(node, ast.ClassDef):
+            self._read_methods(node)
+        for name in names or [ON_IMPORT]:
+            self.definition(name).write(node)
+        if names and _has_effects(node):  # it runs on import, whether its name is used or not
+            self.definition(ON_IMPORT).uses[names[0]] = None
+        elif not names:  # names that a compound statement defines or imports lead to its text
+            for inner in ast.walk(node):
+                self.bindings |= dict(_imports_in(inner))
+                for name in _names_defined(inner):
+                    self.definition(name).uses[ON_IMPORT] = None
+
+    def _read_methods(self, node: ast.ClassDef) -> None:
+        """Remove the methods that run only when they are called by name from a class."""
+        computing = _computing(node)
+        for each in node.body:
+            if each not in computing:  # classes of fields may compute
+                self.definition(node.name).note_all(getattr(each, "annotation", None))
+        methods = [each for each in computing if _is_method(each)]
+        for method in methods:
+            self.definition(f"{node.name}.{method.name}").write(method)
+        node.body = [each for each in computing if each not in methods]
+        bases = tuple(base.id if isinstance(base, ast.Name) else None for base in node.bases)
+        self.classes[node.name] = ClassFacts(bases, tuple({each.name: 0 for each in methods}))
+
+
+@dataclass
+class _DefinitionReader:
+    """Walk over a definition's syntax tree: its normalised text and the names it uses.
+
+    ``bindings`` are the module's imports so far. Without them, the text is complete: annotations
+    and messages are part of it.
+    """
+
+    bindings: dict[str, Import] | None
+    parts: list[str] = field(default_factory=list)
+    uses: dict[str, frozenset[str] | None] = field(default_factory=dict)
     attributes: set[str] = field(default_factory=set)
+    imports: list[tuple[str, Import]] = field(default_factory=list)
+    _by_attribute: set[int] = field(default_factory=set)
+
+    def finish(self) -> Definition:
+        text = " ".join(self.parts).encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(text).hexdigest()
+        return Definition(digest, self.uses, frozenset(self.attributes), tuple(self.imports))
 
     def write(self, node: ast.AST) -> None:
-        """Add the node's text; fields that are None or empty are left out.
+        """Add the node's text without fields that are None or empty.
 
         So a Python version that adds a field to the syntax changes no digest.
         """
         kind = node.__class__
-        fields = _FIELDS.get(kind)
-        if fields is None:
-            fields = _FIELDS[kind] = tuple(f for f in kind._fields if f not in _LEFT_OUT)
-        if kind in (ast.Import, ast.ImportFrom, ast.Call):
-            self.imports.extend(_imports_of(node))
-        elif isinstance(node, ast.Attribute):
-            self.attributes.add(node.attr)
+        self._note_uses(node)
         self.parts.append("(" + kind.__name__)
-        for name in fields:
+        for name in _fields(kind):  # type: ignore[arg-type]  # of typeshed
             value = getattr(node, name, None)
-            if isinstance(value, list):
+            if self.bindings is not None and (kind, name) in _ANNOTATIONS:
+                self.note_all(value)
+            elif isinstance(value, list):
                 if value:
-                    self.parts.append(name)
-                    self._write_list(value)
+                    self.parts += [name, "["]
+                    self._write_items(value)
+                    self.parts.append("]")
             elif isinstance(value, ast.AST):
                 self.parts.append(name)
                 self.write(value)
@@ -177,76 +293,131 @@ class _Reader:
                 self.parts.append(f"{name} {value!r}")
         self.parts.append(")")
 
-    def _write_list(self, items: list[ast.AST | str | None]) -> None:
-        self.parts.append("[")
-        self._write_items(items)
-        self.parts.append("]")
-
     def _write_items(self, items: Sequence[ast.AST | str | None]) -> None:
         for item in items:
-            if isinstance(item, ast.If) and _is_type_checking(item.test):
-                self._write_items(item.orelse)
-            elif not isinstance(item, ast.AST):
+            if not isinstance(item, ast.AST):
                 self.parts.append(repr(item))
-            elif not _is_bare_text(item):
+            elif _is_type_checking(item):
+                self._write_items(item.orelse)
+            elif not _is_docstring(item):
+                self._remove_message(item)
                 self.write(item)
 
-    def read_top(self, node: ast.stmt) -> None:
-        """Note which names a statement at the top of a module makes or brings."""
-        if isinstance(node, ast.If | ast.Try):
-            handlers = node.handlers if isinstance(node, ast.Try) else []
-            for inner in [*node.body, *node.orelse, *(s for h in handlers for s in h.body)]:
-                self.read_top(inner)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                target = Import(node.module or "", (alias.name,), node.level)
-                self.exports[alias.asname or alias.name] = (target, alias.name)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.defined.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = {target.id for target in targets if isinstance(target, ast.Name)}
-            self.defined |= names
-            if "_HOMES" in names and isinstance(node.value, ast.Dict):
-                self.homes.update(_read_homes(node.value))
+    def _remove_message(self, node: ast.AST) -> None:
+        """Remove the message where one of Ratchet's errors is raised: it affects no result."""
+        if self.bindings is None or not isinstance(node, ast.Raise):
+            return
+        call = node.exc
+        bound = self.bindings.get(getattr(getattr(call, "func", None), "id", ""))
+        if isinstance(call, ast.Call) and bound is not None and bound.module == "ratchet.errors":
+            messages = [arg for arg in call.args if _is_text(arg)]
+            for message in messages:
+                self.note_all(message)
+            call.args = [arg for arg in call.args if arg not in messages]
+
+    def _note_uses(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Attribute):
+            self.attributes.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self.attributes.update([node.value] if node.value.isidentifier() else ())
+        elif isinstance(node, ast.MatchClass):
+            self.attributes.update(node.kwd_attrs)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            self._by_attribute.add(id(node.value))
+            others = self.uses.get(node.value.id, frozenset())
+            self.uses[node.value.id] = None if others is None else others | {node.attr}
+        elif isinstance(node, ast.Name) and id(node) not in self._by_attribute:
+            self.uses[node.id] = None
+        self.imports += _imports_in(node)
+
+    def note_all(self, node: object) -> None:
+        """Note the names in an annotation or a message, which is not part of the text."""
+        if isinstance(node, ast.AST):
+            for inner in ast.walk(node):
+                self._note_uses(inner)
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    self.uses |= dict.fromkeys(_NAME.findall(inner.value))
 
 
-def _read_homes(node: ast.Dict) -> dict[str, str]:
-    """Read ``{"name": "module"}`` or ``{"name": ("module", …)}``."""
-    homes = {}
-    for key, value in zip(node.keys, node.values, strict=True):
-        if isinstance(value, ast.Tuple | ast.List) and value.elts:
-            value = value.elts[0]
-        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
-            homes[str(key.value)] = str(value.value)
-    return homes
+def _names_defined(node: ast.AST) -> list[str]:
+    """Return the names that a statement defines, if it does nothing else."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+        targets = [node.target]
+    flat = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
+    names = [target.id for target in flat if isinstance(target, ast.Name)]
+    return names if len(names) == len(flat) else []
 
 
-def _imports_of(node: ast.AST) -> list[Import]:
+def _has_effects(node: ast.stmt) -> bool:
+    """Return whether a definition may do more than define: by a decorator or a class keyword."""
+    if isinstance(node, ast.ClassDef) and any(k.arg != "metaclass" for k in node.keywords):
+        return True
+    decorators = getattr(node, "decorator_list", [])
+    return any(_called_name(decorator) not in _PLAIN_DECORATORS for decorator in decorators)
+
+
+def _called_name(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _is_method(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    return not node.name.startswith("__") and not _has_effects(node)
+
+
+def _computing(node: ast.ClassDef) -> list[ast.stmt]:
+    """Return the statements of a class that compute: without the fields of parameters.
+
+    A stage's key contains the values of the parameters that it reads. So an additional field, or a
+    different default or check of one, changes no result.
+    """
+    if not any(_called_name(base).endswith("Parameters") for base in node.bases):
+        return node.body
+    return [
+        each
+        for each in node.body
+        if not isinstance(each, ast.AnnAssign)
+        and not any(_called_name(d) in _VALIDATORS for d in getattr(each, "decorator_list", []))
+    ]
+
+
+@functools.cache
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    return tuple(name for name in kind._fields if name not in _IGNORED_FIELDS)
+
+
+def _imports_in(node: ast.AST) -> list[tuple[str, Import]]:
+    """Return the imports of a node, by the name that each binds ("" for none)."""
     if isinstance(node, ast.Import):
-        return [Import(alias.name) for alias in node.names]
+        return [(a.asname or a.name.partition(".")[0], Import(a.name)) for a in node.names]
     if isinstance(node, ast.ImportFrom):
-        return [Import(node.module or "", tuple(a.name for a in node.names), node.level)]
-    if isinstance(node, ast.Call) and node.args:
-        called, first = node.func, node.args[0]
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-        if name == "import_module" and isinstance(first, ast.Constant):
-            text = first.value
-            if isinstance(text, str) and not text.startswith("."):
-                return [Import(text)]
+        module = node.module or ""
+        return [(a.asname or a.name, Import(module, a.name, node.level)) for a in node.names]
+    if isinstance(node, ast.Call) and _called_name(node) == "import_module" and node.args:
+        text = getattr(node.args[0], "value", None)
+        if isinstance(text, str) and not text.startswith("."):
+            return [("", Import(text))]
     return []
 
 
-def _is_type_checking(test: ast.expr) -> bool:
-    if isinstance(test, ast.Attribute):
-        return test.attr == "TYPE_CHECKING"
-    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+def _is_type_checking(node: ast.AST) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and _called_name(node.test) == "TYPE_CHECKING"
 
 
-def _is_bare_text(node: ast.AST) -> bool:
-    """Whether it is a text that stands alone: a docstring, or a comment in a string's clothes."""
+def _is_text(node: ast.expr) -> bool:
+    is_constant = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_constant or isinstance(node, ast.JoinedStr)
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    """Return whether a statement is only a string: a docstring, or a comment."""
     return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and _is_text(node.value)
     )

@@ -4,43 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.tracking.environment import CodeState, capture_code_state, capture_versions
-    from ratchet.tracking.manifest import RunManifest, StageRecord
-    from ratchet.tracking.metrics import MetricPoint
-    from ratchet.tracking.mlflow.mirror import MlflowMirror
-    from ratchet.tracking.result_table import ResultTable
-    from ratchet.tracking.run_folder import RunFolder, find_run, list_runs
+    from ratchet.tracking.environment import CodeState as CodeState
+    from ratchet.tracking.environment import capture_code_state as capture_code_state
+    from ratchet.tracking.environment import capture_versions as capture_versions
+    from ratchet.tracking.manifest import RunManifest as RunManifest
+    from ratchet.tracking.manifest import StageRecord as StageRecord
+    from ratchet.tracking.metrics import MetricPoint as MetricPoint
+    from ratchet.tracking.mirrors.mlflow.mirror import MlflowMirror as MlflowMirror
+    from ratchet.tracking.result_table import ResultTable as ResultTable
+    from ratchet.tracking.run_folder import RunFolder as RunFolder
+    from ratchet.tracking.run_folder import find_run as find_run
+    from ratchet.tracking.run_folder import list_runs as list_runs
 
-__all__ = [
-    "CodeState",
-    "MetricPoint",
-    "MlflowMirror",
-    "ResultTable",
-    "RunFolder",
-    "RunManifest",
-    "StageRecord",
-    "capture_code_state",
-    "capture_versions",
-    "find_run",
-    "list_runs",
-]
-
-_HOMES = {
-    "CodeState": "ratchet.tracking.environment",
-    "MetricPoint": "ratchet.tracking.metrics",
-    "MlflowMirror": "ratchet.tracking.mlflow.mirror",
-    "ResultTable": "ratchet.tracking.result_table",
-    "RunFolder": "ratchet.tracking.run_folder",
-    "RunManifest": "ratchet.tracking.manifest",
-    "StageRecord": "ratchet.tracking.manifest",
-    "capture_code_state": "ratchet.tracking.environment",
-    "capture_versions": "ratchet.tracking.environment",
-    "find_run": "ratchet.tracking.run_folder",
-    "list_runs": "ratchet.tracking.run_folder",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)

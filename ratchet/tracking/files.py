@@ -1,6 +1,6 @@
-"""Files that are whole or not there: atomic writes, locks that die with their holder, JSON lines.
+"""Crash-safe files: atomic writes, locks released on process death, JSON lines.
 
-The ground that run folders stand on. A process may be killed between any two instructions.
+Run folders are built on them. A process may be killed between any two instructions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from ratchet.errors import DataError
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file aside, flush it to the disk, and rename it into place."""
+    """Write a temporary file, flush it to the disk, and rename it into place."""
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -37,13 +38,38 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     _flush_folder(path.parent)
 
 
+_LINKED_SCRIPT = re.compile(r'<script src="(\.\./[\w.-]+\.js)"></script>')
+
+
+def standalone_page(path: Path) -> str:
+    """Return the text of a page with the scripts that it links inlined."""
+
+    def inline(link: re.Match[str]) -> str:
+        script = path.parent / link[1]
+        return f"<script>{script.read_text()}</script>" if script.exists() else link[0]
+
+    return _LINKED_SCRIPT.sub(inline, path.read_text())
+
+
+@contextlib.contextmanager
+def standalone_copy(path: Path) -> Iterator[Path]:
+    """Give a temporary copy of a page with its scripts inlined; other files as they are."""
+    if path.suffix != ".html":
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        copy.write_text(standalone_page(path))
+        yield copy
+
+
 def read_plain_file(path: Path, offset: int = 0) -> bytes:
-    """Read a file from an offset on; a pipe or a folder in its place is never opened.
+    """Read a file from an offset; refuse pipes and folders.
 
     Raises
     ------
     DataError
-        If it is not there, no plain file, or cannot be read.
+        If it does not exist, is not a plain file, or cannot be read.
     """
     try:
         if stat.S_ISREG(path.stat().st_mode):
@@ -57,33 +83,33 @@ def read_plain_file(path: Path, offset: int = 0) -> bytes:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock among processes and threads; waits for it. Never removes the file.
+    """Wait for and hold an exclusive lock among processes and threads; the file is never removed.
 
     The lock belongs to the open file (flock), so a killed holder never blocks. Not reentrant.
     """
     with path.open("ab") as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back
+        yield  # closing the file releases the lock
 
 
 class JsonLines:
-    """A file of one JSON object per line that only grows and survives a kill in mid-line.
+    """An append-only file of one JSON object per line that survives a kill within a line.
 
-    It need not exist. Writers must hold a lock of their own choice.
+    It need not exist. Callers must serialise writers with a lock.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Read the complete lines from a byte offset on, and say where the next read begins.
+        """Read the complete lines from a byte offset; return them and the next offset.
 
-        A last line without its line end was cut off by a kill, and is left out.
+        A last line without line end was truncated by a kill, and is left out.
 
         Raises
         ------
         DataError
-            If a complete line is no JSON object.
+            If a complete line is not a JSON object.
         """
         if not self.path.exists():
             return [], 0
@@ -92,7 +118,7 @@ class JsonLines:
         return [self._parse(line) for line in lines], offset + len(data) - len(torn)
 
     def read_sound(self) -> tuple[list[dict[str, Any]], bool]:
-        """Read the lines that are JSON objects, and say whether there was nothing else."""
+        """Read the lines that are JSON objects; return them and whether all lines are."""
         if not self.path.exists():
             return [], True
         *lines, torn = read_plain_file(self.path).split(b"\n")
@@ -103,18 +129,18 @@ class JsonLines:
         return items, not torn and len(items) == len(lines)
 
     def rewrite(self, objects: Sequence[dict[str, Any]]) -> None:
-        """Replace the file by one of these lines."""
+        """Replace the content by these lines."""
         write_atomically(self.path, _to_text(objects))
 
     def inode(self) -> int | None:
-        """Return what tells the file from one that has replaced it; None if there is none."""
+        """Return the file's inode, which changes when it is replaced; None if it does not exist."""
         try:
             return self.path.stat().st_ino
         except FileNotFoundError:
             return None
 
     def append(self, objects: Sequence[dict[str, Any]]) -> None:
-        """Append lines and flush them to the disk; a cut-off last line is removed first."""
+        """Append lines and flush them to the disk; a truncated last line is removed first."""
         if not objects:
             return
         existed = self.path.exists()
@@ -138,16 +164,16 @@ class JsonLines:
     def _complaint(self, line: bytes) -> str:
         return (
             f"{self.path}: got the line {line[:80]!r}, expected a JSON object."
-            " Remove that line; what is missing is written again when the run is resumed."
+            " Remove that line; resuming the run writes it again."
         )
 
 
 def _parse(line: bytes) -> object:
-    """Parse JSON as the standard library does, and five times as fast."""
+    """Parse JSON like the standard library, five times faster."""
     try:
         return from_json(line)
     except ValueError:
-        return json.loads(line)  # halves of surrogate pairs, which it writes, are refused above
+        return json.loads(line)  # accepts halves of surrogate pairs, which from_json refuses
 
 
 def _to_text(objects: Sequence[dict[str, Any]]) -> str:
@@ -155,7 +181,7 @@ def _to_text(objects: Sequence[dict[str, Any]]) -> str:
 
 
 def _drop_partial_line(file: Any) -> None:  # noqa: ANN401 -- a binary file
-    """Cut the file behind its last line end and stand there."""
+    """Truncate the file after its last line end and seek there."""
     end = file.seek(0, os.SEEK_END)
     keep = end
     while keep > 0:
@@ -172,7 +198,7 @@ def _drop_partial_line(file: Any) -> None:  # noqa: ANN401 -- a binary file
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a rename in the folder outlast a power cut."""
+    """Flush a rename in the folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Where a log line was written: run, arm, stage, iteration; as words or as JSON lines.
+"""Context of log lines (run, arm, stage, iteration), and logs as text or JSON lines.
 
-The place is entered where a run and its stages are worked (:func:`log_place`) and travels with the
-context, as that of progress does: lines of all libraries within a stage carry it.
+Runs and stages enter their context with :func:`log_context`. It is a context variable, so lines of
+all libraries within a stage carry it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 
 OUR_LOGGERS = ("deployments", "flows", "ratchet", "tasks", "trainers")
 LOG_FILE = "log.jsonl"
-"""What a run's folder keeps of its lines, from INFO on."""
+"""File in a run's folder with its log lines from INFO."""
 VARIABLE = "RATCHET_LOG"
-"""The environment variable that has lines written to stderr as JSON: ``json``, else ``words``."""
+"""Environment variable of the format of lines on stderr: ``json``, else ``words``."""
 
-SAID_ELSEWHERE = {"said_elsewhere": True}
-"""``extra`` of a line that the terminal need not show: whoever has started the run is told so."""
+LOGGED_ELSEWHERE = {"logged_elsewhere": True}
+"""``extra`` of a line that the terminal need not show: the command reports it otherwise."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where in a run a line was written; empty outside of one."""
+class LogContext:
+    """Position in a run at which a line was written; empty outside a run."""
 
     run: str = ""
     arm: str = ""
@@ -41,25 +41,25 @@ class Place:
         return " ".join(str(part) for part in parts if part not in ("", None))
 
 
-_PLACE: ContextVar[Place] = ContextVar("log_place", default=Place())  # noqa: B039 -- frozen
+_CONTEXT: ContextVar[LogContext] = ContextVar("log_place", default=LogContext())  # noqa: B039 -- frozen
 
 
-def current_place() -> Place:
-    """Return where the running code stands."""
-    return _PLACE.get()
+def current_log_context() -> LogContext:
+    """Return the context of the running code."""
+    return _CONTEXT.get()
 
 
 @contextmanager
-def log_place(
+def log_context(
     *, run: str | None = None, arm: str = "", stage: str = "", iteration: int | None = None
 ) -> Iterator[None]:
-    """Say where what runs inside stands; the run is the one around it if not given."""
-    place = Place(_PLACE.get().run if run is None else run, arm, stage, iteration)
-    token = _PLACE.set(place)
+    """Set the context within the block; by default the run is the enclosing one."""
+    place = LogContext(_CONTEXT.get().run if run is None else run, arm, stage, iteration)
+    token = _CONTEXT.set(place)
     try:
         yield
     finally:
-        _PLACE.reset(token)
+        _CONTEXT.reset(token)
 
 
 def writes_json() -> bool:
@@ -67,33 +67,33 @@ def writes_json() -> bool:
     return os.environ.get(VARIABLE) == "json"
 
 
-class WithPlace(logging.Formatter):
-    """Writes as another formatter does, with the place behind it."""
+class WithLogContext(logging.Formatter):
+    """Formatter that appends the context to another formatter's text."""
 
     def __init__(self, other: logging.Formatter | None) -> None:
         super().__init__()
         self._other = other or logging.Formatter()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line in words."""
-        place = str(current_place())
+        """Return the line as text."""
+        place = str(current_log_context())
         first, *more = self._other.format(record).split("\n")
         return "\n".join([f"{first} [{place}]" if place else first, *more])
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one line of JSON; what of its place is empty is left out."""
+    """Formatter that writes a record as one line of JSON, without empty context fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        place = {name: value for name, value in asdict(current_place()).items() if value != ""}
+        context = asdict(current_log_context())
         line = {
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: value for name, value in place.items() if value is not None},
+            **{name: value for name, value in context.items() if value not in ("", None)},
             "process": record.process,
         }
         if record.exc_info:
@@ -102,7 +102,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def write_json() -> None:
-    """Write what is logged to stderr as JSON lines, ours from INFO on; instead of words."""
+    """Write logs to stderr as JSON lines instead of text, Ratchet's from INFO."""
     root = logging.getLogger()
     if any(isinstance(handler.formatter, JsonFormatter) for handler in _on_screen(root)):
         return
@@ -122,7 +122,7 @@ def _on_screen(root: logging.Logger) -> list[logging.Handler]:
 
 @contextmanager
 def kept_log(folder: Path, run: str) -> Iterator[None]:
-    """Keep the lines of a run, and of whatever it calls, in its folder as JSON."""
+    """Save a run's log lines, including those of libraries, in its folder as JSON."""
     if writes_json():
         write_json()
     handler = _LogFile(folder / LOG_FILE, run)
@@ -142,7 +142,7 @@ def _let_through() -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """Adds a line at a time; several processes may."""
+    """Append lines one at a time; several processes may write."""
 
     def __init__(self, path: Path, run: str) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
@@ -151,20 +151,20 @@ class _LogFile(logging.FileHandler):
         self.setFormatter(JsonFormatter())
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is of this run: others may be running in this process."""
-        return current_place().run == self._run and bool(super().filter(record))
+        """Return whether a line belongs to this run: others may run in this process."""
+        return current_log_context().run == self._run and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; a full disk does not end the run here."""
+        """Write a line; a full disk does not end the run."""
         try:
             super().emit(record)
         except OSError:
             self.handleError(record)
 
     def close(self) -> None:
-        """Close the file; what a full disk did not take is lost."""
+        """Close the file; lines that did not fit on a full disk are lost."""
         with suppress(OSError):
             super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- logging's name
-        """Let a line go that cannot be written."""
+        """Drop a line that cannot be written."""

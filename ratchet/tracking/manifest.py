@@ -1,4 +1,4 @@
-"""``RunManifest``: all that is known about a run except its numbers.
+"""``RunManifest``: metadata of a run.
 
 Written by :class:`ratchet.tracking.run_folder.RunFolder` as ``manifest.json``.
 """
@@ -6,6 +6,7 @@ Written by :class:`ratchet.tracking.run_folder.RunFolder` as ``manifest.json``.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -13,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from ratchet.tracking.environment import CodeState
 
 RunStatus = Literal["running", "completed", "failed", "interrupted", "cancelled", "pruned"]
-"""How a run stands: ``interrupted`` by a signal, a kill or Ctrl-C, ``cancelled`` on request,
-``pruned`` by the sweep that it belongs to, before its end."""
+"""Status of a run: ``interrupted`` by a signal, a kill or Ctrl-C, ``cancelled`` on request,
+``pruned`` early by its sweep."""
 ModelKind = Literal["networks", "language_model", "chat_models"]
-"""What agents are to whoever loads them: what plays, what writes, or what services have."""
+"""Kind of agents when loaded: networks that play, a local language model, or services' models."""
 MAIN_ARM = "main"
 ITERATION_STAGES = (
     "sample_rollouts",
@@ -25,15 +26,15 @@ ITERATION_STAGES = (
     "create_fine_tune_jobs",
     "await_fine_tune_jobs",
 )
-"""The stages of an iteration of chat models, in the order in which they may begin."""
+"""The stages of an iteration of chat models, in the order in which they may start."""
 
 
 class StageRecord(BaseModel):
-    """One stage of a run: where its result lies, and whether it had to be made.
+    """One stage of a run: key of its result, and whether it was a cache hit.
 
     ``iteration`` is the number of iterations done after the stage and ``start_iteration`` before
-    it; ``seconds`` is how long it took when it was made; ``hit`` says that it was found in the
-    store and ``reason`` why or why not.
+    it; ``seconds`` is the duration of its computation; ``hit`` is whether the store had it, with
+    the ``reason``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,12 +50,12 @@ class StageRecord(BaseModel):
 
     @property
     def place(self) -> tuple[str, str, int, int]:
-        """What tells this stage from the run's others."""
+        """Identity of the stage within the run."""
         return (self.arm, self.stage, self.start_iteration, self.iteration)
 
     @property
     def iterations(self) -> range:
-        """The iterations it has done, or the one that it is a part of; none for what runs once."""
+        """The iterations it has done, or the one that it is part of; empty for one-time stages."""
         kind = self.stage.partition("-")[0]
         if kind == "train":
             return range(self.start_iteration, self.iteration)
@@ -64,14 +65,14 @@ class StageRecord(BaseModel):
 
 
 class RunManifest(BaseModel):
-    """What ``manifest.json`` holds.
+    """Content of ``manifest.json``.
 
     ``arms`` maps each arm's name to all its hyper-parameters as plain data; "main" is the
     experiment itself. ``dataset_hashes`` maps arms to dataset names to content hashes; those of
-    older runs, which had one set for all arms, count for every arm. ``checkpoints``
-    maps arms to paths of their final state's files. ``read_parameters`` are the dotted paths of
-    what the stages of an arm have read so far. ``model_kinds`` says of arms what their final agents
-    are to whoever loads them as a model, if that can be done. ``tracking`` is filled by the mirror.
+    older runs, which had one set for all arms, count for every arm. ``checkpoints`` maps arms to
+    paths of their final state's files. ``read_parameters`` are the dotted paths of the parameters
+    that the stages of an arm have read so far. ``model_kinds`` maps arms to the kind of their final
+    agents, if they can be loaded as a model. The mirror fills ``tracking``.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
@@ -104,8 +105,27 @@ class RunManifest(BaseModel):
 
     @field_validator("dataset_hashes", mode="before")
     @classmethod
-    def _by_arm(cls, value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 -- as it was read
-        """Give every arm the one set that older runs have."""
+    def _by_arm(cls, value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 -- raw data
+        """Give every arm the single set of older runs."""
         if isinstance(value, dict) and any(isinstance(each, str) for each in value.values()):
             return {arm: value for arm in info.data.get("arms", {})}
         return value
+
+
+Span = tuple[str, int, int]
+"""A phase's name, its first iteration, and the one after its last."""
+
+
+def phase_ranges(hyper_params: Mapping[str, Any]) -> list[Span]:
+    """Return the phases of an arm in order."""
+    spans: list[Span] = []
+    for phase in hyper_params.get("phases", ()):
+        start = spans[-1][2] if spans else 0
+        spans.append((str(phase["name"]), start, start + int(phase["num_iterations"])))
+    return spans
+
+
+def describe_phases(hyper_params: Mapping[str, Any]) -> str:
+    """Write the phases as ``warm_up 0–15 · joint 15–45``; empty without phases."""
+    spans = phase_ranges(hyper_params)
+    return " · ".join(f"{name} {start}–{stop}" for name, start, stop in spans)

@@ -1,7 +1,7 @@
 """Metric points of a run: one for each (arm, stage, iteration), each exactly once.
 
-Kept in ``metrics.jsonl``, which only grows: a point that is measured anew, after its stage was
-set aside, is a later line with ``"replaces": true``.
+Stored in the append-only ``metrics.jsonl``: a point that is recomputed after its stage was
+quarantined is a later line with ``"replaces": true``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class MetricPoint:
 
     @property
     def place(self) -> Place:
-        """What no two points of a run share."""
+        """Unique identity of the point in the run."""
         return (self.arm, self.stage, self.iteration)
 
     def same_values(self, other: MetricPoint) -> bool:
-        """Return whether both hold the same metrics; NaN equals NaN."""
+        """Return whether both have the same metrics; NaN equals NaN."""
         return {name: _encode(value) for name, value in self.values.items()} == {
             name: _encode(value) for name, value in other.values.items()
         }
@@ -57,7 +57,7 @@ class MetricPoint:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` gave."""
+        """Return the point of :meth:`to_dict`'s data."""
         recorded = data["values"]
         values = dict(zip(recorded, map(float, recorded.values()), strict=True))
         return cls(data["stage"], data["iteration"], values, data["arm"], data["time"])
@@ -80,18 +80,18 @@ class MetricsFile:
             return list(self._points.values())
 
     def append(self, points: Sequence[MetricPoint], *, replace: bool = False) -> int:
-        """Record points, but for those already there; return how many are new or replaced another.
+        """Record points that are not recorded yet; return the number of new or replaced ones.
 
         Parameters
         ----------
         replace
-            Whether a point with other values replaces the recorded one, as it must after its
-            stage was set aside and made again.
+            Whether a point with different values replaces the recorded one, as after its stage was
+            quarantined and recomputed.
 
         Raises
         ------
         DataError
-            If a point is there with other values and ``replace`` is not set. Nothing is
+            If a point is recorded with different values and ``replace`` is not set. No point is
             recorded then.
         """
         with locked(self._lock):
@@ -144,7 +144,7 @@ class MetricsFile:
             return True
 
     def _catch_up(self) -> None:
-        """Read what this or another process has written since, all of it if it was rewritten."""
+        """Read lines written since by any process; all lines if the file was rewritten."""
         inode = self._lines.inode()
         if inode != self._inode:
             self._inode, self._offset, self._points = inode, 0, {}
@@ -168,5 +168,44 @@ def _describe_conflict(known: MetricPoint, point: MetricPoint) -> str:
     return (
         f"metrics of arm {point.arm!r}, stage {point.stage!r}, iteration {point.iteration} are"
         f" recorded with other values ({'; '.join(different[:3])}). The same stage gives the same"
-        " metrics; if it was set aside and made again, record them with replace=True."
+        " metrics; if it was quarantined and recomputed, record them with replace=True."
     )
+
+
+_SHOWN = ("accuracy", "mean_episode_reward", "reward", "return", "loss")
+_NOT_SHOWN = ("std_", "worst_", "datapoint_")
+_TEST = "test_"
+_NOISE = ("mean_", "episode_", "step_")
+
+
+def metrics_that_matter(metrics: Mapping[str, float], most: int = 2) -> dict[str, float]:
+    """Choose those to be shown first, ``most`` at most, under short names.
+
+    Accuracies first, then the rewards of episodes, else of steps; losses only where there are
+    neither.
+    """
+    chosen: dict[str, float] = {}
+    for word in _SHOWN:
+        if word == "loss" and chosen:
+            break
+        for name, value in metrics.items():
+            short = _short(name)
+            if (
+                not any(part in name for part in _NOT_SHOWN)
+                and name.endswith(word)
+                and short not in chosen
+                and len(chosen) < most
+            ):
+                chosen[short] = value
+    return chosen
+
+
+def _short(name: str) -> str:
+    """Write "prover.mean_episode_reward" as "prover reward"; accuracy is the verifier's anyway."""
+    agent, _, what = name.rpartition(".")
+    for noise in _NOISE:
+        what = what.replace(noise, "")
+    agent = agent.removeprefix(_TEST)
+    test = "test" if name.startswith(_TEST) else ""
+    what = what.removeprefix(_TEST).replace("_", " ")
+    return " ".join(filter(None, [test, "" if what == "accuracy" else agent, what]))

@@ -1,6 +1,6 @@
-"""``ResultTable``: what an arm answered on each datapoint of a dataset.
+"""``ResultTable``: an arm's results on each datapoint of a dataset.
 
-Trainers deliver one for each test; run folders keep them as JSON; statistics read their columns.
+Trainers return one for each test; run folders store them as JSON; statistics read their columns.
 """
 
 from __future__ import annotations
@@ -12,44 +12,46 @@ from pathlib import Path
 from typing import Any, Self
 
 from ratchet.errors import DataError
-from ratchet.statistics.returns import PREFIX, paid_agents
+from ratchet.statistics.results import REWARD_PREFIX, paid_agents
 from ratchet.tracking.files import read_plain_file
 from ratchet.tracking.manifest import MAIN_ARM
 
 _OLD_PREFIX = "reward_"
 REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
-"""Of a table of decisions. One without any says at least what was right, or what was paid."""
+"""Columns of a table of decisions; others have ``correct`` or agents' rewards."""
 
 
 def holds_results(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether columns are what a table needs: answers to datapoints, or agents' returns."""
+    """Return whether columns include results: answers to datapoints, or agents' returns."""
     return "decision" in columns or "correct" in columns or bool(paid_agents(columns))
 
 
 def _as_named_today(columns: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
-    """Name the rewards of chat models' tables of earlier versions, ``reward_AGENT``, as all are."""
+    """Rename ``reward_AGENT``, the rewards in older tables of chat models, to ``reward.AGENT``."""
     if "decision" not in columns or paid_agents(columns):
         return columns
     return {
-        PREFIX + name.removeprefix(_OLD_PREFIX) if name.startswith(_OLD_PREFIX) else name: column
+        REWARD_PREFIX + name.removeprefix(_OLD_PREFIX)
+        if name.startswith(_OLD_PREFIX)
+        else name: column
         for name, column in columns.items()
     }
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Equally long columns, a row for each time that a datapoint was tested.
+    """Columns of equal length, with a row for each test of a datapoint.
 
     Attributes
     ----------
     name
-        "test" for the test set, "test-NAME" for an extra one, "pretrain-AGENT" for what an
-        agent answered alone after its pretraining.
+        "test" for the test set, "test-NAME" for an extra one, "pretrain-AGENT" for an agent's own
+        answers after its pretraining.
     columns
-        At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); where
-        known ``rounds``, ``reward.AGENT`` and what tells groups apart. Where nothing is decided,
-        ``datapoint_id`` and ``correct`` or at least one ``reward.AGENT``; ``task_id`` says which
-        task a datapoint is.
+        At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); if
+        available ``rounds``, ``reward.AGENT`` and columns of groups. Without decisions,
+        ``datapoint_id`` and ``correct`` or at least one ``reward.AGENT``; ``task_id`` is the
+        datapoint's task.
 
     Raises
     ------
@@ -94,12 +96,12 @@ class ResultTable:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what :meth:`to_json` wrote.
+        """Read a file of :meth:`to_json`.
 
         Raises
         ------
         DataError
-            If the file is no such table.
+            If the file is not such a table.
         """
         try:
             data = json.loads(read_plain_file(path))

@@ -1,6 +1,6 @@
 """``RunFolder``: a run's parameters, numbers, events and results in files, read with no server.
 
-The truth about a run that the MLflow mirror and the report are made from. Any number of
+The authoritative record of a run: mirrors and the report are derived from it. Any number of
 processes may write to the same run.
 """
 
@@ -18,12 +18,12 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from ratchet.errors import DataError, RunNotFoundError, nearest
-from ratchet.tracking.artifacts import ARTIFACTS_FOLDER
 from ratchet.tracking.files import JsonLines, locked, read_plain_file, write_atomically
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, RunStatus, StageRecord
 from ratchet.tracking.metrics import MetricPoint, MetricsFile
-from ratchet.tracking.presence import runners
 from ratchet.tracking.result_table import ResultTable
+from ratchet.tracking.run_lock import runners
+from ratchet.tracking.trainer_files import ARTIFACTS_FOLDER
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +38,19 @@ class RunFolder:
     Parameters
     ----------
     path
-        The run's folder, which must hold a manifest; :meth:`create` makes one.
+        The run's folder, which must contain a manifest; :meth:`create` creates one.
 
     Raises
     ------
     RunNotFoundError
-        If there is no manifest.
+        If it has no manifest.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not self._manifest_path.exists():
             raise RunNotFoundError(
-                f"{self.path} holds no run: expected {self._manifest_path.name} in it."
+                f"{self.path} contains no run: expected {self._manifest_path.name} in it."
                 " `ratchet runs` lists the runs."
             )
         self._metrics = MetricsFile(self.path / "metrics.jsonl", self._lock)
@@ -58,10 +58,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs_dir: Path | str, manifest: RunManifest) -> Self:
-        """Make a run's folder, or go on with the one that is there.
+        """Create a run's folder, or continue an existing one.
 
-        A run that goes on keeps its creation time, stages and flow runs; everything else is
-        taken from ``manifest``, and its status is what that says.
+        A continued run keeps its creation time, stages and flow runs; everything else, including
+        the status, is taken from ``manifest``.
         """
         _check_name("run id", manifest.run_id)
         for arm in manifest.arms:
@@ -97,22 +97,22 @@ class RunFolder:
 
     @property
     def manifest(self) -> RunManifest:
-        """The manifest as it stands on disk now."""
+        """The manifest's current content on disk."""
         return _read_manifest(self._manifest_path)
 
     @property
     def status(self) -> RunStatus:
-        """How the run stands: what its manifest says, and interrupted if nobody runs it."""
+        """The manifest's status; interrupted if it is running but no process runs it."""
         noted = self.manifest.status
         return "interrupted" if noted == "running" and not runners(self.path) else noted
 
     def update(self, **changes: object) -> RunManifest:
-        """Change fields of the manifest, whole fields at a time.
+        """Replace fields of the manifest.
 
         Raises
         ------
         DataError
-            If there is no such field, or the value does not fit.
+            If a field does not exist, or the value is invalid.
         """
         with locked(self._lock):
             old = self.manifest
@@ -129,14 +129,14 @@ class RunFolder:
         return new
 
     def set_status(self, status: RunStatus, error: str | None = None) -> None:
-        """Record the run's status; the time it finished is kept with it."""
+        """Record the run's status and the time it finished."""
         finished = None if status == "running" else time.time()
         self.update(status=status, error=error, finished=finished)
 
     def delete(self) -> None:
-        """Delete the folder; what the run has stored stays in the store.
+        """Delete the folder; the run's stages stay in the store.
 
-        The manifest goes first: cut off in the middle, what is left is no run.
+        The manifest is deleted first, so that an interrupted deletion leaves no run.
         """
         self._manifest_path.unlink()
         shutil.rmtree(self.path)
@@ -144,7 +144,7 @@ class RunFolder:
     def record_stages(self, records: Sequence[StageRecord], **changes: Any) -> None:  # noqa: ANN401
         """Add stages, or replace those of the same arm, stage and iterations.
 
-        They are kept in the order of the manifest's arms, then of their arrival. ``changes`` are
+        They are sorted by the order of the manifest's arms, then of arrival. ``changes`` are
         further fields of the manifest, which is written once.
         """
         with locked(self._lock):
@@ -167,7 +167,7 @@ class RunFolder:
         arm: str = MAIN_ARM,
         replace: bool = False,
     ) -> bool:
-        """Record one point; says whether it was new. See :meth:`append_points`."""
+        """Record one point; return whether it was new. See :meth:`append_points`."""
         point = MetricPoint(stage, iteration, dict(values), arm)
         return self._metrics.append([point], replace=replace) == 1
 
@@ -190,7 +190,7 @@ class RunFolder:
         return in_order_of_arms(self._metrics.read(), self.manifest.arms, lambda point: point.arm)
 
     def log_event(self, kind: str, message: str, **data: str | float | bool | None) -> None:
-        """Append an event: what happened that is no metric."""
+        """Append an event."""
         with locked(self._lock):
             event = {"time": time.time(), "kind": kind, "message": message, "data": data}
             self._events.append([event])
@@ -200,7 +200,7 @@ class RunFolder:
         return self._events.read()[0]
 
     def write_table(self, table: ResultTable) -> Path:
-        """Write an arm's results on a dataset; the same again overwrites."""
+        """Write an arm's results on a dataset; replace those of the same name."""
         _check_name("table", table.name)
         _check_name("arm", table.arm)
         path = self.table_path(table)
@@ -208,7 +208,7 @@ class RunFolder:
             old = _read_sound_table(path)
             if old is not None and (old.arm, old.name) != (table.arm, table.name):
                 raise DataError(
-                    f"{path.name} holds table {old.name!r} of arm {old.arm!r}, got"
+                    f"{path.name} contains table {old.name!r} of arm {old.arm!r}, got"
                     f" {table.name!r} of {table.arm!r}. Rename one of the arms."
                 )
             path.parent.mkdir(exist_ok=True)
@@ -227,42 +227,42 @@ class RunFolder:
 
     @property
     def report_path(self) -> Path:
-        """Where the run's report lies once it is built."""
+        """Path of the run's report."""
         return self.path / "report.html"
 
     @property
     def usage_path(self) -> Path:
-        """Where it says what a run of chat models has used of services, and paid."""
+        """Path of the usage and costs of services."""
         return self.path / "usage.json"
 
     @property
     def ledger_path(self) -> Path:
-        """Where every attempt at a call and every job is written down that costs money."""
+        """Path of the ledger of every attempt at a paid call or job."""
         return self.path / "ledger.jsonl"
 
     @property
     def transcripts_path(self) -> Path:
-        """The folder of what chat models said, a folder for each arm in it."""
+        """The folder of transcripts, with a folder for each arm."""
         return self.path / "transcripts"
 
     @property
     def rollouts_path(self) -> Path:
-        """The folder of rollouts that were kept, a folder for each arm in it."""
+        """The folder of saved rollouts, with a folder for each arm."""
         return self.path / "rollouts"
 
     @property
     def videos_path(self) -> Path:
-        """The folder of films of test episodes, a folder for each arm in it."""
+        """The folder of videos of test episodes, with a folder for each arm."""
         return self.path / "videos"
 
     @property
     def profiles_path(self) -> Path:
-        """The folder of what stages spent their time on, a folder for each arm in it."""
+        """The folder of stages' profiles, with a folder for each arm."""
         return self.path / "profiles"
 
     @property
     def artifacts_path(self) -> Path:
-        """The folder of files that trainers have added by themselves."""
+        """The folder of files that trainers have added."""
         return self.path / ARTIFACTS_FOLDER
 
     @property
@@ -277,7 +277,7 @@ class RunFolder:
 def in_order_of_arms(
     items: Iterable[_Item], arms: Iterable[str], arm_of: Callable[[_Item], str]
 ) -> list[_Item]:
-    """Sort by arm, and leave each arm's in their order: arms may be played at once."""
+    """Sort by arm, stably within each arm: arms may run concurrently."""
     order = {arm: place for place, arm in enumerate(arms)}
     return sorted(items, key=lambda item: order.get(arm_of(item), len(order)))
 
@@ -298,7 +298,7 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 
 
 def find_run(runs_dir: Path | str, run: str) -> RunFolder:
-    """Find a run by its id, the beginning of its id, or its folder.
+    """Find a run by its id, a prefix of its id, or its folder.
 
     Raises
     ------
@@ -317,10 +317,10 @@ def find_run(runs_dir: Path | str, run: str) -> RunFolder:
         shown = ", ".join(fitting[:_MOST_NAMED])
         more = f" and {len(fitting) - _MOST_NAMED} more" if len(fitting) > _MOST_NAMED else ""
         raise RunNotFoundError(
-            f"{run!r} is the beginning of {len(fitting)} runs in {runs_dir}: {shown}{more}."
+            f"{run!r} is the prefix of {len(fitting)} runs in {runs_dir}: {shown}{more}."
             " Give more of the id."
         )
-    hint = nearest(run, known) if known else " There are none yet."
+    hint = nearest(run, known) if known else " The folder has no runs yet."
     raise RunNotFoundError(f"no run {run!r} in {runs_dir}.{hint}")
 
 
@@ -336,7 +336,7 @@ def _read_manifest(path: Path) -> RunManifest:
 
 
 def _read_sound_table(path: Path) -> ResultTable | None:
-    """Read a table; None if there is none, or what is there cannot be one of that name."""
+    """Read a table; None if it is missing, invalid or has a different name."""
     try:
         table = ResultTable.read(path)
     except (OSError, DataError):
@@ -352,5 +352,5 @@ def _check_name(what: str, name: str) -> None:
     if not _SAFE_NAME.fullmatch(name):
         raise DataError(
             f"{what} {name!r} cannot be a file's name: expected letters, digits, '_', '.' and '-',"
-            " not beginning with '.' or '-'."
+            " not starting with '.' or '-'."
         )

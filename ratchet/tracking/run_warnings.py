@@ -89,7 +89,7 @@ _ZERO = {
     "the gradient": ("actor/grad_norm", "grad_norm", "grad_norm_0"),
     "the loss": ("actor/loss", "loss_objective", "loss"),
 }
-"""What is exactly 0 where nothing is learned, and the metrics that show it, by family."""
+"""Quantity that is exactly 0 without learning → its metrics, by family."""
 _TRAINING = ("train", "create_fine_tune_jobs")
 
 
@@ -105,7 +105,7 @@ def about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
         idle = [values for values in measured if not any(values)]
         if idle and 2 * len(idle) > len(measured):
             yield (
-                f"Training learned nothing in most iterations: {what} of an iteration was exactly"
+                f"Training had no effect in most iterations: {what} of an iteration was exactly"
                 " 0. Check that rewards differ, and that advantages compare attempts whose rewards"
                 " can differ."
             )

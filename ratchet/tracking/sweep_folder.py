@@ -1,6 +1,6 @@
-"""``sweep.json``: which runs are the members of a sweep. Read with no server.
+"""``sweep.json``: the members of a sweep. Read with no server.
 
-Lies in a folder beside the runs' own; how each member stands is in its run folder.
+It is in its own folder among the runs; the status of each member is in its run folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ratchet.tracking.files import write_atomically
 FILE_NAME = "sweep.json"
 PAGE_FILE = "sweep.html"
 STUDY_FILE = "study.jsonl"
-"""What was asked, reported and told of the members that Optuna chooses."""
+"""Journal of Optuna's suggestions and the members' results."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
@@ -33,10 +33,10 @@ class SweepMemberRecord(BaseModel):
 
 
 class SweepRecord(BaseModel):
-    """What ``sweep.json`` holds.
+    """Content of ``sweep.json``.
 
     ``grid`` is a grid's, ``spec`` the specification of any other sweep. ``members`` are those
-    that there are so far.
+    created so far.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -52,12 +52,12 @@ class SweepRecord(BaseModel):
 
 
 def make_sweep_folder(runs: Path | str, sweep_id: str) -> Path:
-    """Make a sweep's folder, if it is not there, and return it.
+    """Create a sweep's folder if it is missing, and return it.
 
     Raises
     ------
     DataError
-        If the sweep's name is no folder's, or a run's.
+        If the sweep's name is not a valid folder name, or is a run's.
     """
     if not _SAFE_NAME.fullmatch(sweep_id):
         raise DataError(
@@ -71,7 +71,7 @@ def make_sweep_folder(runs: Path | str, sweep_id: str) -> Path:
 
 
 def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
-    """Write a sweep's folder and return it; a sweep that goes on keeps its time of creation.
+    """Write a sweep's folder and return it; a continued sweep keeps its time of creation.
 
     Errors are those of :func:`make_sweep_folder`.
     """
@@ -83,12 +83,12 @@ def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
 
 
 def read_sweep(runs: Path | str, name: str) -> SweepRecord | None:
-    """Read a sweep by its id, the beginning of it, or its folder; None if there is no such.
+    """Read a sweep by its id, a prefix of it, or its folder; None if it does not exist.
 
     Raises
     ------
     DataError
-        If several ids begin so, or the file is damaged.
+        If several ids match, or the file is damaged.
     """
     for file in (Path(runs) / name / FILE_NAME, Path(name) / FILE_NAME):
         if name and file.exists():
@@ -98,7 +98,7 @@ def read_sweep(runs: Path | str, name: str) -> SweepRecord | None:
     ]
     if len(fitting) > 1:
         names = ", ".join(file.parent.name for file in fitting)
-        raise DataError(f"{name!r} is the beginning of {len(fitting)} sweeps: {names}.")
+        raise DataError(f"{name!r} is the prefix of {len(fitting)} sweeps: {names}.")
     return _read(fitting[0]) if fitting and name else None
 
 

@@ -1,4 +1,4 @@
-"""How busy the machine is while a run goes on: ``system.jsonl``, which no result depends on.
+"""System metrics during a run, in ``system.jsonl``; they do not affect results.
 
 The names are those of MLflow's own system metrics, for which its pages have a tab.
 """
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class SystemSampler:
-    """Notes in a thread, every so many seconds, how busy processors, memory, disk and network are.
+    """Record the load of processors, memory, disk and network in a thread.
 
-    Of GPUs too where NVIDIA's ``nvidia-ml-py`` is installed. What is needed is imported when the
-    first time has passed: a run that ends before pays nothing.
+    GPUs too if NVIDIA's ``nvidia-ml-py`` is installed. Samples are ``seconds`` apart. Packages are
+    imported for the first sample, so that short runs don't import them.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
@@ -36,7 +36,7 @@ class SystemSampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Note nothing more."""
+        """Stop recording."""
         self._closed.set()
         self._thread.join()
 
@@ -47,18 +47,18 @@ class SystemSampler:
             machine = machine or _Machine(self._folder)
             try:
                 file.append([{TIME: time.time(), **machine.measure()}])
-            except OSError as error:  # a full disk does not end the run here
+            except OSError as error:  # a full disk does not end the run
                 logger.debug("system metrics: %s", error)
 
 
 def read_system_metrics(folder: Path) -> list[tuple[float, dict[str, float]]]:
-    """Return the seconds since 1970 and the values of each time that was noted."""
+    """Return the time (seconds since 1970) and the values of each sample."""
     noted, _ = JsonLines(folder / SYSTEM_FILE).read()
     return [(values.pop(TIME), values) for values in noted]
 
 
 class _Machine:
-    """Measures this machine; network traffic and processors' time since the time before."""
+    """Measure this machine: network traffic since the start, load since the last sample."""
 
     def __init__(self, folder: Path) -> None:
         import psutil
@@ -67,11 +67,11 @@ class _Machine:
         self._process = psutil.Process()
         self._begin = psutil.net_io_counters()
         self._nvml, self._gpus = _find_gpus()
-        psutil.cpu_percent()  # says how busy they were since the call before
+        psutil.cpu_percent()  # returns the load since the previous call
         time.sleep(_FIRST_SECONDS)
 
     def measure(self) -> dict[str, float]:
-        """Return what holds now, by MLflow's names."""
+        """Return the current values by MLflow's names."""
         import psutil
 
         memory, disk = psutil.virtual_memory(), psutil.disk_usage(self._folder)
@@ -96,7 +96,7 @@ class _Machine:
 
     def _measure_gpu(self, place: int) -> dict[str, float]:
         nvml = self._nvml
-        assert nvml is not None  # what has counted them
+        assert nvml is not None  # it has counted the GPUs
         try:
             device = nvml.nvmlDeviceGetHandleByIndex(place)
             memory = nvml.nvmlDeviceGetMemoryInfo(device)
@@ -108,7 +108,7 @@ class _Machine:
                 ),
                 f"gpu_{place}_power_usage_watts": nvml.nvmlDeviceGetPowerUsage(device) / 1000,
             }
-        except nvml.NVMLError as error:  # parts of a divided one say less
+        except nvml.NVMLError as error:  # partitions of a GPU report less
             logger.debug("system metrics of GPU %d: %s", place, error)
             return {}
 

@@ -1,7 +1,7 @@
-"""A run's metrics and traces for OpenTelemetry, pushed while it goes on and at its end.
+"""A run's metrics and traces for OpenTelemetry, pushed during the run and at its end.
 
-Where to is said by OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and its kin), and
-without them nothing is imported. A collector that does not answer costs a run a few seconds.
+OpenTelemetry's variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and others) set the destination; without
+them, its packages are not imported. An unresponsive collector delays a run by a few seconds.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-    from ratchet.tracking.live_file import LiveFile, NamedStage
-    from ratchet.tracking.observing import Happening
+    from ratchet.tracking.live_file import LiveFile, StageRef
+    from ratchet.tracking.run_events import RunEvent
 
 logger = logging.getLogger(__name__)
 
 _SCOPE = "ratchet"
 _ENDPOINTS = tuple(f"OTEL_EXPORTER_OTLP{signal}_ENDPOINT" for signal in ("", "_METRICS", "_TRACES"))
 _TIMEOUT = 3.0
-"""Seconds that a collector gets to take what is pushed, unless OpenTelemetry's variable says so."""
+"""Timeout of a push in seconds, unless OpenTelemetry's variable sets it."""
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
 _EXPORTERS = tuple(
     f"opentelemetry.exporter.otlp.proto.http.{kind}_exporter" for kind in ("metric", "trace")
@@ -72,27 +72,27 @@ def is_wanted() -> bool:
 
 
 def open_telemetry(attributes: Mapping[str, str], live: LiveFile) -> Telemetry | None:
-    """Begin to push a run's metrics and traces; None if nobody wants them, or a package is missing.
+    """Start pushing a run's metrics and traces; None if not requested or a package is missing.
 
     Parameters
     ----------
     attributes
-        What tells this run from others, such as its id.
+        Identity of the run, such as its id.
     live
-        What it does right now.
+        Current activity of the run.
     """
     if not is_wanted():
         return None
     try:
         require_packages(("opentelemetry.exporter.otlp.proto.http",), "OTEL_EXPORTER_OTLP_ENDPOINT")
     except MissingPackageError as error:
-        logger.warning("%s. The run goes on without.", error)
+        logger.warning("%s. The run continues without telemetry.", error)
         return None
     return Telemetry(attributes, live)
 
 
 class _FirstError(logging.Filter):
-    """Lets one error through: that nobody takes what is pushed is said once a run."""
+    """Filter that passes only the first error, so that an unreachable collector is logged once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _FirstError(logging.Filter):
 
 
 class Telemetry:
-    """The instruments of one run; a listener of its observer, and entered around its stages."""
+    """The instruments of one run: a listener of its observer, and spans around its stages."""
 
     def __init__(self, attributes: Mapping[str, str], live: LiveFile) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -150,32 +150,32 @@ class Telemetry:
             "ratchet.progress.time", [self._observe_sign], "s", "The last sign of life (since 1970)"
         )
 
-    def hear(self, happening: Happening) -> None:
-        """Count what has happened."""
-        about, _, outcome = happening.kind.partition(".")
+    def hear(self, event: RunEvent) -> None:
+        """Count an event."""
+        about, _, outcome = event.kind.partition(".")
         if about == "run":
-            self._run_is(outcome, happening.message)
+            self._run_is(outcome, event.message)
             return
-        stage = {"arm": happening.arm, "stage": happening.stage}
+        stage = {"arm": event.arm, "stage": event.stage}
         if outcome == "waited":
-            self._waits.record(happening.seconds or 0.0, stage)
+            self._waits.record(event.seconds or 0.0, stage)
         elif outcome == "stalled":
             self._stalls.add(1, stage)
         elif outcome != "started":
             self._stages.add(1, {**stage, "outcome": outcome})
         if outcome != "made":
             return
-        self._seconds.record(happening.seconds or 0.0, stage)
-        self._iterations.add(happening.iterations, {"arm": happening.arm})
-        for row in happening.usage:
+        self._seconds.record(event.seconds or 0.0, stage)
+        self._iterations.add(event.iterations, {"arm": event.arm})
+        for row in event.usage:
             model = {"model": row["model"], "agent": row["agent"]}
             self._calls.add(row["calls"], model)
             self._cost.add(row["cost"] or 0.0, model)
             for kind in _TOKENS:
                 self._tokens.add(row[f"{kind}_tokens"], {**model, "kind": kind})
 
-    def span(self, call: NamedStage) -> AbstractContextManager[object]:
-        """Return what is entered while a stage is made."""
+    def span(self, call: StageRef) -> AbstractContextManager[object]:
+        """Return the span around the computation of a stage."""
         from opentelemetry.trace import set_span_in_context
 
         return self._tracer.start_as_current_span(
@@ -185,9 +185,9 @@ class Telemetry:
         )
 
     def close(self) -> None:
-        """Push what has not been pushed."""
+        """Push the remaining data."""
         self._run.end()
-        with ThreadPoolExecutor(2) as both:  # each may wait for a collector that does not answer
+        with ThreadPoolExecutor(2) as both:  # each may wait for an unresponsive collector
             both.submit(self._traces.shutdown)
             both.submit(self._metrics.shutdown)
         for name in _EXPORTERS:

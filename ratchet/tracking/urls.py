@@ -1,4 +1,4 @@
-"""URLs as they may be written down and shown: without whoever logs in there."""
+"""URLs without credentials, for files and messages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _LOGIN = re.compile(r"(?<=://)[^/?#\s]+@")  # up to the last @, as clients read 
 
 
 def without_logins(text: str) -> str:
-    """Leave out the ``USER:PASSWORD@`` of every URL in a text."""
+    """Remove the ``USER:PASSWORD@`` of every URL in a text."""
     return _LOGIN.sub("", text)
 
 
 def within_page(url: str, path: str) -> str:
-    """Return the address of what a page has at a path; what the page is asked for stays behind."""
+    """Return the URL of a path below a page's URL, with its query moved to the end."""
     page, question, asked = url.partition("?")
     return f"{page}/{path}{question}{asked}"

@@ -1,7 +1,7 @@
-"""Which stages an arm of a language trainer consists of, in which order, and the key of each.
+"""Stages of an arm of a language trainer, their order and their keys.
 
-As of networks (:mod:`tasks.tensordict.keys`), but for two things: rollouts that are asked for, or
-played one iteration a stage, are stages of their own that training reads, and there is validation.
+Differences from networks (:mod:`tasks.tensordict.keys`): rollouts that are stored, or of a single
+iteration, are separate stages that training reads, and there are validation and suites.
 """
 
 from __future__ import annotations
@@ -14,156 +14,158 @@ from ratchet.plugins import paths_from
 from ratchet.seeding import derive_seed
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from tasks.stages.calls import StageCall
-from tasks.stages.sequence import Beside
 from tasks.tensordict.keys import STAGE_VERSIONS as NETWORK_STAGE_VERSIONS
 from tasks.tensordict.keys import ArmKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ratchet.language_models.suites.running import Suite
     from ratchet.tracking.manifest import ModelKind
-    from tasks.stages.sequence import Course, Step
+    from tasks.stages.sequence import StageLayout, Step
     from trainers.language.trainer import LanguageTrainer
 
 
 class LanguageArmKeys(ArmKeys):
-    """The stages of one arm of a language trainer."""
+    """Stages of an arm of a language trainer."""
 
     stage_versions: ClassVar[dict[str, int]] = {
         **NETWORK_STAGE_VERSIONS,
         "validate": 1,
         "suite": 1,
     }
+    task_modules: ClassVar[tuple[str, ...]] = (
+        "tasks.language.stages",
+        *ArmKeys.task_modules,
+    )
+    session_code = ("tasks.language.session", "LanguageArmSession")
 
     @property
     def model_kind(self) -> ModelKind | None:
-        """What its final agent is to whoever loads it; None where a service has it."""
-        here = self.language_class.learner_class.has_model_here
-        return "language_model" if here else None
+        """The kind of the final agent when loaded as a model; None if a service hosts it."""
+        is_local = self.language_class.learner_class.has_model_here
+        return "language_model" if is_local else None
 
     @property
     def periods(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Training stops where it is validated, and between iterations whose rollouts are kept."""
+        """Training stops for validation, and between iterations whose rollouts are stored."""
         every = self.hyper_params.language.validate_every
         one = (1,) if self.language_class.learner_class.keeps_rollouts else ()
         return (*one, *(() if every is None else (every,)))
 
-    def training(self, course: Course) -> Iterator[Step]:
-        """Go through data, initial state, and for each piece of training: play, learn, validate."""
-        yield self.build_scenario()
+    def iterations(self, layout: StageLayout) -> Iterator[Iterator[Step]]:
+        """Iterate over training: the stages of each piece between two stops of the layout."""
         if self.only_tests:
             return
-        yield self.initial_state()
-        position, played = 0, -1
-        yield from self.validation(0)
-        for stop in course.stops(self):
-            sampled = course.samples_at(position, self.num_iterations)
-            if position != played and (sampled or self.plays_apart(position, stop)):
-                yield self.rollouts(position)
-            train = self.train(position, stop)
-            if self.plays_ahead and stop == position + 1:
-                yield Beside(self.rollouts(stop), train)
-                played = stop
-            else:
-                yield train
-            yield from self.validation(stop)
-            position = stop
+        yield iter(self.validation(0))
+        position = 0
+        was_prefetched = False
+        for stop in layout.stops(self):
+            prefetches = self.plays_ahead and stop == position + 1
+            yield self._language_iteration(position, stop, layout, was_prefetched, prefetches)
+            position, was_prefetched = stop, prefetches
+
+    def _language_iteration(
+        self, start: int, stop: int, layout: StageLayout, was_prefetched: bool, prefetches: bool
+    ) -> Iterator[Step]:
+        """Iterate over rollouts, training (perhaps with the next rollouts) and validation."""
+        is_stored = layout.samples_at(start, self.num_iterations)
+        if not was_prefetched and (is_stored or self.plays_apart(start, stop)):
+            yield self.rollouts(start)
+        train = self.train(start, stop)
+        yield (iter([self.rollouts(stop)]), iter([train])) if prefetches else train
+        yield from self.validation(stop)
 
     @property
     def plays_ahead(self) -> bool:
-        """Whether what an iteration learns from is played while the one before it learns."""
+        """Whether an iteration's rollouts are sampled while the previous one trains."""
         return bool(self.hyper_params.language.mode == "one_step_behind")
 
     def validation(self, iteration: int) -> Iterator[StageCall]:
-        """Go through what looks after training at an iteration, if anything does."""
+        """Iterate over the validation stages after an iteration, if any."""
         if self.validates_at(iteration):
             yield self.validate(iteration)
             yield from self.suites("validate", iteration)
 
-    def tests(self, course: Course) -> Iterator[Step]:
-        """Go through the tests, and the evaluation suites that are for tests."""
-        yield from super().tests(course)
+    def tests(self, layout: StageLayout) -> Iterator[Step]:
+        """Iterate over the tests, and the evaluation suites for tests."""
+        yield from super().tests(layout)
         for iteration in self.tested_iterations:
             yield from self.suites("test", iteration)
 
     def suites(self, when: str, iteration: int) -> Iterator[StageCall]:
-        """Go through the evaluation suites of a moment.
-
-        Those that are asked at each validation have been asked at the last state if it was.
-        """
+        """Iterate over the evaluation suites of validations or of tests."""
         for name, suite in self.hyper_params.evaluation.suites.items():
             if suite.when == when:
                 yield self.suite(name, iteration)
 
     def plays_apart(self, start: int, stop: int) -> bool:
-        """Return whether the rollouts that a stage of training learns from are a stage before it.
+        """Return whether the rollouts of a training stage are a separate stage before it.
 
-        Those of a single iteration are, unless the iteration before has played them already.
+        Those of a single iteration are, unless the previous iteration prefetched them.
         """
         return stop == start + 1 and (start == 0 or not self.plays_ahead)
 
     def validates_at(self, iteration: int) -> bool:
-        """Return whether the state after so many iterations is validated."""
+        """Return whether the state after this many iterations is validated."""
         every = self.hyper_params.language.validate_every
         return every is not None and iteration % every == 0
 
     def initial_state(self) -> StageCall:
-        """Return the stage that makes or loads the models at the beginning.
+        """Return the stage that creates or loads the initial models.
 
-        What lies in the models' files decides; where they lie does not.
+        Its key includes the content of the models' files, not their location.
         """
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._models}
-        return self._call("initial_state", inputs, self._code_fingerprint)
+        return self._call("initial_state", inputs)
 
     @cached_property
     def _models(self) -> dict[str, str]:
-        """The digests of the models that are read from files, by what they are for."""
+        """Digests of the models that are read from files, by role."""
         from ratchet.language_models.local.places import model_digest
 
         base = self.base_path or Path()
-        return {f"model.{role}": model_digest(place, base) for role, place in self._places.items()}
+        return {f"model.{role}": model_digest(path, base) for role, path in self._paths.items()}
 
     @cached_property
-    def _places(self) -> dict[str, str]:
-        """Where models are read from; a name that is no folder may be that of a service's model.
+    def _paths(self) -> dict[str, str]:
+        """Paths of the models, by role; other names than folders may be models of a service.
 
-        What else a learner reads, such as a tokenizer, it reads here.
+        Further files of a learner, such as a tokenizer, are always local.
         """
         learner, base = self.language_class.learner_class, self.base_path or Path()
-        found = self.language_class.read_models(self.hyper_params)
+        paths = self.language_class.read_models(self.hyper_params)
         if learner.has_model_here:
-            return found
-        here = learner.other_models(self.hyper_params)
+            return paths
+        local = learner.other_models(self.hyper_params)
         return {
-            role: place for role, place in found.items() if role in here or (base / place).is_dir()
+            role: path for role, path in paths.items() if role in local or (base / path).is_dir()
         }
 
     def validate(self, iteration: int) -> StageCall:
-        """Return the stage that plays the validation set after so many iterations."""
+        """Return the stage that evaluates the state after an iteration on the validation set."""
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
             "state": self.state_key(iteration),
         }
-        return self._call("validate", inputs, self._code_fingerprint, iteration=iteration)
+        return self._call("validate", inputs, iteration=iteration)
 
     def suite(self, name: str, iteration: int) -> StageCall:
         """Return the stage that evaluates a state on a suite.
 
-        Its key has what the suite's code and files hold, and in which versions its libraries are.
+        Its key includes the suite's code and files, and the versions of its libraries.
         """
         section = self.hyper_params.evaluation.suites[name]
-        suite, versions = self.suite_asked(name)
+        suite, versions = self.find_suite(name)
         inputs: dict[str, str | int] = {
             "state": self.state_key(iteration),
             "task": suite.task.digest(section.files, self.base_path),
             **{f"version.{package}": version for package, version in versions.items()},
         }
-        code = self._suite_fingerprint
-        return self._call("suite", inputs, code, iteration=iteration, detail=name)
+        return self._call("suite", inputs, iteration=iteration, detail=name)
 
-    def suite_asked(self, name: str) -> tuple[Suite, dict[str, str]]:
-        """Return what a suite asks, and the versions of the packages that it stands on."""
+    def find_suite(self, name: str) -> tuple[Suite, dict[str, str]]:
+        """Return an evaluation suite and the versions of the packages that it uses."""
         from ratchet.language_models.suites.asking import find_suite
 
         evaluation, seed = self.hyper_params.evaluation, self.hyper_params.seed
@@ -177,63 +179,58 @@ class LanguageArmKeys(ArmKeys):
         )
 
     def rollouts(self, iteration: int) -> StageCall:
-        """Return the stage that plays what an iteration learns from."""
+        """Return the stage that samples the rollouts that an iteration trains on."""
         before = max(iteration - 1, 0) if self.plays_ahead else iteration
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
             "state": self.state_key(before),
         }
-        return self._call("rollouts", inputs, self._playing_fingerprint, iteration=iteration)
+        return self._call("rollouts", inputs, iteration=iteration)
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
         if stage == "suite":
-            return self.suite_asked(detail)[0].key_parameters()
+            return self.find_suite(detail)[0].key_parameters()
         read_as = "test" if stage == "validate" else stage
         with paths_from(self.base_path):
-            found = self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
-        return _without(found, set(self._places.values()))
+            parameters = self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
+        return _without(parameters, set(self._paths.values()))
 
-    def _fingerprint_of(self, stage: str) -> Fingerprint:
-        others = {"rollouts": "_playing_fingerprint", "suite": "_suite_fingerprint"}
-        found: Fingerprint = getattr(self, others.get(stage, "_code_fingerprint"))
-        return found
-
-    @cached_property
-    def _suite_fingerprint(self) -> Fingerprint:
-        """The code that has suites run and reads their logs; that of the model is in its state."""
+    def _compute_fingerprint(
+        self, stage: str, sections: Iterable[str], targets: Iterable[tuple[str, str]]
+    ) -> Fingerprint:
+        if stage != "suite":
+            return super()._compute_fingerprint(stage, sections, targets)
         from ratchet.language_models.suites.running import run_suite
 
-        return code_fingerprint(run_suite)
+        return code_fingerprint(run_suite)  # the model's code is in the key of its state
 
-    @cached_property
-    def _playing_fingerprint(self) -> Fingerprint:
-        """The code that plays: without the class that only says how to learn from it."""
-        return self._fingerprint_with(self.language_class.playing_class())
-
-    def _fingerprint_with(self, trainer: type) -> Fingerprint:
-        """Return the code of the engine that writes answers, too."""
+    def _code_of(self, stage: str) -> tuple[Callable[..., object], ...]:
+        """Add the engine that generates responses."""
         from ratchet.language_models.local.engines import find_engine
 
         engine = find_engine(self.hyper_params.language.engine.name, self.base_path)
-        modules = super()._fingerprint_with(trainer).modules
-        return Fingerprint.of_modules({**modules, **code_fingerprint(engine).modules})
+        return (*super()._code_of(stage), engine)
+
+    def _trainer_of(self, stage: str) -> type:
+        """Return the class that samples, without a subclass that only changes learning."""
+        return self.language_class.playing_class() if stage == "rollouts" else self.trainer_class
 
     @property
     def language_class(self) -> type[LanguageTrainer]:
         """The class of the trainer."""
         from trainers.language.trainer import LanguageTrainer
 
-        found = self.trainer_class
-        assert issubclass(found, LanguageTrainer)  # else the arm is of another family
-        return found
+        trainer = self.trainer_class
+        assert issubclass(trainer, LanguageTrainer)  # otherwise the family is another one
+        return trainer
 
 
-def _without(parameters: dict[str, Any], places: set[str]) -> dict[str, Any]:
-    """Leave out where models lie: their files' digests are among the inputs."""
+def _without(parameters: dict[str, Any], paths: set[str]) -> dict[str, Any]:
+    """Remove the models' paths, since the inputs include the files' digests."""
     return {
-        name: _without(value, places)
+        name: _without(value, paths)
         if isinstance(value, dict)
-        else ("from files" if isinstance(value, str) and value in places else value)
+        else ("from files" if isinstance(value, str) and value in paths else value)
         for name, value in parameters.items()
     }

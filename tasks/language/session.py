@@ -1,11 +1,11 @@
-"""``LanguageArmSession``: what the stages of an arm share whose model learns from its tokens."""
+"""``LanguageArmSession``: process-local context shared by an arm's stages of a language trainer."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tasks.stages.datasets import DATASETS_FOLDER
+from tasks.stages.files import DATASETS_FOLDER
 from tasks.tensordict.session import ArmSession
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from trainers.language.player import Player
 
 START_PAYS_AFTER = 10.0
-"""Seconds of playing in turn after which a process that plays beside is worth its start."""
+"""Seconds of sequential sampling after which a rollout worker is worth its start-up time."""
 
 
 class LanguageArmSession(ArmSession):
-    """The components of an arm, and who plays while its trainer learns.
+    """The components of an arm, and a worker that samples while its trainer trains.
 
-    One stage may be made beside the others: the next rollouts, which the player makes.
+    One stage may run concurrently with another: the next rollouts, sampled by the worker.
     """
 
     keys: LanguageArmKeys
@@ -33,23 +33,23 @@ class LanguageArmSession(ArmSession):
         self, keys: LanguageArmKeys, settings: ExperimentSettings, store: StageStore
     ) -> None:
         super().__init__(keys, settings, store)
-        self.executor_beside = ThreadPoolExecutor(1, thread_name_prefix=f"rollouts of {keys.arm}")
-        self._player: Player | None = None
+        self.parallel_executor = ThreadPoolExecutor(1, thread_name_prefix=f"rollouts of {keys.arm}")
+        self._rollout_worker: Player | None = None
 
     @property
-    def player(self) -> Player:
-        """Who plays in a process of its own; for one stage at a time."""
-        if self._player is None:
+    def rollout_worker(self) -> Player:
+        """The worker that samples in a separate process, for one stage at a time."""
+        if self._rollout_worker is None:
             from trainers.language.player import Player
 
-            self.make_services_ready()  # the process has this one's environment
+            self.make_services_ready()  # the worker inherits this process's environment
             datasets = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
-            self._player = Player(self.keys.hyper_params, self.settings, datasets)
-        return self._player
+            self._rollout_worker = Player(self.keys.hyper_params, self.settings, datasets)
+        return self._rollout_worker
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer in whatever state it is."""
+        """The trainer in its current state."""
         from trainers.language.trainer import LanguageTrainer
 
         trainer = super().trainer
@@ -58,12 +58,12 @@ class LanguageArmSession(ArmSession):
         return trainer
 
     def state_folder(self, key: str) -> Path:
-        """Return where the state lies that a stored stage ended with."""
+        """Return the folder of the final state of a stored stage."""
         return self._state_folder(key)
 
     def close(self) -> None:
-        """End the player first, for which a thread may wait."""
-        if self._player is not None:
-            self._player.close()
-        self.executor_beside.shutdown()
+        """Close the worker first, since a thread may wait for it."""
+        if self._rollout_worker is not None:
+            self._rollout_worker.close()
+        self.parallel_executor.shutdown()
         super().close()

@@ -1,59 +1,102 @@
-"""What does each stage of an arm of a language trainer, by the stage's name. Imports Prefect."""
+"""The stages of arms of language trainers that differ from those of networks. Imports Prefect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ratchet.errors import StateError
+from ratchet.language_models.endpoints import ModelAddress
+from ratchet.language_models.service.launch import EmbeddedService
 from ratchet.language_models.suites.running import run_suite
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.language_task.validation import VALIDATION
 from ratchet.store.manifest import IterationMetrics
-from tasks.language import playing_ahead
 from tasks.language.keys import LanguageArmKeys
-from tasks.language.serving import served
+from tasks.language.session import LanguageArmSession
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, Stage, stage
-from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE
-from tasks.stages.tables import write_table
+from tasks.stages.files import STATE_FOLDER, TRANSCRIPTS_FILE, write_table
 from tasks.tensordict.session import ArmSession
-from tasks.tensordict.stages import STAGES as NETWORK_STAGES
 from trainers.language.rollouts import Rollouts
+from trainers.language.state import LanguageState
 from trainers.language.trainer import LanguageTrainer
+
+if TYPE_CHECKING:
+    from trainers.language.base import BaseTrainer
 
 SUITE_LOG_FILE = "inspect_log.json"
 VALIDATION_PREFIX = "validation_"
+_TEMPLATE_FILE = "chat_template.jinja"
+_PLAIN_TEXT = "{%- for message in messages -%}{{- message['content'] -}}{%- endfor -%}"
+_SHUTDOWN_SECONDS = 10.0
 
 
 @stage
 def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Play what iteration ``call.iteration`` learns from; write it."""
-    _, trainer = _of(session, call.iteration)
+    """Sample and write the rollouts that iteration ``call.iteration`` trains on."""
+    _, trainer = _keys_and_trainer(session, call.iteration)
     if trainer.has_stopped:
         return []
-    played = trainer.rollouts_of(call.iteration)
+    sampled = trainer.rollouts_of(call.iteration)
     session.holds(session.keys.state_key(call.iteration))
-    played.save(folder)
-    transcripts = trainer.transcripts("train", played.trajectories)
+    sampled.save(folder)
+    transcripts = trainer.transcripts("train", sampled.trajectories)
     save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)
     return []
+
+
+def _prefetch_rollouts(call: StageCall, folder: Path, session: LanguageArmSession) -> Metrics:
+    """Sample an iteration's rollouts in another process, with the weights one iteration back.
+
+    Starts from the iteration's own state if it is stored already, since it contains them.
+    """
+    keys, store = session.keys, session.store
+    iteration = call.iteration
+    is_stale = session.fresh and session.is_running(call)  # the stored state will be recomputed
+    if is_stale or store.find(keys.state_key(iteration)) is None:
+        iteration = max(iteration - 1, 0)
+    cursor = None
+    if iteration == 0 and call.iteration == 1:  # only later states contain the cursor
+        first = Rollouts.load(store.open(keys.rollouts(0).key))
+        cursor = None if first is None else first.cursor
+    state = session.state_folder(keys.state_key(iteration))
+    wait = session.rollout_worker.play(
+        state,
+        call.iteration,
+        folder,
+        beginning=session.state_folder(LanguageState.initial_of(state)),
+        cursor=cursor,
+        transcripts=TRANSCRIPTS_FILE,
+    )
+    wait()
+    return []
+
+
+prefetch_rollouts = Stage(_prefetch_rollouts, alone=False, name="rollouts")
+"""Replaces ``rollouts`` in arms that sample while they train."""
 
 
 @stage
 def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Continue from the state after ``call.start_iteration`` iterations; write the new state."""
     start, stop = call.start_iteration, call.iteration
-    keys, trainer = _of(session, start)
+    keys, trainer = _keys_and_trainer(session, start)
     stored = session.store.find(keys.rollouts(start).key)
-    found = Rollouts.load(session.store.open(stored.key)) if stored is not None else None
-    if found is not None:
-        trainer.give_rollouts(start, found)
-    ahead = session.find_ahead(keys.rollouts(stop)) if keys.plays_ahead else None
-    if ahead is not None:
-        trainer.give_ahead(stop, partial(_read_ahead, ahead))
+    sampled = Rollouts.load(session.store.open(stored.key)) if stored is not None else None
+    if sampled is not None:
+        trainer.give_rollouts(start, sampled)
+    wait = session.find_result(keys.rollouts(stop)) if keys.plays_ahead else None
+    if wait is not None:
+        trainer.give_ahead(stop, partial(_read_prefetched, wait))
     metrics = trainer.run_iterations(start, stop)
     trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)
@@ -63,10 +106,19 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     ]
 
 
+def _read_prefetched(wait: Callable[[], Path]) -> Rollouts:
+    """Wait for prefetched rollouts and read them."""
+    folder = wait()
+    sampled = Rollouts.load(folder)
+    if sampled is None:
+        raise StateError(f"{folder}: no rollouts, expected some. Run `ratchet verify`.")
+    return sampled
+
+
 @stage
 def validate(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Play the validation set with the state after ``call.iteration`` iterations."""
-    _, trainer = _of(session, call.iteration)
+    """Evaluate the state after ``call.iteration`` iterations on the validation set."""
+    _, trainer = _keys_and_trainer(session, call.iteration)
     result = trainer.evaluate(VALIDATION)
     session.holds(session.keys.state_key(call.iteration))
     write_table(folder, result.table)
@@ -76,29 +128,20 @@ def validate(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
 
 @stage
 def suite(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Have the evaluation suite ``call.detail`` ask the model; keep its log."""
-    keys, trainer = _of(session, call.iteration)
-    asked, _ = keys.suite_asked(call.detail)
+    """Evaluate the model on the evaluation suite ``call.detail``; write the suite's log."""
+    keys, trainer = _keys_and_trainer(session, call.iteration)
+    evaluation, _ = keys.find_suite(call.detail)
     with served(trainer.learner, chat=keys.hyper_params.language_task.chat) as model:
-        result = run_suite(asked, model, folder / SUITE_LOG_FILE)
+        result = run_suite(evaluation, model, folder / SUITE_LOG_FILE)
     session.holds(keys.state_key(call.iteration))
     write_table(folder, result.table)
     return [IterationMetrics(iteration=call.iteration, values=result.metrics)]
 
 
-STAGES: dict[str, Stage[Any]] = {
-    **NETWORK_STAGES,
-    "rollouts": rollouts,
-    "train": train,
-    "validate": validate,
-    "suite": suite,
-}
-STAGES_AHEAD: dict[str, Stage[Any]] = {**STAGES, "rollouts": playing_ahead.rollouts}
-"""Of an arm that plays while it learns."""
-
-
-def _of(session: ArmSession, iteration: int) -> tuple[LanguageArmKeys, LanguageTrainer]:
-    """Return the arm's keys, and its trainer with the state after so many iterations."""
+def _keys_and_trainer(
+    session: ArmSession, iteration: int
+) -> tuple[LanguageArmKeys, LanguageTrainer]:
+    """Return the arm's keys, and its trainer with the state after this many iterations."""
     keys = session.keys
     assert isinstance(keys, LanguageArmKeys)  # the stages of its family
     trainer = session.trainer_at(keys.state_key(iteration))
@@ -106,10 +149,36 @@ def _of(session: ArmSession, iteration: int) -> tuple[LanguageArmKeys, LanguageT
     return keys, trainer
 
 
-def _read_ahead(wait: Callable[[], Path]) -> Rollouts:
-    """Wait for what was played ahead, and read it."""
-    folder = wait()
-    found = Rollouts.load(folder)
-    if found is None:
-        raise StateError(f"{folder}: nothing was played, expected rollouts. Run `ratchet verify`.")
-    return found
+@contextmanager
+def served(learner: BaseTrainer, *, chat: bool) -> Iterator[ModelAddress]:
+    """Serve the current model for the duration of the block.
+
+    A model in this process gets a temporary service. Without ``chat`` it reads messages as plain
+    text, as in training.
+    """
+    address = learner.address()
+    if address is not None:
+        yield address
+        return
+    with tempfile.TemporaryDirectory(prefix="ratchet-served-", ignore_cleanup_errors=True) as name:
+        home = Path(name)
+        folder = home / "model"
+        learner.save_whole_model(folder)
+        if not chat:
+            (folder / _TEMPLATE_FILE).write_text(_PLAIN_TEXT, encoding="utf-8")
+        with EmbeddedService.start(home, model=str(folder)) as service:
+            try:
+                yield ModelAddress(service.url, service.model)
+            finally:
+                _terminate(service.pid)
+
+
+def _terminate(pid: int) -> None:
+    """Terminate a temporary service before its folder is deleted."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _SHUTDOWN_SECONDS
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)

@@ -1,1 +1,1 @@
-"""What all stages are made of: the decorator, calls, sessions, keys."""
+"""Common parts of all stages: the decorator, calls, sessions, keys."""

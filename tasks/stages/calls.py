@@ -1,6 +1,6 @@
-"""``StageCall``: one stage that an experiment asks for, with all that its key is made of.
+"""``StageCall``: one stage of an experiment, with all inputs of its key.
 
-A value: knows no store and does no work. Made by the keys of a family, worked by
+A value without access to the store. Created by the keys of a family, executed by
 :mod:`tasks.stages.decorator`.
 """
 
@@ -27,20 +27,20 @@ class StageCall:
     ----------
     stage
         The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "imitate",
-        "imitated_state", "train", "test" or "run_trainer"; of chat models "sample_rollouts",
-        "log_stats" … too.
+        "imitated_state", "train", "test" or "run_trainer"; for chat models also
+        "sample_rollouts", "log_stats" …
     parameters
         The hyper-parameters that the stage reads.
     inputs
-        Keys of the stages whose results it takes in, by role, and what else tells it apart.
+        Keys of the stages whose results it reads, by role, and further identifying values.
     fingerprint
-        The code that does it.
+        The code that computes it.
     iteration, start_iteration
         Iterations done after and before it.
     detail
-        The agent or the dataset it is about.
+        The agent or the dataset that it is about.
     pinned_key
-        The key under which an earlier run keeps the stage, to be used instead of the computed one.
+        The key under which an earlier run stored the stage, used instead of the computed one.
     """
 
     arm: str
@@ -62,7 +62,7 @@ class StageCall:
 
     @property
     def key(self) -> str:
-        """The key under which the stage's result is found."""
+        """The key under which the stage's result is stored."""
         return self.pinned_key or self.computed_key
 
     @property
@@ -74,13 +74,13 @@ class StageCall:
 
     @property
     def title(self) -> str:
-        """What a stage does until it says so itself, such as "Build scenario" or "Test wl2"."""
+        """Default progress description, such as "Build scenario" or "Test wl2"."""
         words = self.name.replace("_", " ").replace("-", " ")
         return words[:1].upper() + words[1:]
 
     @property
     def label(self) -> str:
-        """What people read, such as "train main 10-20" or "sample rollouts main 3"."""
+        """Readable name, such as "train main 10-20" or "sample rollouts main 3"."""
         words = [self.stage.replace("_", " "), self.arm, self.detail]
         if self.stage == "train":
             words.append(f"{self.start_iteration}-{self.iteration}")

@@ -1,7 +1,8 @@
-"""Which family an arm belongs to, by its trainer: networks, chat models, or language models."""
+"""Families of arms by their trainer: networks, chat models, or language models."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tasks.language.keys import LanguageArmKeys
@@ -29,43 +30,42 @@ def make_keys(
     base_dir: str | None = None,
     checkpoints: Mapping[str, str] | None = None,
 ) -> AnyKeys:
-    """Make the keys of an arm, of its trainer's family; see :class:`tasks.stages.keys.BaseKeys`.
+    """Create the keys of an arm, of its trainer's family; see :class:`tasks.stages.keys.BaseKeys`.
 
     Raises UnknownNameError if there is no such trainer.
     """
     from trainers.registry import trainer_class
 
-    found = trainer_class(hyper_params, base_dir)
-    family: type[AnyKeys] = TextArmKeys if plays_in_text_stages(found) else ArmKeys
-    if found.learns_tokens:
+    trainer = trainer_class(hyper_params, base_dir)
+    family: type[AnyKeys] = TextArmKeys if has_text_stages(trainer) else ArmKeys
+    if trainer.learns_tokens:
         family = LanguageArmKeys
     return family(arm, hyper_params, base_dir=base_dir, checkpoints=checkpoints)
 
 
 def stage_functions(keys: AnyKeys) -> Mapping[str, Stage[Any]]:
-    """Return what does each stage of an arm, by the stage's name. Imports Prefect."""
-    if isinstance(keys, TextArmKeys):
-        from tasks.text.stages import STAGES as TEXT_STAGES
+    """Return the function of each stage of an arm, by the stage's name. Imports Prefect."""
+    modules = [import_module(name) for name in keys.task_modules]
+    stages: dict[str, Stage[Any]] = {
+        name: next(getattr(module, name) for module in modules if hasattr(module, name))
+        for name in keys.stage_versions
+    }
+    if isinstance(keys, LanguageArmKeys) and keys.plays_ahead:
+        from tasks.language.stages import prefetch_rollouts
 
-        return TEXT_STAGES
-    if isinstance(keys, LanguageArmKeys):
-        from tasks.language import stages
-
-        return stages.STAGES_AHEAD if keys.plays_ahead else stages.STAGES
-    from tasks.tensordict.stages import STAGES
-
-    return STAGES
+        stages["rollouts"] = prefetch_rollouts
+    return stages
 
 
 def arm_session(keys: ArmKeys, settings: ExperimentSettings, store: StageStore) -> ArmSession:
-    """Return what the stages of an arm share whose models are trained by Ratchet itself."""
+    """Return the session of an arm whose models are trained by Ratchet itself."""
     if isinstance(keys, LanguageArmKeys):
         return LanguageArmSession(keys, settings, store)
     return ArmSession(keys, settings, store)
 
 
-def plays_in_text_stages(trainer: type[Trainer]) -> bool:
-    """Return whether a trainer's iterations are cut into the stages of chat models."""
+def has_text_stages(trainer: type[Trainer]) -> bool:
+    """Return whether a trainer's iterations are split into the stages of chat models."""
     from trainers.text.staged import StagedTextTrainer
 
     return issubclass(trainer, StagedTextTrainer) and trainer.supports_stages()

@@ -1,6 +1,6 @@
-"""Faults on purpose: a hook for tests, so that a stage fails or is killed while it works.
+"""Fault injection for tests: a stage fails or is killed while it computes.
 
-Stands under ``tasks.stages.decorator``. Does nothing unless the environment variable
+Used by ``tasks.stages.decorator``. Does nothing unless the environment variable
 ``RATCHET_FAULT`` is set, e.g. ``stage=train;iteration=10;kind=kill;after=0.2;once=/tmp/done``.
 """
 
@@ -22,25 +22,25 @@ _FIELDS = ("stage", "iteration", "detail", "kind", "after", "within", "seed", "o
 
 
 class InjectedFault(RuntimeError):  # noqa: N818 -- not an error of the project
-    """A stage failed because ``RATCHET_FAULT`` asked for it."""
+    """A stage failed on request of ``RATCHET_FAULT``."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, and where.
+    """A fault and the stage it affects.
 
     Attributes
     ----------
     iteration
-        Only in the stage that ends after this many iterations; None means in any.
+        Only in the stage that ends after this many iterations; None for any.
     detail
-        Only for this agent or dataset; None means for any.
+        Only for this agent or dataset; None for any.
     kind
         "raise" at the stage's start, or "kill": SIGKILL to this process.
     delay
-        Seconds from the stage's start to the kill; at its end if that comes first.
+        Seconds from the stage's start to the kill, at most until its end.
     once
-        A file that is made when the fault strikes; it strikes no more while that is there.
+        A file that is created when the fault strikes; while it exists, the fault does not strike.
     """
 
     stage: str
@@ -64,7 +64,7 @@ class Fault:
         if self.once is not None:
             self.once.write_text(self.kind)
         if self.kind == "raise":
-            raise InjectedFault(f"{VARIABLE} asked stage {self.stage!r} to fail")
+            raise InjectedFault(f"{VARIABLE} made stage {self.stage!r} fail")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -101,7 +101,7 @@ def read_fault(text: str) -> Fault:
 
 @contextlib.contextmanager
 def armed(stage: str, iteration: int = 0, detail: str = "") -> Iterator[None]:
-    """Let a stage work under the fault that the environment asks for, if any."""
+    """Execute a stage under the fault that the environment sets, if any."""
     text = os.environ.get(VARIABLE)
     fault = read_fault(text) if text else None
     if fault is None or not fault.concerns(stage, iteration, detail):

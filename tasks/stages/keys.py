@@ -1,4 +1,4 @@
-"""``BaseKeys``: what the keys of every family of arms have in common.
+"""``BaseKeys``: base class of the keys of every family of arms.
 
 Reads sources and parameters only: no data, no agents.
 """
@@ -6,38 +6,50 @@ Reads sources and parameters only: no data, no agents.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from ratchet.parameters.reading import data_parameters, without_paths
-from ratchet.store.fingerprint import Fingerprint, code_fingerprint
+from pydantic import BaseModel
+
+from ratchet.parameters.agents import AgentsParameters
+from ratchet.parameters.key_inputs import data_parameters, without_paths
+from ratchet.scenarios.base import digests
+from ratchet.store.closure import is_project
+from ratchet.store.fingerprint import Fingerprint, code_fingerprint, find_definition
 from tasks.stages.calls import StageCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.base import Scenario
     from ratchet.store.manifest import Manifest
-    from tasks.stages.sequence import Course, Step
+    from tasks.stages.sequence import StageLayout, Step
     from trainers.base import Trainer
     from trainers.callbacks.registry import CallbackSpec
 
 
-class BaseKeys(ABC):
-    """The stages of one arm, in their order.
+_Read: TypeAlias = tuple[str, frozenset[str], frozenset[tuple[str, str]]]
+"""A kind of stage, the sections of parameters that it reads, and the definitions named there."""
 
-    Paths to plug-ins start from ``base_dir``. ``checkpoints`` are digests of the states of earlier
-    runs that agents begin with, by agent. ``pins`` are stages of an earlier run that are kept
-    although their keys may no longer be computed: name and iteration → key; those of states are
-    given before any stage is asked for.
+
+class BaseKeys(ABC):
+    """Stages of one arm, in execution order.
+
+    Paths to plug-ins are relative to ``base_dir``. ``checkpoints`` are digests of states of
+    earlier runs from which agents start, by agent. ``pins`` are stages of an earlier run that are
+    reused although their computed keys may differ: name and iteration → key. Those of states must
+    be set before any stage is requested.
     """
 
     stage_versions: ClassVar[dict[str, int]]
-    """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+    """The stages that an arm may have, and the version of each, which its key contains."""
+    task_modules: ClassVar[tuple[str, ...]]
+    """The modules with the function of each kind of stage, by its name; the first counts."""
+    session_code: ClassVar[tuple[str, str]]
+    """Module and name of the session class of the stages."""
 
     def __init__(
         self,
@@ -55,6 +67,7 @@ class BaseKeys(ABC):
         self.pins = dict(pins or {})
         self.checkpoints = dict(checkpoints or {})
         self._calls: dict[tuple[str, int, str], StageCall] = {}
+        self._fingerprints: dict[_Read, Fingerprint] = {}
 
     @cached_property
     def trainer_class(self) -> type[Trainer]:
@@ -72,7 +85,7 @@ class BaseKeys(ABC):
 
     @cached_property
     def callbacks(self) -> tuple[CallbackSpec, ...]:
-        """What the experiment has done at the moments of training."""
+        """The callbacks of the experiment."""
         from trainers.callbacks.registry import callback_specs
 
         return callback_specs(self.hyper_params, self.base_dir)
@@ -84,87 +97,143 @@ class BaseKeys(ABC):
 
     @property
     def only_tests(self) -> bool:
-        """Whether the arm trains nothing, but tests the states of an earlier run again."""
+        """Whether the arm is a retest: only tests the states of an earlier run."""
         return bool(self.hyper_params.base_run.base_run_type == "rerun_tests")
 
     @property
     @abstractmethod
     def needed_states(self) -> list[tuple[str, int]]:
-        """The stages whose results are tested where nothing is trained: name and iteration."""
+        """The stages whose results a retest tests: name and iteration."""
 
     @property
     @abstractmethod
     def final_state_key(self) -> str | None:
         """The key of the stage whose result is the state after all training; None without one."""
 
-    def stages(self, course: Course) -> Iterator[Step]:
-        """Go through all stages in the order in which they are worked."""
-        yield from self.training(course)
-        yield from self.tests(course)
+    def stages(self, layout: StageLayout) -> Iterator[Step]:
+        """Iterate over all stages in execution order, as :func:`flows.experiment_flow.run_arm`."""
+        yield self.build_scenario()
+        yield from self.initial_stages()
+        for iteration in self.iterations(layout):
+            yield from iteration
+        yield from self.tests(layout)
 
     @abstractmethod
-    def training(self, course: Course) -> Iterator[Step]:
-        """Go through the stages up to the final state."""
+    def initial_stages(self) -> Iterator[Step]:
+        """Iterate over the stages that build the state before the first iteration."""
 
     @abstractmethod
-    def tests(self, course: Course) -> Iterator[Step]:
-        """Go through the tests of the final state, or of all where nothing is trained."""
+    def iterations(self, layout: StageLayout) -> Iterator[Iterator[Step]]:
+        """Iterate over training: the stages of each iteration, or of several in one task.
+
+        Exhaust each before requesting the next.
+        """
+
+    @abstractmethod
+    def tests(self, layout: StageLayout) -> Iterator[Step]:
+        """Iterate over the tests of the final state, or in a retest of all states."""
 
     @abstractmethod
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
-        """Return the parameters that a stage of the trainer's reads, as plain data."""
+        """Return the parameters that a stage of the trainer reads, as plain data."""
 
     def pin(self, call: StageCall, key: str) -> None:
-        """Keep a stored stage for a call, before any is asked for that takes in its result."""
+        """Use a stored stage for a call; before any call is requested that reads its result."""
         self.pins[call.name, call.iteration] = key
         self._calls[call.stage, call.iteration, call.detail] = replace(call, pinned_key=key)
 
     def build_scenario(self) -> StageCall:
-        """Return the stage that makes the datasets."""
-        return self._call("build_scenario", {}, self._data_fingerprint)
+        """Return the stage that builds the datasets."""
+        return self._call("build_scenario", {})
 
     def initial_state(self) -> StageCall:
-        """Return the stage that makes the state before any training."""
+        """Return the stage that builds the state before any training."""
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
-        return self._call("initial_state", inputs, self._code_fingerprint)
+        return self._call("initial_state", inputs)
 
     def code_changes(self, manifest: Manifest | StageCall) -> list[str]:
-        """Return which modules differ from those that a stage was, or is to be, made with."""
-        is_data = manifest.stage == "build_scenario"
-        current = self._data_fingerprint if is_data else self._fingerprint_of(manifest.stage)
-        current = self._with_callbacks(current, manifest.stage)
+        """Return the modules that differ from those that a stage was computed with."""
+        current = self.fingerprint(manifest.stage, manifest.parameters)
         return current.difference(manifest.fingerprint)
+
+    def fingerprint(self, stage: str, parameters: Mapping[str, object]) -> Fingerprint:
+        """Return the fingerprint of the code that computes stages of a kind.
+
+        ``parameters`` are those that the stage reads: the classes of these sections count, and
+        the definitions of Ratchet that they name by ``_target_``.
+        """
+        read = (stage, frozenset(parameters), frozenset(_targets(parameters)))
+        if read not in self._fingerprints:
+            self._fingerprints[read] = self._compute_fingerprint(*read)
+        return self._fingerprints[read]
+
+    def _compute_fingerprint(
+        self, stage: str, sections: Iterable[str], targets: Iterable[tuple[str, str]]
+    ) -> Fingerprint:
+        hyper_params, scenario = self.hyper_params, self.scenario
+        definitions = [find_definition(self.task_modules, stage)]
+        if stage == "build_scenario":
+            code = (*scenario.data_code(), *scenario.own_data_code(hyper_params))
+            definitions += _dataset_methods(type(scenario))
+            if scenario.asked_for_data(hyper_params):
+                definitions.append(("ratchet.language_models.asking", "ModelCalls"))
+            files = digests(scenario.data_prompts(hyper_params))
+        else:
+            code = self._code_of(stage)
+            definitions += [self.session_code, *targets]
+            files = dict(scenario.file_digests(hyper_params, self._handler))
+        callbacks = [spec.kind for spec in self.callbacks if spec.takes_part(stage)]
+        read = [getattr(hyper_params, name, None) for name in {"agents", *sections}]
+        fingerprint = code_fingerprint(
+            *code, *callbacks, *_parameter_classes(read), definitions=definitions
+        )
+        return Fingerprint.from_modules({**fingerprint.modules, **files})
+
+    def _code_of(self, stage: str) -> tuple[Callable[..., object], ...]:
+        """Return the classes that compute a stage: the trainer, the scenario and the protocol."""
+        handler = self._handler
+        agents = self.scenario.agent_code(self.hyper_params, handler)
+        return (
+            self._trainer_of(stage),
+            type(self.scenario),
+            *handler.source_classes,
+            *agents,
+        )
+
+    def _trainer_of(self, stage: str) -> type:
+        """Return the class of the trainer that computes a stage."""
+        return self.trainer_class
 
     def _call(
         self,
         stage: str,
         inputs: dict[str, str | int],
-        fingerprint: Fingerprint,
         *,
         iteration: int = 0,
         detail: str = "",
     ) -> StageCall:
-        place = (stage, iteration, detail)
-        if place not in self._calls:
+        identity = (stage, iteration, detail)
+        if identity not in self._calls:
+            parameters = self._parameters(stage, iteration, detail)
             call = StageCall(
                 arm=self.arm,
                 stage=stage,
-                parameters=self._parameters(stage, iteration, detail),
+                parameters=parameters,
                 inputs=inputs,
-                fingerprint=self._with_callbacks(fingerprint, stage),
+                fingerprint=self.fingerprint(stage, parameters),
                 iteration=iteration,
                 detail=detail,
             )
             if self.pins:
                 call = replace(call, pinned_key=self.pins.get((call.name, iteration)))
-            self._calls[place] = call
-        return self._calls[place]
+            self._calls[identity] = call
+        return self._calls[identity]
 
     def _parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         if stage == "build_scenario":
             parameters = data_parameters(self.hyper_params)
             files = self.scenario.data_files(self.hyper_params)
-            if files:  # what is in them decides, not where they lie
+            if files:  # the key includes their content, not their location
                 kind = Path(self.hyper_params.dataset.partition(":")[0]).name
                 parameters |= {"dataset": kind, "data_files": files}
         else:
@@ -175,50 +244,26 @@ class BaseKeys(ABC):
 
     @property
     def _loaded(self) -> dict[str, str | int]:
-        """The states of earlier runs that agents begin with, as inputs of a stage."""
+        """States of earlier runs from which agents start, as inputs of a stage."""
         return {f"checkpoint.{agent}": digest for agent, digest in self.checkpoints.items()}
 
     def _callback_parameters(self, stage: str, iteration: int) -> dict[str, Any]:
-        """Return the callbacks that take part in a stage; nothing at all if none does."""
+        """Return the parameters of the callbacks that take part in a stage; empty if none does."""
         last = self.callbacks and self._ends_training(stage, iteration)
-        found = [
+        parameters = [
             spec.key_parameters(self.hyper_params, stage, last=bool(last))
             for spec in self.callbacks
             if spec.takes_part(stage)
         ]
-        return {"callbacks": found} if found else {}
+        return {"callbacks": parameters} if parameters else {}
 
     @abstractmethod
     def _ends_training(self, stage: str, iteration: int) -> bool:
         """Return whether training ends with a stage."""
 
-    def _with_callbacks(self, fingerprint: Fingerprint, stage: str) -> Fingerprint:
-        """Add the code of the callbacks that take part in a stage."""
-        kinds = [spec.kind for spec in self.callbacks if spec.takes_part(stage)]
-        if not kinds:
-            return fingerprint
-        return Fingerprint.of_modules({**fingerprint.modules, **code_fingerprint(*kinds).modules})
-
-    @cached_property
-    def _data_fingerprint(self) -> Fingerprint:
-        from ratchet.scenarios.base import digests
-
-        own = self.scenario.own_data_code(self.hyper_params)
-        code = code_fingerprint(*self.scenario.data_code(), *own)
-        files = digests(self.scenario.data_prompts(self.hyper_params))
-        return Fingerprint.of_modules({**code.modules, **files}) if files else code
-
-    @cached_property
-    def _code_fingerprint(self) -> Fingerprint:
-        return self._fingerprint_with(self.trainer_class)
-
-    def _fingerprint_of(self, stage: str) -> Fingerprint:
-        """Return the code that does a stage of the trainer's."""
-        return self._code_fingerprint
-
     @cached_property
     def played_files(self) -> Mapping[str, Path]:
-        """The scenario's files that are no code and decide what agents do, by readable name."""
+        """The scenario's data files that affect its agents, by readable name."""
         return self.scenario.played_files(self.hyper_params, self._handler)
 
     @cached_property
@@ -227,10 +272,36 @@ class BaseKeys(ABC):
 
         return build_protocol_handler(self.hyper_params, base_dir=self.base_path)
 
-    def _fingerprint_with(self, trainer: type) -> Fingerprint:
-        """Return the code of a trainer's class, the scenario and the protocol."""
-        handler = self._handler
-        agents = self.scenario.agent_code(self.hyper_params, handler)
-        code = code_fingerprint(trainer, type(self.scenario), *handler.source_classes, *agents)
-        files = self.scenario.file_digests(self.hyper_params, handler)
-        return Fingerprint.of_modules({**code.modules, **files})
+
+def _dataset_methods(scenario: type) -> Iterator[tuple[str, str]]:
+    """Iterate over the methods of Ratchet's classes that build a scenario's datasets."""
+    for kind in scenario.__mro__:
+        for name in ("make_datasets", "build_datasets"):
+            if is_project(kind.__module__) and name in vars(kind):
+                yield kind.__module__, f"{kind.__name__}.{name}"
+
+
+def _targets(data: object) -> Iterator[tuple[str, str]]:
+    """Iterate over the definitions of Ratchet that parameters name by ``_target_``."""
+    if isinstance(data, Mapping):
+        target = data.get("_target_")
+        if isinstance(target, str) and is_project(target):
+            module, _, name = target.rpartition(".")
+            yield module, name
+        for each in data.values():
+            yield from _targets(each)
+    elif isinstance(data, list | tuple):
+        for each in data:
+            yield from _targets(each)
+
+
+def _parameter_classes(sections: Iterable[object]) -> Iterator[type]:
+    """Iterate over the classes of parameter sections and of the agents' parameters.
+
+    Their methods may compute; classes of fields count because annotations name them.
+    """
+    for section in sections:
+        if isinstance(section, BaseModel | AgentsParameters):
+            yield type(section)
+        if isinstance(section, AgentsParameters):
+            yield from (type(agent) for agent in section.values())

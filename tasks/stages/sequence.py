@@ -1,8 +1,8 @@
-"""What the sequence of an arm's stages is made of, beside the arm's keys.
+"""Sequence of an arm's stages: its steps, and how training is split into stages.
 
-A sequence is said once, by ``stages`` of the keys of a family. Runs work it off, plans look each
-stage up, and what a run has recorded is matched against it. It is made step by step, so that a
-step may depend on what those before it have stored, or on what of them is kept.
+The keys of a family define the sequence once (:meth:`tasks.stages.keys.BaseKeys.stages`): runs
+execute it, plans look up each stage, and recorded stages are matched against it. It is generated
+lazily, so that a step may depend on results or pins of the steps before it.
 """
 
 from __future__ import annotations
@@ -11,63 +11,112 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from ratchet.store.manifest import Manifest
 from tasks.stages.calls import TEST_DATASET, StageCall
-from tasks.stages.chain import Cut, TrainedArm, find_chain
-from tasks.stages.datasets import dataset_names
+from tasks.stages.files import dataset_names
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.keys import BaseKeys
 
-Chain: TypeAlias = Iterator[StageCall]
-"""Stages of which each takes in what the one before it has made."""
-SideBySide: TypeAlias = tuple[Chain, ...]
+ParallelChains: TypeAlias = tuple[Iterator[StageCall], ...]
+"""Chains that run concurrently; in each, a stage reads the result of the one before it.
+
+A chain's first stage may also wait for that of another chain (``find_result`` of its session).
+"""
+Step: TypeAlias = StageCall | ParallelChains
 
 
-@dataclass(frozen=True)
-class Beside:
-    """A stage, and one that is made meanwhile, whose result it may wait for at its end."""
-
-    ahead: StageCall
-    call: StageCall
-
-
-Step: TypeAlias = StageCall | SideBySide | Beside
-"""One stage, two of which one is made meanwhile, or chains that may be worked at the same time."""
-
-
-def in_order(steps: Iterable[Step]) -> Iterator[StageCall]:
-    """Go through the stages of a sequence one by one, chains one after the other."""
+def flatten_steps(steps: Iterable[Step]) -> Iterator[StageCall]:
+    """Iterate over the stages of a sequence, chains in order."""
     for step in steps:
         if isinstance(step, StageCall):
             yield step
-        elif isinstance(step, Beside):
-            yield step.ahead
-            yield step.call
         else:
             for chain in step:
                 yield from chain
 
 
-class Course(Protocol):
-    """What decides, beside an arm's parameters, which stages it has."""
+class TrainedArm(Protocol):
+    """What the keys of an arm define about its training."""
+
+    @property
+    def num_iterations(self) -> int:
+        """The number of the arm's training iterations."""
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Periods that end a stage of training, in addition to those of the settings."""
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Sorted iterations after which a stage of training always ends."""
+
+    def state_key(self, iteration: int) -> str:
+        """Return the key of the stage whose result is the state after this many iterations."""
+
+
+class StageLayout(Protocol):
+    """Decides, in addition to an arm's parameters, which stages the arm has."""
 
     def tested(self, keys: BaseKeys) -> list[str]:
         """Return the datasets that states are tested on."""
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:
-        """Go through the iterations after which a stage of training ends, up to the last one."""
+        """Iterate over the iterations after which a stage of training ends, up to the last."""
 
     def samples_at(self, iteration: int, last: int) -> bool:
-        """Return whether the rollouts of the iteration that begins at a state are kept."""
+        """Return whether the rollouts of the iteration that starts at a state are stored."""
 
 
 @dataclass(frozen=True)
-class StoredCourse:
-    """The course of a run: cut as the settings say, but for what is stored already.
+class StageBoundaries:
+    """Iterations at which training is split into stages, and whose rollouts are stored.
 
-    With ``recomputed``, a run that recomputes every stage, only stages with these keys count.
+    Every period (``settings.iterations_per_task``, ``checkpoint_period``,
+    ``rollout_sample_period``) splits at its multiples, so that runs of different lengths share
+    their stages; no state depends on it. So do ``boundaries``, once each. Rollouts of every
+    ``sample_period``-th iteration are stored, none if it is None.
+    """
+
+    periods: tuple[int, ...]
+    sample_period: int | None = None
+    boundaries: tuple[int, ...] = ()
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: ExperimentSettings,
+        periods: tuple[int, ...] = (),
+        boundaries: tuple[int, ...] = (),
+    ) -> StageBoundaries:
+        """Combine the periods of the settings with an arm's ``periods`` and ``boundaries``."""
+        all_periods = (
+            settings.iterations_per_task,
+            settings.checkpoint_period,
+            settings.rollout_sample_period,
+            *periods,
+        )
+        given = tuple(period for period in all_periods if period is not None)
+        return cls(given, settings.rollout_sample_period, boundaries)
+
+    def next_stop(self, position: int, target: int) -> int:
+        """Return the end of the next train stage: the next multiple of a period, or the end."""
+        multiples = ((position // period + 1) * period for period in self.periods)
+        return min([target, *multiples, *(each for each in self.boundaries if each > position)])
+
+    def samples_at(self, position: int, target: int) -> bool:
+        """Return whether the rollouts of the iteration that starts at a state are stored."""
+        period = self.sample_period
+        return period is not None and position < target and position % period == 0
+
+
+@dataclass(frozen=True)
+class StoredStageLayout:
+    """The layout of a run: split as the settings specify, except where stages are stored.
+
+    With ``recomputed``, in a run that recomputes every stage, only stages with these keys count.
     """
 
     store: StageStore
@@ -75,49 +124,49 @@ class StoredCourse:
     recomputed: Container[str] | None = None
 
     def tested(self, keys: BaseKeys) -> list[str]:
-        """Return the datasets that were made; those that are expected if none were made yet."""
-        data = self.store.peek(keys.build_scenario().key, lately=True)
+        """Return the datasets that were built; the expected ones if none were built yet."""
+        data = self.store.peek(keys.build_scenario().key, allow_stale=True)
         if data is not None:
             untested = keys.scenario.untested
             return [name for name in dataset_names(data) if name not in untested]
         return sorted(keys.scenario.test_sets(keys.hyper_params))
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:
-        """Go along the longest stored chain, then from multiple to multiple of the periods.
+        """Follow the longest stored chain, then the multiples of the periods.
 
-        Of the chain no more than what stops where the arm itself has to.
+        The chain is used only as far as its links end where the arm requires it.
         """
         position, last = 0, keys.num_iterations
-        cut = Cut.of(self.settings, keys.periods, keys.boundaries)
-        own = Cut(keys.periods, boundaries=keys.boundaries)
+        required = StageBoundaries(keys.periods, boundaries=keys.boundaries)
         for link in find_chain(self.store, keys, last, self.recomputed):
-            if link.iteration > own.next_stop(position, last):
+            if link.iteration > required.next_stop(position, last):
                 break
             position = link.iteration
             yield position
+        every = StageBoundaries.from_settings(self.settings, keys.periods, keys.boundaries)
         while position < last:
-            position = cut.next_stop(position, last)
+            position = every.next_stop(position, last)
             yield position
 
     def samples_at(self, iteration: int, last: int) -> bool:
-        """Return whether the settings ask for the rollouts."""
-        return Cut.of(self.settings).samples_at(iteration, last)
+        """Return whether the settings request the rollouts."""
+        return StageBoundaries.from_settings(self.settings).samples_at(iteration, last)
 
 
-class RecordedCourse:
-    """The course that a run has taken so far, by name and iteration of an arm's recorded stages."""
+class RecordedStageLayout:
+    """The layout of a run so far, by name and iteration of an arm's recorded stages."""
 
-    def __init__(self, places: Iterable[tuple[str, int]]) -> None:
-        self._places = set(places)
+    def __init__(self, recorded: Iterable[tuple[str, int]]) -> None:
+        self._recorded = set(recorded)
 
     def tested(self, keys: BaseKeys) -> list[str]:
         """Return the datasets of recorded tests."""
-        names = {name for name, _ in self._places if name.partition("-")[0] == "test"}
+        names = {name for name, _ in self._recorded if name.partition("-")[0] == "test"}
         return [name.partition("-")[2] or TEST_DATASET for name in sorted(names)]
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:
-        """Go through the recorded iterations, and to the end."""
-        recorded = {iteration for name, iteration in self._places if name == "train"}
+        """Iterate over the recorded iterations, and to the end."""
+        recorded = {iteration for name, iteration in self._recorded if name == "train"}
         stops = {*recorded, *keys.boundaries}
         yield from sorted(stops)
         if max(stops, default=0) < keys.num_iterations:
@@ -125,13 +174,43 @@ class RecordedCourse:
 
     def samples_at(self, iteration: int, last: int) -> bool:
         """Return whether rollouts were recorded."""
-        return ("rollouts", iteration) in self._places
+        return ("rollouts", iteration) in self._recorded
 
 
 def recorded_calls(
-    keys: BaseKeys, places: Iterable[tuple[str, int]]
+    keys: BaseKeys, recorded: Iterable[tuple[str, int]]
 ) -> Mapping[tuple[str, int], StageCall]:
-    """Return the stages of an arm by name and iteration, on the course that a run has taken."""
-    return {
-        (call.name, call.iteration): call for call in in_order(keys.stages(RecordedCourse(places)))
-    }
+    """Return an arm's stages by name and iteration, in the layout of its recorded stages."""
+    stages = keys.stages(RecordedStageLayout(recorded))
+    return {(call.name, call.iteration): call for call in flatten_steps(stages)}
+
+
+def find_chain(
+    store: StageStore, keys: TrainedArm, target: int, among: Container[str] | None = None
+) -> list[Manifest]:
+    """Return the stored links from the initial state to the furthest state up to ``target``.
+
+    The key of a state depends on its number of iterations, not on how training was split. Links
+    contain the metrics, so that a chain counts only without a gap. Returned in the order of
+    training, empty if no link starts at the initial state. With ``among``, only stages with these
+    keys count.
+    """
+    for iteration in range(target, 0, -1):
+        if among is not None and keys.state_key(iteration) not in among:
+            continue
+        links = _trace_chain(store, keys, iteration)
+        if links is not None:
+            return links
+    return []
+
+
+def _trace_chain(store: StageStore, keys: TrainedArm, iteration: int) -> list[Manifest] | None:
+    """Follow the links from a state back to the initial one; None if one is missing."""
+    links: list[Manifest] = []
+    while iteration > 0:
+        manifest = store.find(keys.state_key(iteration))
+        if manifest is None or not manifest.start_iteration < iteration:
+            return None
+        links.append(manifest)
+        iteration = manifest.start_iteration
+    return links[::-1]

@@ -1,20 +1,23 @@
-"""``BaseSession``: what the stages of any arm share in one process."""
+"""``BaseSession``: process-local context shared by the stages of an arm; and the run's billing."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
-from concurrent.futures import TimeoutError as WaitedLongEnough
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ratchet.errors import StageFailedError
-from ratchet.tracking.observing import StageObserver
+from ratchet.errors import BudgetExceededError
+from ratchet.tracking.observers import StageObserver
+from tasks.stages.failures import PrefetchFailedError
 
 if TYPE_CHECKING:
     from ratchet.language_models.asking import ModelCalls
+    from ratchet.language_models.ledger import Ledger
+    from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
@@ -23,29 +26,22 @@ if TYPE_CHECKING:
 
     MakeElsewhere: TypeAlias = Callable[[StageCall, bool], Awaitable[StageOutcome]]
 
-STATE_FOLDER = "state"
-_LOOK_EVERY = 0.1
-TRANSCRIPTS_FILE = "transcripts.jsonl"
-"""What the report shows of a stage's rollouts, a line each."""
-
-
-def film_name(episode: int) -> str:
-    """Return the name of a film of a test's episode in the stage's folder."""
-    return f"videos/{episode}.gif"
+_POLL_SECONDS = 0.1
 
 
 class FinishedTask:
-    """Stands for a finished task of the flow run: Prefect knows whose result it is.
+    """Result of a finished task of the flow run: Prefect links it to the tasks that wait for it.
 
-    Its state would do, but to wait for one Prefect asks another thread for its result each time.
+    The task's state would also do, but Prefect requests its result from another thread each time.
     """
 
 
 @dataclass
 class TaskGraph:
-    """Which tasks of the flow run have made or found stages, by the stages' keys.
+    """Tasks of the flow run by their stages' keys.
 
-    ``inputs`` are the keys that each has followed, ``trained`` iteration → key of the training.
+    ``inputs`` maps each stage to the keys that it follows, ``trained`` iterations to the keys of
+    the training stages that end there.
     """
 
     done: dict[str, FinishedTask] = field(default_factory=dict)
@@ -53,13 +49,25 @@ class TaskGraph:
     trained: dict[int, str] = field(default_factory=dict)
 
     def last(self) -> list[FinishedTask]:
-        """Return the tasks that no other has followed to its end."""
+        """Return the tasks that no finished task follows."""
         followed = set().union(*(self.inputs[key] for key in self.done))
         return [each for key, each in self.done.items() if key not in followed]
 
 
 class BaseSession:
-    """What the stages of any arm need of the process."""
+    """Process-local context of an arm's stages.
+
+    Attributes
+    ----------
+    parallel_executor
+        Executes stages that may run concurrently with others.
+    stages
+        The function of each stage, by the stage's name.
+    make_elsewhere
+        Executes stages in another process, if set: takes the call and whether to recompute it.
+    fresh
+        Whether all stages are recomputed, so that stored ones don't count.
+    """
 
     def __init__(
         self,
@@ -72,77 +80,106 @@ class BaseSession:
         self.settings = settings
         self.store = store
         self.executor = executor
-        self.executor_beside = executor
-        """Where a stage is worked beside which others may work."""
+        self.parallel_executor = executor
         self.stages: Mapping[str, Stage[Any]] = {}
-        """What does each stage, by its name."""
         self.before_calls: Callable[[], None] | None = None
         self.observer = StageObserver()
         self.make_elsewhere: MakeElsewhere | None = None
-        """Who makes this arm's stages, and whether anew, if that is not this process."""
         self.fresh = False
-        """Whether all is made anew, and nothing that is stored counts."""
         self.tasks = TaskGraph()
-        self._ahead: dict[str, Future[None]] = {}
+        self._running: dict[str, Future[None]] = {}
 
     def make_services_ready(self) -> None:
-        """Start what agents speak to; called by each stage that may call a language model."""
+        """Start the services of agents; called by each stage that may call a language model."""
         if self.before_calls is not None:
             self.before_calls()
 
     def model_calls(self, call: StageCall) -> AbstractContextManager[ModelCalls | None]:
-        """Return what a stage that makes data asks chat models through; None where nobody pays."""
+        """Return the chat model calls of a stage that builds data; None if the arm has none."""
         return nullcontext()
 
     def stage_finished(self, call: StageCall) -> None:
-        """Let go of what a stage has kept aside while it worked; it is stored now."""
+        """Delete temporary files of a stage, which is stored now."""
 
     @contextmanager
-    def making_ahead(self, call: StageCall) -> Iterator[Future[None]]:
-        """Let stages wait for one that is made while they work; yield what is to be fulfilled."""
-        made: Future[None] = Future()
-        self._ahead[call.key] = made
-        try:
-            yield made
-        finally:
-            made.cancel()
-            del self._ahead[call.key]
+    def running(self, calls: Iterable[StageCall]) -> Iterator[Mapping[str, Future[None]]]:
+        """Let stages that run concurrently wait for each other.
 
-    def is_made_ahead(self, call: StageCall) -> bool:
-        """Return whether a stage is made while another one works."""
-        return call.key in self._ahead
-
-    def find_ahead(self, call: StageCall) -> Callable[[], Path] | None:
-        """Return how to wait for the folder of a stage that is stored, or is being made meanwhile.
-
-        None if it is neither.
+        Yields futures by key, to be resolved when each stage is stored, or cancelled if it fails.
         """
-        made = self._ahead.get(call.key)
-        if made is None and self.store.find(call.key) is None:
+        self._running = {call.key: Future() for call in calls}
+        try:
+            yield self._running
+        finally:
+            for future in self._running.values():
+                future.cancel()
+            self._running = {}
+
+    def is_running(self, call: StageCall) -> bool:
+        """Return whether a stage runs concurrently with another."""
+        return call.key in self._running
+
+    def find_result(self, call: StageCall) -> Callable[[], Path] | None:
+        """Return a function that waits for a stage and returns its folder.
+
+        None if the stage is neither stored nor running.
+        """
+        future = self._running.get(call.key)
+        if future is None and self.store.find(call.key) is None:
             return None
 
         def wait() -> Path:
-            if made is not None:
-                _wait_for(made, call)
+            if future is not None:
+                _wait_for(future, call)
             return self.store.open(call.key)
 
         return wait
 
     def close(self) -> None:
-        """Let go of everything that was built."""
+        """Release all components."""
         self.executor.shutdown()
 
 
-class AheadFailedError(StageFailedError):
-    """What a stage has waited for was not made."""
-
-
-def _wait_for(made: Future[None], call: StageCall) -> None:
-    """Wait for a stage that is made meanwhile; not for ever, since threads are interrupted."""
+def _wait_for(future: Future[None], call: StageCall) -> None:
+    """Wait for a concurrent stage with timeouts, between which the thread can be interrupted."""
     while True:
         try:
-            return made.result(_LOOK_EVERY)
-        except WaitedLongEnough:
+            return future.result(_POLL_SECONDS)
+        except FutureTimeoutError:
             pass
         except CancelledError as error:
-            raise AheadFailedError(f"{call.label}, which was made meanwhile, failed.") from error
+            raise PrefetchFailedError(f"{call.label}, which ran concurrently, failed.") from error
+
+
+@dataclass(frozen=True)
+class RunBilling:
+    """The ledger of a run, shared by all stages of all arms; thread-safe.
+
+    Its budget is ``settings.budget``, in the currency of the price table.
+    """
+
+    ledger: Ledger
+
+    @property
+    def left(self) -> float | None:
+        """Remaining budget of a trainer with its own account; None if it is unlimited."""
+        limit = self.ledger.budget.limit
+        return None if limit is None else max(limit - self.ledger.billed.at_most, 0.0)
+
+    def add(self, call: StageCall, usage: UsageMeter) -> None:
+        """Enter the cost of a stage that its trainer did not enter in the ledger."""
+        if usage.ledger is not self.ledger and usage.cost > 0:
+            from ratchet.language_models.ledger import Charge
+
+            self.ledger.settle(f"stage {call.key}", Charge(usage.cost, usage.cost))
+
+    @contextmanager
+    def watched(self, call: StageCall, run_id: str | None) -> Iterator[None]:
+        """Add the stage and the command that continues to a BudgetExceededError."""
+        try:
+            yield
+        except BudgetExceededError as error:
+            raise BudgetExceededError(
+                f"settings.budget: {call.label!r} would exceed it. {error} To continue:"
+                f" `ratchet resume {run_id} --budget MORE`."
+            ) from error

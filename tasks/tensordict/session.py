@@ -1,9 +1,9 @@
-"""``ArmSession``: what the stages of one arm of networks share, built once and when needed.
+"""``ArmSession``: process-local context shared by the stages of one arm of networks.
 
-A trainer is kept between stages, but its state never is: a stage continues from the stored state
-that its key names, so that no result depends on what ran before in the process. A trainer of a
-user's class is built again for each stage: what its state lacks is then lost in an undisturbed run
-too, rather than in a resumed one alone.
+The trainer is reused between stages, its state is not: a stage continues from the stored state that
+its key names, so that no result depends on earlier stages of the process. A trainer of a user's
+class is rebuilt for each stage, so that attributes missing from its state are lost in an
+uninterrupted run as well, not only in a resumed one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import StateError
-from ratchet.experiment_files.saved_states import find_saved_state
+from ratchet.experiment_files.base_run import find_saved_state
 from ratchet.seeding import derive_seed, seeded_globals
-from ratchet.tracking.checkpoint_folders import checkpoint_folder, remove_checkpoints
-from tasks.stages.datasets import DATASETS_FOLDER
-from tasks.stages.session import STATE_FOLDER, BaseSession
+from ratchet.tracking.trainer_files import checkpoint_folder, remove_checkpoints
+from tasks.stages.files import DATASETS_FOLDER, STATE_FOLDER
+from tasks.stages.session import BaseSession
 
 if TYPE_CHECKING:
     from ratchet.parameters.curriculum import Phase
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class ArmSession(BaseSession):
     """The components of one arm of networks, built when the first stage needs them.
 
-    Not safe among threads: one arm's stages run one after the other.
+    Not thread-safe: an arm's stages run sequentially.
     """
 
     keys: ArmKeys
@@ -50,12 +50,12 @@ class ArmSession(BaseSession):
         self._datasets: dict[str, Any] = {}
 
     def close(self) -> None:
-        """Let go of everything that was built."""
+        """Release all components."""
         super().close()
-        self._let_go()
+        self._release()
         self._datasets = {}
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         close = getattr(self._trainer, "close", None)
         if close is not None:
             close()
@@ -83,7 +83,7 @@ class ArmSession(BaseSession):
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer in whatever state it is; whoever takes it may change that."""
+        """The trainer in its current state, which the caller may change."""
         if self._trainer is None:
             instance = self.instance
             seed = derive_seed(self._hyper_params.seed, "initial_state", 0, "trainer")
@@ -100,9 +100,9 @@ class ArmSession(BaseSession):
         return self.keys.hyper_params if self._phase is None else self._phase.hyper_params
 
     def _go_to(self, phase: Phase | None) -> None:
-        """Build for a phase, or for none, what comes next; a user's trainer for each stage."""
+        """Rebuild the components for another phase; a user's trainer for each stage."""
         if phase is not self._phase or (self._trainer is not None and self._rebuilds):
-            self._let_go()
+            self._release()
             self._phase = phase
 
     @property
@@ -110,12 +110,12 @@ class ArmSession(BaseSession):
         return self.keys.trainer_class.is_rebuilt_between_stages(self._hyper_params)
 
     def rebuilt_trainer(self) -> Trainer:
-        """Build everything anew, for a trainer whose state cannot be set."""
+        """Rebuild everything, for a trainer whose state cannot be set."""
         self._instance = self._trainer = None
         return self.trainer
 
     def fresh_trainer(self) -> StagedTrainer:
-        """Return the trainer as it was before any training."""
+        """Return the trainer in its initial state."""
         self._go_to(None)
         trainer = _staged(self.trainer)
         trainer.initial_state()
@@ -124,15 +124,15 @@ class ArmSession(BaseSession):
     def trainer_at(self, key: str, phase: Phase | None = None) -> StagedTrainer:
         """Return the trainer, of a phase if there are any, with the state of a stored stage.
 
-        The state is read from the store unless the trainer holds that very one.
+        The state is read from the store unless the trainer has it already.
         """
         self._go_to(phase)
-        held = self._state_key
-        trainer = self.trainer  # forgets which state it holds: the caller will change it
+        current = self._state_key
+        trainer = self.trainer  # resets the state's key: the caller will change the state
         staged = _staged(trainer)
         if trainer.learns_tokens:
-            self.make_services_ready()  # the model may be at one
-        if held != key:
+            self.make_services_ready()  # one may host the model
+        if current != key:
             staged.load_state(self._state_folder(key), key, self._state_folder)
         return staged
 
@@ -155,12 +155,12 @@ class ArmSession(BaseSession):
         return self.store.open(key) / STATE_FOLDER
 
     def stage_finished(self, call: StageCall) -> None:
-        """Remove the checkpoints of a trainer that has run as a whole: they are stored."""
+        """Remove the checkpoints of a trainer without stages: its states are stored."""
         if call.stage == "run_trainer":
             remove_checkpoints(checkpoint_folder(self.settings.home, call.key))
 
     def holds(self, key: str) -> None:
-        """Note that the trainer's state is exactly that of a stage that is stored now."""
+        """Record that the trainer has the state of a stage that is stored now."""
         self._state_key = key
 
 
@@ -169,8 +169,7 @@ def _staged(trainer: Trainer) -> StagedTrainer:
 
     if not isinstance(trainer, StagedTrainer):
         raise StateError(
-            f"trainer {type(trainer).__name__} can only be run as a whole,"
-            " expected a StagedTrainer."
+            f"trainer {type(trainer).__name__} only has train(), expected a StagedTrainer."
         )
     return trainer
 

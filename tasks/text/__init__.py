@@ -1,1 +1,1 @@
-"""The stages of arms whose agents are chat models: minutes and money each, so one task each."""
+"""The stages of arms whose agents are chat models: one task each, as they take time and money."""

@@ -1,4 +1,4 @@
-"""What the stages of chat models keep in their folders, and how it is read again."""
+"""Files in the folders of chat models' stages: written and read here."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ratchet.rollouts.outcomes import (
 )
 from ratchet.rollouts.spec import add_later_arrays
 from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
-from ratchet.statistics.returns import PREFIX
-from tasks.stages.session import TRANSCRIPTS_FILE
+from ratchet.statistics.results import REWARD_PREFIX
+from tasks.stages.files import TRANSCRIPTS_FILE
 
 if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
-    from ratchet.parameters.test_groups import TestGroups
+    from ratchet.parameters.base import TestGroups
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.scenarios.base import Dataset
     from ratchet.store.store import StageStore
-    from tasks.stages.tables import Table
+    from tasks.stages.files import Table
 
 ROLLOUTS_FILE = "rollouts.parquet"
 USAGE_FILE = "usage.json"
 TRANSCRIPTS_FOLDER = "transcripts"
 
 
-def write_played(
+def write_rollouts(
     folder: Path,
     rollouts: NestedArrayDict,
     protocol: ProtocolHandler,
@@ -55,7 +55,7 @@ def write_played(
 
 
 def read_rollouts(store: StageStore, key: str) -> NestedArrayDict:
-    """Read the rollouts of a finished stage, also of one that an earlier version made."""
+    """Read the rollouts of a finished stage, of any earlier version."""
     rollouts = load_nested_array_dict(store.open(key) / ROLLOUTS_FILE)
     add_later_arrays(rollouts)
     return rollouts
@@ -64,7 +64,7 @@ def read_rollouts(store: StageStore, key: str) -> NestedArrayDict:
 def write_readable(
     folder: Path, rollouts: NestedArrayDict, protocol: ProtocolHandler, form: str
 ) -> None:
-    """Write what was said and asked for people to read, as YAML or JSON."""
+    """Write readable transcripts and prompts, as YAML or JSON."""
     write_transcripts(
         folder / TRANSCRIPTS_FOLDER,
         rollouts,
@@ -76,18 +76,18 @@ def write_readable(
 
 
 def has_rollouts(store: StageStore, key: str) -> bool:
-    """Return whether a finished stage played any: none after a callback has stopped the run."""
+    """Return whether a finished stage has rollouts: none after a callback stopped the run."""
     return (store.open(key) / ROLLOUTS_FILE).is_file()
 
 
 def write_usage(folder: Path, usage: UsageMeter) -> None:
-    """Write what a stage has asked of services, and what that cost."""
+    """Write a stage's usage of services and its cost."""
     text = json.dumps(usage.to_table(), indent=1, sort_keys=True)
     (folder / USAGE_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_usage(folder: Path) -> UsageMeter:
-    """Read what :func:`write_usage` wrote; nothing was used if the stage has no such file."""
+    """Read the usage written by :func:`write_usage`; empty if the stage has no such file."""
     from ratchet.language_models.usage import UsageMeter
 
     path = folder / USAGE_FILE
@@ -95,7 +95,7 @@ def read_usage(folder: Path) -> UsageMeter:
 
 
 def usage_metrics(usage: UsageMeter) -> dict[str, float]:
-    """Return the sums of what a stage has asked of services as metrics."""
+    """Return the totals of a stage's usage as metrics."""
     total = usage.total
     return {
         "calls": float(total.calls),
@@ -111,9 +111,9 @@ def result_table(
     dataset: Dataset | None = None,
     groups: Sequence[TestGroups] = (),
 ) -> Table:
-    """Return what was decided on each datapoint, a row for each rollout.
+    """Return the decision on each datapoint, one row per rollout.
 
-    ``groups`` add their columns of the dataset, where it has them.
+    ``groups`` add their columns of the dataset, if it has them.
     """
     agents = protocol.agent_names
     verifier = verifier_index(agents, protocol.verifier_names[0])
@@ -125,8 +125,8 @@ def result_table(
         "correct": were_correct(rollouts, verifier).astype(int).tolist(),
         "rounds": episode_lengths(rollouts).tolist(),
     }
-    for place, agent in enumerate(agents):
-        table[f"{PREFIX}{agent}"] = rewards[:, place].tolist()
+    for index, agent in enumerate(agents):
+        table[f"{REWARD_PREFIX}{agent}"] = rewards[:, index].tolist()
     if isinstance(dataset, NestedArrayDictDataset):
         for column in (each.column for each in groups if each.column in dataset.fields):
             table[column] = dataset[column][rollouts.array("datapoint_id")].tolist()
@@ -134,5 +134,5 @@ def result_table(
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Leave out what is 0/0: a metric that is missing, not a number."""
+    """Return the metrics without NaN and infinity, which stand for undefined ones (0/0)."""
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}

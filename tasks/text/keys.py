@@ -1,7 +1,6 @@
-"""Which stages an arm of chat models consists of, in which order, and the key of each.
+"""Stages of an arm of chat models, their order and their keys.
 
-Plans and runs both go through :meth:`TextArmKeys.stages`, so that what ``ratchet plan`` says is
-what happens. Reads sources and parameters only: no data, no agents.
+Reads sources and parameters only: no data, no agents.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
-from tasks.stages.playing_code import class_that_plays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ratchet.store.fingerprint import Fingerprint
     from ratchet.tracking.manifest import ModelKind
-    from tasks.stages.sequence import Chain, Course, Step
+    from tasks.stages.sequence import StageLayout, Step
     from trainers.text.staged import StagedTextTrainer
 
 STAGE_VERSIONS = {
@@ -31,62 +28,95 @@ STAGE_VERSIONS = {
     "await_fine_tune_jobs": 1,
     "test": 1,
 }
-"""Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
-
-_PLAYING = ("sample_rollouts", "test_during_training", "test")
+"""The stages and their versions: increased when a stage must be recomputed although its code has
+the same fingerprint, e.g. if it writes different files."""
+_SAMPLING = ("sample_rollouts", "test_during_training", "test")
+BILLED_STAGES = (*_SAMPLING, "create_fine_tune_jobs")
+"""Stages that may cost money whatever the trainer; of others only data that a model writes."""
+_LEARNING = {
+    "_stage_create_fine_tune_jobs",
+    "await_fine_tune_jobs",
+    "check_parameters",
+    "create_fine_tune_jobs",
+    "examples_per_rollout",
+    "job_stats",
+    "responses_per_step",
+    "says_what_it_samples",
+    "stage_key_parameters",
+    "stage_purposes",
+    "train",
+}
+"""Methods that a trainer may override without changing how its agents act."""
+_OF_EVERY_CLASS = {
+    "__abstractmethods__",
+    "__annotations__",
+    "__dict__",
+    "__doc__",
+    "__module__",
+    "__parameters__",
+    "__weakref__",
+    "_abc_impl",
+}
 
 
 class TextArmKeys(BaseKeys):
-    """The stages of one arm of chat models.
+    """Stages of an arm of chat models.
 
-    The state at the beginning of iteration i comes from ``await_fine_tune_jobs`` of iteration
-    i − 1, that of iteration 0 from ``initial_state``. The last iteration makes no jobs.
+    The state at the start of iteration i comes from ``await_fine_tune_jobs`` of iteration
+    i − 1, that of iteration 0 from ``initial_state``. The last iteration has no jobs.
     """
 
     stage_versions = STAGE_VERSIONS
+    task_modules = ("tasks.text.stages", "tasks.build_scenario")
+    session_code = ("tasks.text.session", "TextArmSession")
     model_kind: ModelKind = "chat_models"
-    """What its final agents are to whoever loads them."""
+    """The kind of the final agents when loaded as a model."""
 
     @property
     def num_iterations(self) -> int:
         """The number of the arm's iterations."""
         return int(self.text_class.count_train_iterations(self.hyper_params))
 
-    def training(self, course: Course) -> Iterator[Step]:
-        """Go through data, initial state, and for each iteration: sample, then what goes on beside.
-
-        Statistics, a test and fine-tuning all begin with an iteration's rollouts or state. Where
-        nothing is trained, only the tests of the states are left.
-        """
-        yield self.build_scenario()
+    def initial_stages(self) -> Iterator[Step]:
+        """Iterate over the initial state only; nothing in a retest."""
         if not self.only_tests:
             yield self.initial_state()
-        for iteration in range(self.num_iterations):
-            beside: list[Chain] = []
-            if not self.only_tests:
-                yield self.sample_rollouts(iteration)
-                if self.is_steered:  # what comes next depends on it
-                    yield self.log_stats(iteration)
-                else:
-                    beside.append(iter([self.log_stats(iteration)]))
-            if self.tests_during_training(iteration):
-                beside.append(iter([self.test_during_training(iteration)]))
-            if self.makes_jobs(iteration) and not self.only_tests:
-                beside.append(self._fine_tuning(iteration))
-            yield tuple(beside)
 
-    def _fine_tuning(self, iteration: int) -> Chain:
+    def iterations(self, layout: StageLayout) -> Iterator[Iterator[Step]]:
+        """Iterate over training: the stages of each iteration."""
+        for iteration in range(self.num_iterations):
+            yield self._iteration(iteration)
+
+    def _iteration(self, iteration: int) -> Iterator[Step]:
+        """Iterate over sampling, then statistics, test and fine-tuning concurrently.
+
+        A retest only tests the states.
+        """
+        parallel: list[Iterator[StageCall]] = []
+        if not self.only_tests:
+            yield self.sample_rollouts(iteration)
+            if self.is_steered:  # the other stages depend on it
+                yield self.log_stats(iteration)
+            else:
+                parallel.append(iter([self.log_stats(iteration)]))
+        if self.tests_during_training(iteration):
+            parallel.append(iter([self.test_during_training(iteration)]))
+        if self.makes_jobs(iteration) and not self.only_tests:
+            parallel.append(self._fine_tuning(iteration))
+        yield tuple(parallel)
+
+    def _fine_tuning(self, iteration: int) -> Iterator[StageCall]:
         yield self.create_fine_tune_jobs(iteration)
         yield self.await_fine_tune_jobs(iteration)
 
-    def tests(self, course: Course) -> Iterator[Step]:
-        """Go through the tests of the final state on each dataset."""
-        for dataset in course.tested(self):
+    def tests(self, layout: StageLayout) -> Iterator[Step]:
+        """Iterate over the tests of the final state on each dataset."""
+        for dataset in layout.tested(self):
             yield self.test(dataset)
 
     def sample_rollouts(self, iteration: int) -> StageCall:
         """Return the stage that samples the rollouts of an iteration."""
-        return self._playing("sample_rollouts", iteration, self.state_key(iteration))
+        return self._sampling("sample_rollouts", iteration, self.state_key(iteration))
 
     def log_stats(self, iteration: int) -> StageCall:
         """Return the stage that computes the statistics of an iteration's rollouts."""
@@ -96,11 +126,11 @@ class TextArmKeys(BaseKeys):
         return self._in_iteration("log_stats", iteration, inputs)
 
     def test_during_training(self, iteration: int) -> StageCall:
-        """Return the stage that tests the state at the beginning of an iteration."""
-        return self._playing("test_during_training", iteration, self.state_key(iteration))
+        """Return the stage that tests the state at the start of an iteration."""
+        return self._sampling("test_during_training", iteration, self.state_key(iteration))
 
     def create_fine_tune_jobs(self, iteration: int) -> StageCall:
-        """Return the stage that has models fine-tuned on an iteration's rollouts."""
+        """Return the stage that requests fine-tuning on an iteration's rollouts."""
         inputs: dict[str, str | int] = {
             "state": self.state_key(iteration),
             "rollouts": self.sample_rollouts(iteration).key,
@@ -118,14 +148,14 @@ class TextArmKeys(BaseKeys):
 
     def test(self, dataset: str = TEST_DATASET) -> StageCall:
         """Return the stage that tests the final state on a dataset."""
-        return self._playing("test", self.num_iterations, self.final_state_key, dataset)
+        return self._sampling("test", self.num_iterations, self.final_state_key, dataset)
 
     def state_key(self, iteration: int) -> str:
-        """Return the key of the stage whose result is the state at an iteration's beginning."""
-        known = self._state_keys
-        for done in range(max(known), iteration):  # one after the other, however many there are
-            known[done + 1] = self.await_fine_tune_jobs(done).key
-        return known[iteration]
+        """Return the key of the stage whose result is the state at an iteration's start."""
+        keys = self._state_keys
+        for done in range(max(keys), iteration):  # a loop, since recursion could be too deep
+            keys[done + 1] = self.await_fine_tune_jobs(done).key
+        return keys[iteration]
 
     @property
     def final_state_key(self) -> str:
@@ -136,12 +166,12 @@ class TextArmKeys(BaseKeys):
 
     @property
     def needed_states(self) -> list[tuple[str, int]]:
-        """The stages whose results are tested where nothing is trained."""
+        """The stages whose results a retest tests."""
         jobs = range(self.num_iterations - 1)
         return [("initial_state", 0), *(("await_fine_tune_jobs", done) for done in jobs)]
 
     def earlier_rollouts(self, iteration: int) -> list[StageCall]:
-        """Return the stages whose rollouts an iteration learns from too, oldest first."""
+        """Return the earlier stages whose rollouts an iteration also trains on, oldest first."""
         if not self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
             return []
         return [self.sample_rollouts(earlier) for earlier in range(iteration)]
@@ -152,18 +182,18 @@ class TextArmKeys(BaseKeys):
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether callbacks look at iterations, in the stage of the statistics."""
+        """Whether callbacks observe iterations, in the stage of the statistics."""
         return any(spec.takes_part("log_stats") for spec in self.callbacks)
 
     @property
     def is_steered(self) -> bool:
-        """Whether callbacks may stop the run: fine-tuning waits for them then."""
+        """Whether callbacks may stop the run, so that fine-tuning waits for them."""
         return any(spec.kind.steers for spec in self.callbacks)
 
     def tested_before(self, dataset: str) -> StageCall | None:
-        """Return the stage in training that has tested the final state, if there is one.
+        """Return the stage during training that tests the final state, if any.
 
-        It has played the same datapoints with the same seeds.
+        It uses the same datapoints and seeds.
         """
         last = self.num_iterations - 1
         if dataset != TEST_DATASET or last < 0 or not self.tests_during_training(last):
@@ -173,18 +203,18 @@ class TextArmKeys(BaseKeys):
         return self.test_during_training(last)
 
     def makes_jobs(self, iteration: int) -> bool:
-        """Return whether models are fine-tuned in an iteration: in all but the last."""
+        """Return whether models are fine-tuned in an iteration: in all except the last."""
         return iteration < self.num_iterations - 1
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
-        """Return the parameters that a stage of the trainer's reads, as plain data."""
+        """Return the parameters that a stage reads, as plain data."""
         return self.text_class.stage_key_parameters(self.hyper_params, stage, iteration)
 
     def _ends_training(self, stage: str, iteration: int) -> bool:
         return stage == "log_stats" and iteration == self.num_iterations - 1
 
-    def _playing(self, stage: str, iteration: int, state: str, dataset: str = "") -> StageCall:
-        """Return a stage that plays the game with the models of a state."""
+    def _sampling(self, stage: str, iteration: int, state: str, dataset: str = "") -> StageCall:
+        """Return a stage that samples from the models of a state."""
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, "state": state}
         if dataset:
             inputs["dataset"] = dataset
@@ -193,23 +223,18 @@ class TextArmKeys(BaseKeys):
     def _in_iteration(
         self, stage: str, iteration: int, inputs: dict[str, str | int], detail: str = ""
     ) -> StageCall:
-        code = self._fingerprint_of(stage)
-        return self._call(stage, inputs, code, iteration=iteration, detail=detail)
+        return self._call(stage, inputs, iteration=iteration, detail=detail)
 
-    def _fingerprint_of(self, stage: str) -> Fingerprint:
-        return self._playing_fingerprint if stage in _PLAYING else self._code_fingerprint
+    def _trainer_of(self, stage: str) -> type:
+        """Return the class that samples, without a subclass that only changes the training data.
 
-    @cached_property
-    def _playing_fingerprint(self) -> Fingerprint:
-        """The code that plays: without a class that only says how to learn from what was played.
-
-        So an edit of what is learned from does not make rollouts anew, and pay for them again.
+        So an edit of such a class does not recompute rollouts, which cost money.
         """
-        return self._fingerprint_with(class_that_plays(self.trainer_class))
+        return rollout_class(self.trainer_class) if stage in _SAMPLING else self.trainer_class
 
     @cached_property
     def _state_keys(self) -> dict[int, str]:
-        """The keys of the states at the beginning of the first iterations."""
+        """Keys of the states at the start of the first iterations."""
         return {0: self.initial_state().key}
 
     @property
@@ -217,6 +242,22 @@ class TextArmKeys(BaseKeys):
         """The class of the trainer."""
         from trainers.text.staged import StagedTextTrainer
 
-        found = self.trainer_class
-        assert issubclass(found, StagedTextTrainer)  # else the arm is of another family
-        return found
+        trainer = self.trainer_class
+        assert issubclass(trainer, StagedTextTrainer)  # otherwise the family is another one
+        return trainer
+
+
+def rollout_class(trainer: type) -> type:
+    """Return the first of a class and its bases that decides how agents act.
+
+    A class that only overrides methods about learning does not: its other methods are not called
+    during rollouts. So an edit of how it learns does not change the keys of rollouts.
+    """
+    order = trainer.__mro__[:-1]
+    for index, candidate in enumerate(order):
+        inherited = {name for base in order[index + 1 :] for name in vars(base)}
+        overridden = inherited.intersection(vars(candidate)) - _LEARNING - _OF_EVERY_CLASS
+        if overridden or index == len(order) - 1:
+            inherits_the_rest = set(candidate.__mro__[:-1]) == set(order[index:])
+            return candidate if inherits_the_rest else trainer
+    return trainer

@@ -1,7 +1,7 @@
-"""``TextArmSession``: what the stages of one arm of chat models share in one process.
+"""``TextArmSession``: process-local context shared by the stages of one arm of chat models.
 
-Only the data: each stage builds a trainer of its own, so that any number may work at once and
-none sees what another has done.
+Only the data are shared: each stage builds a separate trainer, so that stages may run concurrently
+and independently.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ratchet.errors import StateError
-from tasks.stages.datasets import DATASETS_FOLDER
-from tasks.stages.session import STATE_FOLDER, BaseSession
+from tasks.stages.files import DATASETS_FOLDER, STATE_FOLDER
+from tasks.stages.session import BaseSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.base import Dataset
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
-    from tasks.stages.spending import Spending
+    from tasks.stages.session import RunBilling
     from tasks.text.keys import TextArmKeys
     from trainers.text.staged import StagedTextTrainer
     from trainers.text.state import State
@@ -48,25 +48,25 @@ class TextArmSession(BaseSession):
         keys: TextArmKeys,
         settings: ExperimentSettings,
         store: StageStore,
-        spending: Spending,
+        billing: RunBilling,
     ) -> None:
         super().__init__(keys, settings, store, DaemonThreads(f"stages of {keys.arm}"))
-        self.spending = spending
+        self.billing = billing
         self._datasets: Mapping[str, Dataset] | None = None
         self._lock = threading.Lock()
 
     def new_trainer(self, *, calls: bool = False) -> StagedTextTrainer:
-        """Build a trainer that no other stage knows.
+        """Build a trainer for one stage.
 
-        ``calls``: whether the stage speaks to a service: it is made ready, and the trainer has
-        what it spends billed in the run's ledger.
+        ``calls``: whether the stage calls a service, which is then started; the trainer is billed
+        in the run's ledger.
         """
         from ratchet.scenarios.building import build_scenario_instance
         from trainers.text.staged import StagedTextTrainer
 
         settings = self.settings
         if calls:
-            settings = settings.model_copy(update={"budget": self.spending.left})
+            settings = settings.model_copy(update={"budget": self.billing.left})
             self.make_services_ready()
         instance = build_scenario_instance(
             self.keys.hyper_params,
@@ -77,27 +77,25 @@ class TextArmSession(BaseSession):
         )
         trainer = self.keys.trainer_class(self.keys.hyper_params, instance, settings)
         if not isinstance(trainer, StagedTextTrainer):
-            raise StateError(
-                f"trainer {type(trainer).__name__} is no StagedTextTrainer, expected one."
-            )
-        trainer.ledger = self.spending.ledger
+            raise StateError(f"expected a StagedTextTrainer, got trainer {type(trainer).__name__}.")
+        trainer.ledger = self.billing.ledger
         return trainer
 
     def trainer_at(self, key: str, *, calls: bool = False) -> StagedTextTrainer:
-        """Build a trainer with the state that a stored stage ended with."""
+        """Build a trainer with the final state of a stored stage."""
         trainer = self.new_trainer(calls=calls)
         folder = self.store.open(key) / STATE_FOLDER
         trainer.state = self.keys.trainer_class.State.load(folder)
         return trainer
 
     def state_of(self, call: StageCall) -> State | None:
-        """Read the state that a stored stage ended with; None if it has none."""
+        """Read the final state of a stored stage; None if it has none."""
         folder = self.store.open(call.key) / STATE_FOLDER
         return self.keys.trainer_class.State.load(folder) if folder.is_dir() else None
 
     def watched(self, call: StageCall) -> AbstractContextManager[None]:
         """Return the context in which a stage spends money."""
-        return self.spending.watched(call, self.settings.run_id)
+        return self.billing.watched(call, self.settings.run_id)
 
     @property
     def datasets(self) -> Mapping[str, Dataset]:
@@ -111,18 +109,18 @@ class TextArmSession(BaseSession):
 
     @cached_property
     def protocol(self) -> ProtocolHandler:
-        """The protocol that is played."""
+        """The arm's protocol."""
         from ratchet.protocols.registry import build_protocol_handler
 
         return build_protocol_handler(self.keys.hyper_params, base_dir=self.keys.base_path)
 
     @contextmanager
     def model_calls(self, call: StageCall) -> Iterator[ModelCalls]:
-        """Open the calls of a stage that makes data: kept like those of agents, and billed."""
+        """Open the calls of a stage that builds data: journaled and billed like those of agents."""
         from ratchet.language_models.asking import ModelCalls
         from ratchet.language_models.usage import UsageMeter
 
-        usage = UsageMeter(call.stage, self.spending.ledger)
+        usage = UsageMeter(call.stage, self.billing.ledger)
         with (
             self.watched(call),
             ModelCalls(self.settings, usage, self.journal(call), self.make_services_ready) as calls,
@@ -130,7 +128,7 @@ class TextArmSession(BaseSession):
             yield calls
 
     def journal(self, call: StageCall) -> Path:
-        """Return the file in which a stage's finished calls are kept until it is stored."""
+        """Return the journal of a stage's finished calls, used until the stage is stored."""
         return Path(self.settings.home) / JOURNALS_FOLDER / f"{call.key}.jsonl"
 
     def stage_finished(self, call: StageCall) -> None:
@@ -139,9 +137,9 @@ class TextArmSession(BaseSession):
 
 
 class DaemonThreads(Executor):
-    """A thread for each piece of work, none of which keeps the process from ending.
+    """Executor with one daemon thread per job, so that the process can exit at any time.
 
-    A stage may wait hours for a service; whoever interrupts the run must not wait for it.
+    A stage may wait hours for a service; interrupting the run must not wait for it.
     """
 
     def __init__(self, name: str) -> None:
@@ -154,7 +152,7 @@ class DaemonThreads(Executor):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
-        """Start a thread that does the work."""
+        """Start a thread that executes the function."""
         future: Future[_Result] = Future()
 
         def work() -> None:
@@ -162,7 +160,7 @@ class DaemonThreads(Executor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 -- handed to whoever waits
+            except BaseException as error:  # noqa: BLE001 -- passed to the caller
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -171,4 +169,4 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for nothing: the threads end with their work or with the process."""
+        """Return immediately: the threads end with their job or with the process."""

@@ -1,4 +1,4 @@
-"""A run's folder with transcripts, and a model that judges as it is told."""
+"""A run folder with transcripts, and a scripted judge model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratchet.language_models.types import ChatRequest, Completion
 
 
 def transcript(rollout: int, *texts: str, stance: int = 1) -> dict[str, Any]:
-    """The prover and the verifier in turn, a round each."""
+    """Return a transcript with one message per round, by the prover and the verifier in turn."""
     agents = ("prover", "verifier")
     rounds = [
         {
@@ -36,7 +36,7 @@ def transcript(rollout: int, *texts: str, stance: int = 1) -> dict[str, Any]:
 
 @pytest.fixture
 def write_file(tmp_path) -> Callable[..., Path]:
-    """Writes transcripts to ``run/transcripts/NAME.jsonl``; gives the run's folder."""
+    """Return a function that writes ``run/transcripts/NAME.jsonl`` and returns the run folder."""
 
     def write(name: str, *transcripts: dict[str, Any]) -> Path:
         file = tmp_path / "run" / "transcripts" / f"{name}.jsonl"
@@ -49,13 +49,13 @@ def write_file(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture
 def run_folder(write_file) -> Path:
-    """Two files with three rollouts: four messages of provers, one of a verifier."""
+    """Write two files with three rollouts: four prover messages, one verifier message."""
     write_file("main/0", transcript(0, "It says a - b.", "Why?", "a + b, as `return a + b` says."))
     return write_file("main/test", transcript(0, "Fine.", "  "), transcript(1, "No code."))
 
 
 class FakeModel:
-    """Answers with what a rule makes of the prompt, and remembers what it was asked."""
+    """Model that responds by a rule on the prompt and records the requests."""
 
     def __init__(self, rule: Callable[[str], str | Exception]) -> None:
         self.rule = rule

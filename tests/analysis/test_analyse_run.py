@@ -1,4 +1,4 @@
-"""A run is analysed once, message by message; what was judged or paid for is not asked again."""
+"""Messages are judged individually; judged messages and paid calls are not repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ratchet.analysis.judging import AnalysisModel
+from ratchet.analysis.llm_judge import AnalysisModel
 from ratchet.analysis.results import read_results
 from ratchet.analysis.run import analyse_run
 from ratchet.errors import (
@@ -41,7 +41,7 @@ def verdicts(run_folder, analyser="code_quoting"):
     }
 
 
-def test_each_message_gets_a_verdict_beside_its_transcripts(run_folder, fake_model):
+def test_each_message_gets_a_verdict(run_folder, fake_model):
     client = fake_model(accurate)
     summary = analyse_run(run_folder, ["code_quoting"], model=FREE, client=client)
     assert verdicts(run_folder) == {
@@ -57,7 +57,7 @@ def test_each_message_gets_a_verdict_beside_its_transcripts(run_folder, fake_mod
     assert not list((run_folder / "analysis").rglob("*.journal"))
 
 
-def test_a_dry_run_counts_calls_and_cost_and_touches_nothing(run_folder, fake_model):
+def test_a_dry_run_counts_calls_and_cost_without_sending_or_writing(run_folder, fake_model):
     client = fake_model(accurate)
     names = ["code_quoting", "role_keeping"]
     summary = analyse_run(run_folder, names, model=MODEL, client=client, dry_run=True)
@@ -73,7 +73,7 @@ def test_a_dry_run_counts_calls_and_cost_and_touches_nothing(run_folder, fake_mo
     assert analyse_run(run_folder, names, model=no_key, dry_run=True).cost is None
 
 
-def test_existing_verdicts_are_kept_unless_overwritten(run_folder, fake_model):
+def test_existing_verdicts_are_reused_unless_overwritten(run_folder, fake_model):
     analyse_run(run_folder, ["code_quoting"], model=FREE, client=fake_model(accurate))
     before = verdicts(run_folder)
     second = fake_model(lambda prompt: "Verdict: inaccurate")
@@ -99,7 +99,7 @@ def test_only_new_and_changed_messages_are_judged(
     ]
 
 
-def test_the_same_question_is_asked_once(write_file, make_transcript, fake_model):
+def test_equal_requests_are_sent_once(write_file, make_transcript, fake_model):
     folder = write_file("main/0", *(make_transcript(n, "Same words.") for n in range(5)))
     client = fake_model(accurate)
     summary = analyse_run(folder, ["code_quoting"], model=FREE, client=client)
@@ -107,7 +107,7 @@ def test_the_same_question_is_asked_once(write_file, make_transcript, fake_model
     assert len(verdicts(folder)) == 5
 
 
-def test_an_unreadable_answer_is_asked_once_more_and_then_said(run_folder, fake_model):
+def test_an_unreadable_answer_is_retried_once_and_then_reported(run_folder, fake_model):
     client = fake_model(lambda prompt: "Hm." if prompt.startswith("Below") else "Verdict: none")
     analyse_run(run_folder, ["code_quoting"], model=FREE, client=client)
     assert set(verdicts(run_folder).values()) == {"none"}
@@ -118,7 +118,7 @@ def test_an_unreadable_answer_is_asked_once_more_and_then_said(run_folder, fake_
     assert summary.num_calls == 8
 
 
-def test_a_message_that_is_too_long_is_left_out_and_the_rest_is_judged(run_folder, fake_model):
+def test_a_message_that_is_too_long_is_skipped_and_the_rest_is_judged(run_folder, fake_model):
     client = fake_model(
         lambda prompt: PromptTooLongError("too long") if "It says" in prompt else accurate(prompt)
     )
@@ -126,7 +126,7 @@ def test_a_message_that_is_too_long_is_left_out_and_the_rest_is_judged(run_folde
     (part,) = summary.analysers
     assert (part.num_messages, part.num_calls, part.num_too_long) == (4, 3, 1)
     assert len(verdicts(run_folder)) == 3
-    other = fake_model(accurate)  # one that reads more
+    other = fake_model(accurate)  # a model with a longer context
     summary = analyse_run(run_folder, ["code_quoting"], model=FREE, client=other)
     assert (len(other.asked), summary.num_too_long, len(verdicts(run_folder))) == (1, 0, 4)
 
@@ -144,7 +144,7 @@ def test_a_reminder_that_is_too_long_leaves_the_verdict_unreadable(run_folder, f
     assert set(verdicts(run_folder).values()) == {None}
 
 
-def test_after_a_failure_only_what_was_not_answered_is_asked(run_folder, fake_model):
+def test_after_a_failure_only_unanswered_requests_are_sent(run_folder, fake_model):
     client = fake_model(
         lambda prompt: LanguageModelError("no") if "It says" in prompt else accurate(prompt)
     )
@@ -158,7 +158,7 @@ def test_after_a_failure_only_what_was_not_answered_is_asked(run_folder, fake_mo
     assert summary.analysers[0].verdicts == {"accurate": 1, "none": 3}
 
 
-def test_a_withheld_answer_does_not_stop_the_others(run_folder, fake_model):
+def test_a_filtered_response_does_not_stop_the_others(run_folder, fake_model):
     client = fake_model(
         lambda prompt: ContentFilterError("withheld") if "Fine." in prompt else accurate(prompt)
     )
@@ -166,7 +166,7 @@ def test_a_withheld_answer_does_not_stop_the_others(run_folder, fake_model):
     assert summary.analysers[0].verdicts == {"accurate": 1, "none": 2, "unreadable": 1}
 
 
-def test_mistakes_are_named_before_anything_is_asked(tmp_path, run_folder, fake_model):
+def test_invalid_arguments_raise_before_any_call(tmp_path, run_folder, fake_model):
     client = fake_model(accurate)
     with pytest.raises(UnknownNameError, match="Did you mean 'code_quoting'"):
         analyse_run(run_folder, ["code_quotin"], model=FREE, client=client)
@@ -194,7 +194,7 @@ class Politeness(Analyser):
 """
 
 
-def test_an_own_analyser_is_given_by_its_file(run_folder, tmp_path, fake_model):
+def test_a_custom_analyser_is_loaded_from_its_file(run_folder, tmp_path, fake_model):
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "politeness.txt").write_text("Is this polite? $message")
     spec = f"{tmp_path / 'own.py'}:Politeness"
@@ -237,7 +237,7 @@ class _Service(BaseHTTPRequestHandler):
         pass
 
 
-def test_the_endpoints_own_client_is_asked_when_none_is_given(run_folder):
+def test_the_endpoints_client_is_the_default(run_folder):
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Service)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

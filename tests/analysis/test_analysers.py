@@ -1,13 +1,12 @@
-"""Analysers ask about the right messages, show what is needed, and read what is answered."""
+"""Analysers select the right messages, build complete prompts and parse answers."""
 
 from __future__ import annotations
 
 import pytest
 
-from ratchet.analysis.code_quoting import CodeQuotingAnalyser
+from ratchet.analysis.base import analyser_names, build_analyser, register_analyser
+from ratchet.analysis.built_in import CodeQuotingAnalyser, RoleKeepingAnalyser
 from ratchet.analysis.messages import read_messages
-from ratchet.analysis.registry import analyser_names, build_analyser, register_analyser
-from ratchet.analysis.role_keeping import RoleKeepingAnalyser
 from ratchet.errors import DataError, ParameterError
 
 
@@ -17,19 +16,19 @@ def messages(write_file, make_transcript):
     return list(read_messages(folder / "transcripts" / "main" / "0.jsonl"))
 
 
-def test_messages_come_with_what_was_said_before(messages):
+def test_messages_include_the_earlier_messages(messages):
     assert [message.said.text for message in messages] == ["I pay $5: a - b.", "Why?", "So."]
     assert [[u.text for u in m.earlier] for m in messages] == [
         [],
         ["I pay $5: a - b."],
         ["I pay $5: a - b.", "Why?"],
     ]
-    assert messages[2].place == (0, 2, "prover", "main")
+    assert messages[2].position == (0, 2, "prover", "main")
     assert messages[2].rollout == 4
     assert len({message.digest for message in messages}) == 3
 
 
-def test_quoting_is_asked_of_provers_and_shows_the_code(messages):
+def test_quotation_prompts_cover_provers_and_include_the_code(messages):
     analyser = CodeQuotingAnalyser()
     assert [analyser.judges(message) for message in messages] == [True, False, True]
     (prompt,) = analyser.prompt(messages[0])
@@ -46,7 +45,7 @@ def test_the_role_is_that_of_the_speaker(messages):
     assert "Said before:\n(nothing)" in prover
 
 
-def test_a_side_is_named_only_where_there_is_a_single_prover(write_file, make_transcript):
+def test_a_side_is_named_only_for_a_single_prover(write_file, make_transcript):
     transcript = make_transcript(0, "So.")
     transcript["rewards"] = {"prover": 0, "prover1": 0, "verifier": 0}
     folder = write_file("main/0", transcript)
@@ -54,7 +53,7 @@ def test_a_side_is_named_only_where_there_is_a_single_prover(write_file, make_tr
     assert "arguing that" not in RoleKeepingAnalyser().prompt(message)[0].content
 
 
-def test_quoting_directly_and_quoting_accurately_are_judged_apart(messages):
+def test_direct_and_accurate_quotation_are_judged_separately(messages):
     direct, accurate = (build_analyser(f"{how}_quotation")[1] for how in ("direct", "accurate"))
     for analyser in (direct, accurate):
         assert [analyser.judges(message) for message in messages] == [True, False, True]
@@ -64,7 +63,7 @@ def test_quoting_directly_and_quoting_accurately_are_judged_apart(messages):
     assert direct.read("Verdict: restates").label == "restates"
 
 
-def test_following_up_is_asked_where_something_was_said_before(messages):
+def test_follow_up_needs_an_earlier_message(messages):
     _, analyser = build_analyser("follow_up")
     assert [analyser.judges(message) for message in messages] == [False, True, True]
     prompt = analyser.prompt(messages[2])[0].content
@@ -73,7 +72,7 @@ def test_following_up_is_asked_where_something_was_said_before(messages):
     assert analyser.labels == ("follows", "ignores")
 
 
-def test_own_words_alone_are_nothing_to_follow_up(write_file, make_transcript):
+def test_an_agents_own_messages_are_not_followed_up(write_file, make_transcript):
     transcript = make_transcript(0, "First.", "", "Second.")
     folder = write_file("main/0", transcript)
     found = list(read_messages(folder / "transcripts" / "main" / "0.jsonl"))
@@ -96,7 +95,7 @@ def test_own_words_alone_are_nothing_to_follow_up(write_file, make_transcript):
         ("", None),
     ],
 )
-def test_the_last_verdict_line_counts(answer, label):
+def test_the_last_verdict_line_is_used(answer, label):
     verdict = CodeQuotingAnalyser().read(answer)
     assert (verdict.label, verdict.answer) == (label, answer)
 
@@ -110,7 +109,7 @@ def test_names_are_registered_once():
         register_analyser("../role")
 
 
-def test_what_is_no_transcript_is_named_with_its_line(write_file, make_transcript):
+def test_an_invalid_transcript_is_reported_with_its_line(write_file, make_transcript):
     broken = make_transcript(1, "a")
     del broken["rounds"]
     folder = write_file("main/0", make_transcript(0, "a"), broken)

@@ -1,4 +1,4 @@
-"""A deployed experiment: a schedule or a form starts it, it fails, a retry does what is left."""
+"""A deployed experiment: a schedule or a form starts it, it fails, and a retry completes it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import yaml
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from deployments.deploying import PREFECT_FILE, deploy
+from deployments.deploy import PREFECT_FILE, deploy
 from deployments.local_stack import LocalStack
-from deployments.parts import get_text
-from flows.runs.verifying import verify_run
+from deployments.stack_services import get_text
+from flows.runs.verify import verify_run
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder, list_runs
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TINY_TRAINER = Path(__file__).parents[1] / "flows" / "tiny_trainer.py"
 OVERRIDES = ["rl.lr=0.5", "settings.home=home"]
 ONE_RUN = {"MIN_RUNS": "1", "MAX_RUNS": "1", "LOOP_SECONDS": "600"}
-"""The schedule begins no second run while the first one is waited for."""
+"""The scheduler creates no second run while the test waits for the first one."""
 EXPERIMENT = """\
 scenario: graph_isomorphism
 trainer: {module_path: tiny_trainer.py, class_name: TinyTrainer}
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def project(folder: Path) -> Iterator[Path]:
-    """A user's folder with an experiment and a trainer; its third stage of training fails once."""
+    """Create a project with an experiment and a trainer whose third training stage fails once."""
     project = folder / "project"
     (project / "experiments").mkdir(parents=True)
     shutil.copy(TINY_TRAINER, project / "experiments")
@@ -75,14 +75,14 @@ def api(project: Path, folder: Path) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def failed(api: Api) -> dict[str, Any]:
-    """The run that the schedule has begun, which fails; it begins no other."""
-    begun = api.wait_for(api.scheduled_run, "RUNNING", "FAILED", "COMPLETED", "CRASHED")
-    api.ask(f"deployments/{begun['deployment_id']}/pause_deployment", {})
+    """Return the scheduled run after its failure; pause the schedule."""
+    started = api.wait_for(api.scheduled_run, "RUNNING", "FAILED", "COMPLETED", "CRASHED")
+    api.ask(f"deployments/{started['deployment_id']}/pause_deployment", {})
     return api.wait_for(api.scheduled_run, "FAILED", "COMPLETED", "CRASHED")
 
 
 def soon(prefect_file: Path) -> None:
-    """Write the deployments that are shipped, for another experiment and in a few seconds."""
+    """Write the shipped deployments with a different experiment and a short schedule interval."""
     content = yaml.safe_load(PREFECT_FILE.read_text())
     for deployment in content["deployments"]:
         if "file" in deployment.get("parameters", {}):
@@ -93,7 +93,7 @@ def soon(prefect_file: Path) -> None:
 
 
 class Api:
-    """The few questions that the test asks the Prefect server."""
+    """Client of the Prefect server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -103,16 +103,16 @@ class Api:
             answer = httpx.request(
                 "GET" if body is None else "POST", f"{self.url}/{path}", json=body, timeout=30
             )
-            if answer.status_code != 503:  # its database is locked for the moment
+            if answer.status_code != 503:  # its database is temporarily locked
                 return answer.raise_for_status().json() if answer.content else None
             time.sleep(1)
-        raise AssertionError(f"{path}: the server is busy for ever")
+        raise AssertionError(f"{path}: the server remains busy")
 
     def scheduled_run(self) -> dict[str, Any] | None:
-        """Return the run that the schedule has begun, if it has."""
+        """Return the run that the schedule has started; None before that."""
         runs = self.ask("flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC", "limit": 5})
-        begun = [run for run in runs if run["auto_scheduled"] and run["start_time"]]
-        return begun[0] if begun else None
+        started = [run for run in runs if run["auto_scheduled"] and run["start_time"]]
+        return started[0] if started else None
 
     def wait_for(
         self, run: Callable[[], dict[str, Any] | None], *state_types: str, seconds: float = 200.0
@@ -124,10 +124,10 @@ class Api:
             if found is not None and found["state_type"] in state_types:
                 return found
             time.sleep(0.5)
-        raise AssertionError(f"the run came to none of {state_types}: {run()}")
+        raise AssertionError(f"the run reached none of {state_types}: {run()}")
 
     def latest(self, deployment: str) -> dict[str, Any] | None:
-        """Return the run of a deployment that was asked for last."""
+        """Return the most recently requested run of a deployment."""
         mine = {"deployments": {"name": {"any_": [deployment]}}}
         runs = self.ask("flow_runs/filter", {**mine, "sort": "EXPECTED_START_TIME_DESC"})
         return runs[0] if runs else None
@@ -160,7 +160,7 @@ def test_schedule_failure_and_retry(
     assert (done["id"], done["run_count"], done["state_type"]) == (failed["id"], 2, "COMPLETED")
 
     expected = [f"train {i}" for i in range(6)] + ["test test"]
-    assert log.read_text().splitlines() == expected, "finished stages are not run again"
+    assert log.read_text().splitlines() == expected, "finished stages must not run again"
     (manifest_file,) = (project / "runs").glob("*/manifest.json")
     manifest = json.loads(manifest_file.read_text())
     assert manifest["status"] == "completed"
@@ -171,23 +171,23 @@ def test_schedule_failure_and_retry(
 
 
 def check_page(api: Api, run: dict[str, Any]) -> None:
-    """Check what a person sees of the run that was retried: name, tags, edges, log, artifacts."""
+    """Check the page of the retried run: name, tags, edges, log, artifacts."""
     assert run["name"] == "tiny rl.lr=0.5"
     assert {"experiment:tiny", "trainer:TinyTrainer"} <= set(run["tags"])
     nodes = [node for _, node in api.ask(f"flow_runs/{run['id']}/graph-v2")["nodes"]]
     roots = [node["label"] for node in nodes if not node["parents"]]
-    assert roots == ["build scenario main"] * 2, "one for each time that it was tried"
+    assert roots == ["build scenario main"] * 2, "one per attempt"
     mine = {"flow_run_id": {"any_": [run["id"]]}}
     found = api.ask("artifacts/filter", {"artifacts": mine})
-    kinds = [each["type"] for each in found if each["key"]]  # Prefect's own of the result has none
-    assert sorted(kinds) == ["markdown", "progress", "table"], "once, though it was tried twice"
+    kinds = [each["type"] for each in found if each["key"]]  # Prefect's result artifact has no key
+    assert sorted(kinds) == ["markdown", "progress", "table"], "once despite two attempts"
     deadline = time.monotonic() + 30  # the log is sent in batches
     while time.monotonic() < deadline:
         log = "\n".join(e["message"] for e in api.ask("logs/filter", {"logs": mine}))
-        if "test main test: made in" in log:
+        if "test main test: computed in" in log:
             break
         time.sleep(0.5)
-    assert "train main 0-2: made in" in log
+    assert "train main 0-2: computed in" in log
     assert "train main 0-2: found in the store" in log
     assert '"hit"' not in log
 
@@ -202,7 +202,7 @@ class Page:
         self.browser.get(f"{self.ui}/{path}")
 
     def wait(self, seen: Callable[[Any], Any], what: str) -> Any:
-        """Wait until something is seen, and return it; elements may be drawn anew meanwhile."""
+        """Wait for an element and return it; the page may re-render elements while waiting."""
         waiting = WebDriverWait(self.browser, 90, ignored_exceptions=[WebDriverException])
         return waiting.until(seen, f"never seen: {what}")
 
@@ -219,21 +219,21 @@ class Page:
         self.wait(lambda b: text in b.find_element("css selector", "body").text, text)
 
     def press(self, text: str, within: str = "") -> None:
-        """Press a button as soon as it takes a click: what lies before it may be on its way out."""
+        """Press a button as soon as it is clickable: a closing overlay may cover it."""
 
         def pressed(_: Any) -> bool:
             self.find(f"{within} button", text).click()
             return True
 
-        self.wait(pressed, f"a button {text} that takes a click")
+        self.wait(pressed, f"a clickable button {text}")
 
     def choose(self, option: str) -> None:
-        """Choose an option: fields are drawn one after the other, in no order."""
+        """Choose an option: fields are rendered sequentially in arbitrary order."""
 
-        holds_it = f"//select[option[normalize-space()='{option}']]"
+        select = f"//select[option[normalize-space()='{option}']]"
 
         def chosen(browser: Any) -> bool:
-            Select(browser.find_element("xpath", holds_it)).select_by_visible_text(option)
+            Select(browser.find_element("xpath", select)).select_by_visible_text(option)
             return True
 
         self.wait(chosen, f"a choice of {option}")
@@ -250,7 +250,7 @@ class Page:
 
 
 def start_by_form(page: Page, api: Api, seed: int) -> str:
-    """Fill the experiment's form in, and return the id of the flow run that it starts."""
+    """Fill in and submit the experiment's form; return the id of its flow run."""
     deployment = api.ask("deployments/name/experiment-from-file/on-demand")["id"]
     page.open(f"deployments/deployment/{deployment}/run")
     page.choose("experiments/tiny.yaml")
@@ -272,7 +272,7 @@ def begun(project: Path, seed: int, seconds: float = 200.0) -> RunFolder:
             if is_it and any(stage.iteration == 2 for stage in run.manifest.stages):
                 return run
         time.sleep(0.3)
-    raise AssertionError(f"no run with seed {seed} has begun")
+    raise AssertionError(f"no run with seed {seed} has started")
 
 
 @pytest.mark.browser
@@ -283,7 +283,7 @@ def begun(project: Path, seed: int, seconds: float = 200.0) -> RunFolder:
 def test_a_form_is_filled_in_and_its_run_retried_and_cancelled(
     api: Api, project: Path, folder: Path, browser: Any, failed: dict[str, Any]
 ) -> None:
-    assert failed, "the one that the schedule began is out of the way"
+    assert failed, "the scheduled run has ended"
     page, log = Page(browser, api), folder / "log"
     (folder / "struck").unlink(missing_ok=True)
     log.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The image and the lab's server as files: what keeps them small, reproducible and harmless."""
+"""Files of the images and the lab's server: size, reproducibility, and privileges."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ ENTRYPOINT = DOCKER / "entrypoint.sh"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the Dockerfile's instructions with what they say, lines joined."""
+    """Return the Dockerfile's instructions with their arguments, continuation lines joined."""
     lines = [line for line in DOCKERFILE.splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     return [(i, rest) for i, _, rest in (x.partition(" ") for x in joined.splitlines() if x)]
 
 
-def test_the_base_is_named_once_and_by_its_version() -> None:
+def test_the_base_image_is_specified_once_with_its_version() -> None:
     arguments = dict(rest.split("=", 1) for i, rest in instructions() if i == "ARG")
     assert re.fullmatch(r"python:3\.\d+-slim-\w+", arguments["BASE_IMAGE"])
     sources = {rest.partition(" AS ")[0] for i, rest in instructions() if i == "FROM"}
     assert sources - {"${BASE_IMAGE}"} <= {"build", "base"}
 
 
-def test_every_package_is_of_a_version_that_is_known_to_work() -> None:
+def test_all_packages_have_pinned_versions() -> None:
     installs = [part for i, rest in instructions() if i == "RUN" for part in rest.split("&&")]
     installs = [part for part in installs if "pip install" in part]
     assert installs
@@ -47,7 +47,7 @@ def test_every_package_is_of_a_version_that_is_known_to_work() -> None:
     assert "s3fs" in pinned
 
 
-def test_what_is_built_with_is_left_behind_and_nobody_is_root() -> None:
+def test_images_contain_no_build_tools_and_do_not_run_as_root() -> None:
     final = DOCKERFILE.partition(" AS base\n")[2]
     assert "pip install" not in final
     assert "apt-get" not in DOCKERFILE
@@ -57,7 +57,7 @@ def test_what_is_built_with_is_left_behind_and_nobody_is_root() -> None:
     assert not re.search(r"(?i)(password|secret|token|key)\w*=", DOCKERFILE)
 
 
-def test_only_what_the_wheel_is_made_from_goes_into_an_image() -> None:
+def test_images_contain_only_the_sources_of_the_wheel() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert patterns[0] == "*"
@@ -68,7 +68,7 @@ def test_only_what_the_wheel_is_made_from_goes_into_an_image() -> None:
     assert packages <= set(kept)
 
 
-def test_images_bear_the_version() -> None:
+def test_images_are_tagged_with_the_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     folders = [DOCKER, ROOT / "deployments" / "kubernetes"]
     files = [file for folder in folders for file in folder.iterdir() if file.is_file()]
@@ -92,7 +92,7 @@ def test_services_have_no_more_rights_than_they_need() -> None:
     assert COMPOSE["networks"]["database"] == {"internal": True}
 
 
-def test_what_services_name_is_defined_and_no_secret_is_said() -> None:
+def test_services_reference_defined_names_and_contain_no_secrets() -> None:
     for name, service in COMPOSE["services"].items():
         assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"]), name
         assert set(service["networks"]) <= set(COMPOSE["networks"]), name
@@ -109,7 +109,7 @@ def test_what_services_name_is_defined_and_no_secret_is_said() -> None:
 
 
 @pytest.mark.parametrize("script", ["entrypoint.sh", "lab.sh"])
-def test_scripts_are_read_by_their_shells(script: str) -> None:
+def test_scripts_parse_in_their_shells(script: str) -> None:
     shell = shutil.which("bash" if script == "lab.sh" else "sh")
     assert shell is not None
     subprocess.run([shell, "-n", DOCKER / script], check=True)
@@ -125,7 +125,7 @@ def entrypoint(*arguments: str, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def test_a_secret_comes_from_its_file_and_the_files_name_goes(tmp_path: Path) -> None:
+def test_a_secret_is_read_from_its_file_and_the_file_variable_is_unset(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("a b$c\n")
     shown = entrypoint("sh", "-c", "env", PGPASSWORD_FILE=str(secret)).stdout.splitlines()

@@ -1,6 +1,6 @@
 """A Kubernetes job's command with the template's mounts: everything else is read-only.
 
-No cluster: a mount namespace with the template's writable paths, below a folder of its own.
+No cluster: a mount namespace with the template's writable paths, below a separate folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ exec "$@"
 
 
 class Pod:
-    """What a pod of the template can write, and the variables that it has."""
+    """Writable paths and variables of a pod created from the template."""
 
     def __init__(self, root: Path) -> None:
         template = json.loads(TEMPLATE.read_text())
@@ -63,7 +63,7 @@ class Pod:
         return self.root / path.lstrip("/")
 
     def run(self, *arguments: str, **environment: str) -> str:
-        """Run `ratchet` in a new pod: of the last one, claims are left."""
+        """Run `ratchet` in a new pod: only volume claims persist from the previous one."""
         for folder in self.temporary:
             shutil.rmtree(folder)
             folder.mkdir()
@@ -93,14 +93,14 @@ def pod(tmp_path: Path) -> Pod:
     return pod
 
 
-def test_an_evicted_pod_finds_its_stages_without_s3(pod: Pod) -> None:
+def test_a_restarted_pod_reuses_its_stages_without_s3(pod: Pod) -> None:
     pod.run("run", "tiny.yaml")
-    assert "0 made" in pod.run("run", "tiny.yaml")
+    assert "0 computed" in pod.run("run", "tiny.yaml")
 
 
-def test_with_s3_copies_and_locks_are_where_the_pod_can_write(pod: Pod) -> None:
+def test_copies_and_locks_of_an_s3_store_are_in_writable_folders(pod: Pod) -> None:
     server = S3Server()
     with server.with_a_bucket():
         store = f"settings.store=s3://{BUCKET}/store"
         pod.run("run", "tiny.yaml", store, **server.environment)
-        assert "0 made" in pod.run("run", "tiny.yaml", store, **server.environment)
+        assert "0 computed" in pod.run("run", "tiny.yaml", store, **server.environment)

@@ -1,4 +1,4 @@
-"""A lab's databases on a real PostgreSQL: made, used by both servers, backed up and restored."""
+"""A lab's databases on a real PostgreSQL: creation, use by both servers, backup and restore."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ import psutil
 import pytest
 
 from deployments.local_stack import LocalStack
-from deployments.parts import get_text
-from flows.process.checks.base import CheckResult, Places
-from flows.process.checks.databases import prefect_database
-from flows.process.logins import MLFLOW_PASSWORD, PREFECT, read_logins
+from deployments.stack_services import get_text
+from flows.process.checks.base import CheckResult, Installation
+from flows.process.checks.servers import prefect_database
+from flows.process.stack_file import MLFLOW_PASSWORD, PREFECT_AUTH, read_credentials
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deployments" / "docker"
@@ -35,7 +35,7 @@ PROGRAMS = ["initdb", "pg_ctl", "psql", "pg_dump", "pg_restore"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(400)]
 
-# Runs what `docker compose` would run in a container, here.
+# Runs the commands of `docker compose` on this machine instead of in a container.
 STAND_IN = """#!/usr/bin/env bash
 shift 3
 case $1 in
@@ -53,7 +53,7 @@ def programs_folder() -> Path | None:
 
 
 def other_user() -> dict[str, str]:
-    """PostgreSQL refuses to run as root."""
+    """Return a non-root user for PostgreSQL, which refuses to run as root."""
     return {} if os.geteuid() else {"user": pwd.getpwnam("nobody").pw_name, "group": "nogroup"}
 
 
@@ -84,14 +84,14 @@ class Lab:
         return f"{scheme}://{role}@127.0.0.1:{self.port}/{role}"
 
     def as_role(self, role: str, *arguments: str) -> str:
-        """Run Python the way an image does: the password comes as a file."""
+        """Run Python as the image does, with the password in a file."""
         entrypoint = ["sh", str(DOCKER / "entrypoint.sh"), "sh", "-c", 'exec "$0" "$@"']
         files = [f"PGPASSWORD_FILE={self.secrets / f'{role}_database'}"]
         return self.run("env", *files, *entrypoint, sys.executable, *arguments)
 
 
 def free_port() -> int:
-    """Return a port that no connection is given meanwhile, as one of the usual range might be."""
+    """Return a free port outside the ephemeral range, which outgoing connections cannot take."""
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("0.0.0.0", port))
@@ -100,7 +100,7 @@ def free_port() -> int:
 
 
 def address_of_this_machine() -> str:
-    """Return one beyond loopback, where there is one."""
+    """Return a non-loopback address if available."""
     every = [a for some in psutil.net_if_addrs().values() for a in some]
     found = [a.address for a in every if a.family is socket.AF_INET]
     return next((a for a in found if not a.startswith("127.")), "127.0.0.1")
@@ -111,7 +111,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = programs_folder()
     if folder is None:
         pytest.skip(f"no PostgreSQL here: {', '.join(PROGRAMS)} are needed")
-    # a socket's path has a bound, and another user must reach it
+    # the length of a socket's path is limited, and another user must have access
     root = Path(subprocess.check_output(["mktemp", "-d", "/tmp/lab.XXXXXX"], text=True).strip())
     user = other_user()
     root.chmod(0o755)
@@ -156,7 +156,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture
 def entered(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """The databases named and their passwords in a file, as for servers without containers."""
+    """Set the databases' URLs and a password file, as for servers without containers."""
     passwords = lab.root / "pgpass"
     passwords.touch(mode=0o600)
     lines = (f"*:*:*:{r}:{(lab.secrets / f'{r}_database').read_text()}\n" for r in ROLES)
@@ -168,11 +168,11 @@ def entered(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 def check_database() -> tuple[CheckResult, str]:
-    (found,) = prefect_database(Places(Path("home"), Path("runs")))
+    (found,) = prefect_database(Installation(Path("home"), Path("runs")))
     return found.verdict, found.details
 
 
-def test_prefects_database_is_made_checked_and_comes_back_from_a_backup(
+def test_prefects_database_is_created_checked_and_restored_from_a_backup(
     entered: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, backup = entered, tmp_path / "backup"
@@ -217,7 +217,7 @@ def test_prefects_database_is_made_checked_and_comes_back_from_a_backup(
     assert "guessed" not in details
 
 
-def test_mlflows_database_is_made_and_upgraded(lab: Lab) -> None:
+def test_mlflows_database_is_created_and_upgraded(lab: Lab) -> None:
     url = lab.url("postgresql", "mlflow")
     code = (
         "import mlflow, mlflow.cli, sys; url = sys.argv[1];"
@@ -239,7 +239,7 @@ settings: {retries: 0, store: "s3://lab/store"}
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An S3 service of this machine with a bucket ``lab``."""
+    """Start a local S3 service with a bucket ``lab``."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -288,7 +288,7 @@ def status(url: str, login: str | None = None) -> int:
         return error.code
 
 
-def test_a_run_on_servers_that_ask_who_it_is_with_postgres_and_s3(
+def test_a_run_on_servers_with_passwords_postgres_and_s3(
     entered: Lab, bucket: str, project: Path
 ) -> None:
     import boto3
@@ -298,14 +298,16 @@ def test_a_run_on_servers_that_ask_who_it_is_with_postgres_and_s3(
     address = address_of_this_machine()
     try:
         started = stack.start()
-        logins = read_logins(home)
+        logins = read_credentials(home)
         user = f"admin:{logins[MLFLOW_PASSWORD]}"
         prefect = f"http://{address}:{started.prefect_port}/api/admin/version"
         mlflow = f"http://{address}:{started.mlflow_port}/api/2.0/mlflow/experiments/get-by-name"
         mlflow = f"{mlflow}?experiment_name=Default"
-        assert [status(prefect), status(prefect, "admin:x"), status(prefect, logins[PREFECT])] == [
-            *(401, 401, 200)
-        ]
+        assert [
+            status(prefect),
+            status(prefect, "admin:x"),
+            status(prefect, logins[PREFECT_AUTH]),
+        ] == [*(401, 401, 200)]
         assert [status(mlflow), status(mlflow, "admin:x"), status(mlflow, user)] == [401, 401, 200]
 
         ratchet("run", "tiny.yaml")
@@ -316,7 +318,7 @@ def test_a_run_on_servers_that_ask_who_it_is_with_postgres_and_s3(
         assert not any(secret in f.read_text() for f in written for secret in secrets)
 
         runs = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
-        found = get_text(f"{started.prefect_api_url}/flow_runs/filter", runs, logins[PREFECT])
+        found = get_text(f"{started.prefect_api_url}/flow_runs/filter", runs, logins[PREFECT_AUTH])
         assert len(json.loads(found or "[]")) == 1
     finally:
         stack.stop()

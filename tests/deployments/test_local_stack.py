@@ -1,4 +1,4 @@
-"""The real servers: they come up on the loopback interface alone, and go without a trace."""
+"""The real servers: they listen only on the loopback interface and stop completely."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_up_detached_and_down(tmp_path: Path) -> None:
     assert read_stack(tmp_path) is None
 
 
-def test_ctrl_c_stops_all_and_a_killed_stack_is_replaced(tmp_path: Path) -> None:
+def test_ctrl_c_stops_all_services_and_a_killed_stack_is_replaced(tmp_path: Path) -> None:
     first = start(tmp_path)
     old = wait_until_up(tmp_path, first)
     first.kill()
@@ -82,8 +82,8 @@ def wait_until_up(home: Path, process: subprocess.Popen[bytes]) -> Stack:
     while time.monotonic() < deadline:
         assert process.poll() is None
         stack = read_stack(home)
-        mine = stack is not None and stack.supervisor == ProcessMark.of(process.pid)
+        mine = stack is not None and stack.supervisor == ProcessMark.from_pid(process.pid)
         if stack is not None and mine and stack.is_up():
             return stack
         time.sleep(0.3)
-    raise AssertionError("the stack did not come up")
+    raise AssertionError("the stack did not start")

@@ -1,4 +1,4 @@
-"""What pools start: jobs that Prefect's own workers make of our templates, and our manifests."""
+"""Jobs that Prefect's workers create from the shipped templates, and the manifests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 import yaml
 
-from deployments import deploying
-from deployments.deploying import POOL_TYPES, deploy
+from deployments import deploy as deploy_module
+from deployments.deploy import POOL_TYPES, deploy
 from deployments.local_stack import LocalStackError
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
@@ -29,9 +29,9 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 def faults(value: Any, kind: str, path: str = "") -> list[str]:
-    """Walk an object by the definitions that Kubernetes' client has, as a server would.
+    """List violations of the definitions in Kubernetes' client, as a server would.
 
-    No unknown key, none missing that is needed, values of the right kinds.
+    Checks for unknown keys, missing required keys, and values of the wrong type.
     """
     if kind.startswith("list["):
         parts = enumerate(value) if isinstance(value, list) else ()
@@ -68,15 +68,15 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def configured(pool_type: str, **values: Any) -> dict[str, Any]:
-    """Do what Prefect's worker does before it starts a deployment's run."""
+    """Create a job configuration as Prefect's worker does before it starts a deployment's run."""
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.objects import FlowRun
 
-    worker = import_module(f"prefect_{pool_type}.worker")  # seconds: not while tests are collected
+    worker = import_module(f"prefect_{pool_type}.worker")  # takes seconds: not during collection
     configuration = getattr(worker, f"{pool_type.title()}WorkerJobConfiguration")
     shipped = yaml.safe_load((DEPLOYMENTS / "prefect.yaml").read_text())["definitions"]["pool"]
     template = json.loads((DEPLOYMENTS / pool_type / "base_job_template.json").read_text())
-    nobody = PrefectClient("http://127.0.0.1:9/api")  # there is nothing to ask a server for
+    nobody = PrefectClient("http://127.0.0.1:9/api")  # no request is sent
     job = asyncio.run(
         configuration.from_template_and_values(
             template, {**shipped["job_variables"], **values}, client=nobody
@@ -86,7 +86,7 @@ def configured(pool_type: str, **values: Any) -> dict[str, Any]:
     return dict(job.model_dump())
 
 
-def test_manifests_are_what_kubernetes_defines() -> None:
+def test_manifests_follow_the_kubernetes_definitions() -> None:
     for manifest in manifests():
         assert faults(manifest, f"V1{manifest['kind']}") == [], manifest["kind"]
     (wrong,) = (m for m in manifests() if m["kind"] == "Deployment")
@@ -104,7 +104,7 @@ def pods() -> list[tuple[str, dict[str, Any]]]:
     return [(name, manifest["spec"]["template"]["spec"]) for name, manifest in found.items()]
 
 
-def test_pods_keep_to_the_restricted_standard_and_hold_no_secret_as_text() -> None:
+def test_pods_meet_the_restricted_standard_and_contain_no_plain_secrets() -> None:
     (namespace,) = (m for m in manifests() if m["kind"] == "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for name, pod in pods():
@@ -122,7 +122,7 @@ def test_pods_keep_to_the_restricted_standard_and_hold_no_secret_as_text() -> No
             assert {"requests", "limits"} <= set(container["resources"])
 
 
-def test_prefects_worker_makes_a_job_of_the_template() -> None:
+def test_prefects_worker_creates_a_job_from_the_template() -> None:
     job = configured("kubernetes")["job_manifest"]
     assert faults(job, "V1Job") == []
     pod = job["spec"]["template"]["spec"]
@@ -136,11 +136,11 @@ def test_prefects_worker_makes_a_job_of_the_template() -> None:
     claims = {m["metadata"]["name"] for m in manifests() if m["kind"] == "PersistentVolumeClaim"}
     kept = [v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
     assert {"ratchet-home", "ratchet-runs"} == {one["claimName"] for one in kept} <= claims
-    # a pod that is evicted is begun again by Prefect: its finished stages are found
+    # Prefect restarts an evicted pod, which finds its finished stages in the store
     assert variables["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
 
 
-def test_a_job_with_a_gpu_asks_for_one() -> None:
+def test_a_gpu_job_requests_a_gpu() -> None:
     gpu = json.loads((KUBERNETES / "gpu_variables.json").read_text())
     job = configured("kubernetes", **gpu)["job_manifest"]
     assert faults(job, "V1Job") == []
@@ -149,14 +149,16 @@ def test_a_job_with_a_gpu_asks_for_one() -> None:
     assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
 
 
-def test_prefects_worker_makes_a_container_of_the_template() -> None:
+def test_prefects_worker_creates_a_container_from_the_template() -> None:
     job = configured("docker")
     compose = yaml.safe_load((DEPLOYMENTS / "docker" / "compose.yaml").read_text())
     project = compose["name"]
     assert [name.removeprefix(f"{project}_") for name in job["networks"]] == ["services"]
     volumes = [volume.removeprefix(f"{project}_") for volume in job["volumes"]]
     assert volumes == compose["services"]["worker"]["volumes"]
-    assert not any(volume.endswith(":/work") for volume in volumes), "the image's experiments show"
+    assert not any(volume.endswith(":/work") for volume in volumes), (
+        "a volume would hide the image's experiments"
+    )
     assert job["image"] == compose["services"]["worker"]["image"]
     assert job["container_create_kwargs"]["cap_drop"] == ["ALL"]
     assert job["privileged"] is False
@@ -164,7 +166,7 @@ def test_prefects_worker_makes_a_container_of_the_template() -> None:
 
 
 @pytest.mark.parametrize("name", ["server", "worker"])
-def test_values_of_charts_name_secrets_and_hold_none(name: str) -> None:
+def test_chart_values_reference_secrets_and_contain_none(name: str) -> None:
     text = (KUBERNETES / f"{name}_values.yaml").read_text()
     values = yaml.safe_load(text)[name]
     login = values["basicAuth" if name == "server" else "selfHostedServerApiConfig"]
@@ -179,7 +181,7 @@ def test_values_of_charts_name_secrets_and_hold_none(name: str) -> None:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What `ratchet deploy` has Prefect do, at a server that knows one pool, of containers."""
+    """Prefect commands of `ratchet deploy` with a server that has one pool, of type docker."""
     done: list[str] = []
 
     def answer(url: str, body: object = None, login: str | None = None) -> str | None:
@@ -190,13 +192,13 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append(f"{' '.join(command[3:])} | {place}")
 
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    monkeypatch.setattr(deploying, "get_text", answer)
-    monkeypatch.setattr(deploying, "_run", note)
+    monkeypatch.setattr(deploy_module, "get_text", answer)
+    monkeypatch.setattr(deploy_module, "_run", note)
     return done
 
 
 @pytest.mark.parametrize("pool_type", ["docker", "kubernetes"])
-def test_deploy_makes_a_pool_of_containers_with_our_template(
+def test_deploy_creates_a_container_pool_with_the_shipped_template(
     tmp_path: Path, commands: list[str], pool_type: str
 ) -> None:
     deploy(tmp_path, pool="new", pool_type=pool_type)
@@ -204,10 +206,10 @@ def test_deploy_makes_a_pool_of_containers_with_our_template(
     template = DEPLOYMENTS / pool_type / "base_job_template.json"
     assert f"work-pool create new --type {pool_type} --base-job-template {template}" in made
     assert "deploy --all" in registered
-    assert registered.endswith("| new /work"), "files lie where the image has them"
+    assert registered.endswith("| new /work"), "the image's project folder"
 
 
-def test_deploy_takes_a_pool_that_is_there_and_no_other_type(
+def test_deploy_uses_an_existing_pool_of_the_same_type_only(
     tmp_path: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""A machine that loses its power, and a worker that dies: schedules go on, cancelling is told."""
+"""Power cuts and worker crashes: schedules continue, and cancellations are reported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from typing import Any
 import psutil
 import pytest
 
-from deployments.deploying import PREFECT_FILE
-from deployments.parts import get_text
-from deployments.recovering import AUTOMATION, FAILURES, LATE_RUNS, STALLS
+from deployments.crash_recovery import AUTOMATION, FAILURES, LATE_RUNS, STALLS
+from deployments.deploy import PREFECT_FILE
+from deployments.stack_services import get_text
 from flows.process.stack_file import ProcessMark, Stack, read_stack
+from ratchet.tracking.mirrors.mlflow.client import connect
 from ratchet.tracking.run_folder import RunFolder, list_runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -38,7 +39,7 @@ settings: {iterations_per_task: 1, retries: 0, home: home, tracking: false}
 
 
 class Machine:
-    """A user's folder, the stack in it, and the questions that the test asks its server."""
+    """A user's folder, the stack in it, and the test's requests to its server."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,7 +60,7 @@ class Machine:
             stdout=self._output,
             stderr=self._output,
         )
-        mark = ProcessMark.of(self.supervisor.pid)
+        mark = ProcessMark.from_pid(self.supervisor.pid)
         self.wait_for(lambda: (s := read_stack(self.home)) and s.supervisor == mark and s.is_up())
         return self.stack
 
@@ -85,7 +86,7 @@ class Machine:
         return done.stdout
 
     def kill_all(self) -> None:
-        """Kill the stack and all that it has started, as a power cut does."""
+        """Kill the stack and all descendant processes, as a power cut does."""
         family = [psutil.Process(self.supervisor.pid)]
         family += family[0].children(recursive=True)
         for process in family:
@@ -104,16 +105,19 @@ class Machine:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
-                if error.code != 503:  # its database is locked for the moment
+                if error.code != 503:  # its database is temporarily locked
                     raise
             time.sleep(1)
-        raise AssertionError(f"{path}: the server is busy for ever")
+        raise AssertionError(f"{path}: the server remains busy")
 
-    def begin(self, seed: int, seconds: float = 0) -> str:
+    def begin(self, seed: int, seconds: float = 0, *overrides: str) -> str:
         """Start a run of the deployment that has one slot; return its flow run's id."""
         deployment = self.ask("deployments/name/experiment-from-file/nightly")
         request = {
-            "parameters": {"file": "experiments/tiny.yaml", "overrides": [f"seed={seed}"]},
+            "parameters": {
+                "file": "experiments/tiny.yaml",
+                "overrides": [f"seed={seed}", *overrides],
+            },
             "job_variables": {"env": {"TINY_SECONDS": str(seconds)}},
             "state": {"type": "SCHEDULED"},
         }
@@ -153,8 +157,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.ratchet("down", "--home", str(machine.home))
 
 
-def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -> None:
-    # the power goes while a run holds the only slot and another waits for it
+def test_schedules_continue_after_a_power_cut_and_a_dead_worker(machine: Machine) -> None:
+    # a power cut while one run occupies the only slot and another waits for it
     lost = machine.begin(seed=1, seconds=3)
     run = machine.wait_until_it_trains(lost)
     assert run.status == "running"
@@ -171,9 +175,9 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     assert sorted(names) == sorted([AUTOMATION, FAILURES, LATE_RUNS, STALLS])
     doctor = machine.ratchet("doctor", "--home", str(machine.home))
     assert run.run_id in doctor
-    assert "no process works on it" not in doctor
+    assert "its process is gone" not in doctor
 
-    # the worker dies with its run: it is started again, and the slot is free
+    # the worker dies with its run: it is restarted, and the slot is free
     lost = machine.begin(seed=3, seconds=3)
     machine.wait_until_it_trains(lost)
     old = machine.stack
@@ -184,10 +188,10 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     new = machine.wait_for(
         lambda: (s := machine.stack).processes["worker"] != old.processes["worker"] and s
     )
-    assert new.processes["prefect"] == old.processes["prefect"], "the others go on"
-    assert "the worker ended by itself with exit code -9" in machine.said()
+    assert new.processes["prefect"] == old.processes["prefect"], "other services must keep running"
+    assert "the worker exited with exit code -9" in machine.said()
 
-    # a run that is paused waits after its stage, and goes on when it is resumed
+    # a paused run waits after its stage and continues when it is resumed
     held = machine.begin(seed=6, seconds=1)
     run = machine.wait_until_it_trains(held)
     machine.ask(f"flow_runs/{held}/set_state", {"state": {"type": "PAUSED", "name": "Paused"}})
@@ -198,7 +202,7 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     machine.ask(f"flow_runs/{held}/resume", {})
     machine.wait_for(lambda: machine.state(held) == "Completed")
 
-    # what is cancelled in the UI is cancelled for us, and resuming goes on
+    # cancelling in the UI also cancels the run in Ratchet
     stopped = machine.begin(seed=4, seconds=3)
     run = machine.wait_until_it_trains(stopped)
     state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
@@ -207,13 +211,13 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     assert run.status == "cancelled"
     machine.wait_for(lambda: machine.state(stopped) == "Cancelled")
 
-    # the same by our own command
+    # cancelling with Ratchet's command also cancels the flow run
     stopped = machine.begin(seed=5, seconds=3)
     run = machine.wait_until_it_trains(stopped)
     assert "Cancelled" in machine.ratchet("cancel", run.run_id)
     assert (run.status, machine.state(stopped)) == ("cancelled", "Cancelled")
 
-    # a server that dies is started again at its old place, and a run goes on meanwhile
+    # a server that dies is restarted at its old address while a run continues
     last = machine.begin(seed=7, seconds=1)
     run = machine.wait_until_it_trains(last)
     before = len((machine.folder / "log").read_text().splitlines())
@@ -223,7 +227,37 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     machine.wait_for(lambda: get_text(f"{machine.stack.prefect_api_url}/health") == "true")
     machine.wait_for(lambda: machine.state(last) == "Completed")
     done = (machine.folder / "log").read_text().splitlines()[before:]
-    assert len(set(done)) == len(done), "nothing is done twice"
+    assert len(set(done)) == len(done), "an iteration was repeated"
     assert run.status == "completed"
     machine.supervisor.send_signal(signal.SIGINT)
     assert machine.supervisor.wait(60) == 0
+
+
+def test_runs_outlive_their_worker_and_mlflow(machine: Machine) -> None:
+    check_run_outlives(machine, 1, "worker")
+    check_run_outlives(machine, 2, "mlflow")
+    check_run_outlives(machine, 3, "worker", "mlflow")
+
+
+def check_run_outlives(machine: Machine, seed: int, *killed: str) -> None:
+    """Kill parts of the stack during a run: it completes once and is logged in MLflow."""
+    flow_run_id = machine.begin(seed, 1.5, "settings.tracking=true")
+    run = machine.wait_until_it_trains(flow_run_id)
+    old = machine.stack.processes
+    for name in killed:
+        os.kill(old[name].pid, signal.SIGKILL)
+    machine.wait_for(lambda: machine.state(flow_run_id) != "Running")
+    flow_run = machine.ask(f"flow_runs/{flow_run_id}")
+    assert flow_run["state"]["name"] == "Completed", flow_run["state"]["message"]
+    assert (flow_run["run_count"], run.status) == (1, "completed")
+
+    def restarted() -> Any:
+        stack = machine.stack
+        replaced = all(stack.processes.get(name, old[name]) != old[name] for name in killed)
+        return replaced and stack.is_up() and stack
+
+    new = machine.wait_for(restarted)
+    machine.ratchet("sync", run.run_id)
+    arms = json.loads((run.path / "mlflow.json").read_text())["arms"]
+    norms = connect(new.mlflow_url).get_metric_history(arms["main"]["mlflow_run_id"], "train/norm")
+    assert [norm.step for norm in norms] == list(range(6)), "each iteration once"

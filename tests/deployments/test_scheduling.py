@@ -1,13 +1,12 @@
-"""A deployment of one experiment: its schedule is checked, and stands in the file for Prefect."""
+"""A deployment of one experiment: its schedule is validated and written to the Prefect file."""
 
 from __future__ import annotations
 
 import pytest
 import yaml
 
-from deployments.deploying import PREFECT_FILE
-from deployments.recovering import AUTOMATION, automations
-from deployments.scheduling import Schedule, deployment_file
+from deployments.crash_recovery import AUTOMATION, automations
+from deployments.deploy import PREFECT_FILE, Schedule, deployment_file
 from ratchet.errors import ParameterError
 
 
@@ -20,7 +19,7 @@ from ratchet.errors import ParameterError
     ],
     ids=str,
 )
-def test_a_schedule_stands_in_the_file(given, entry):
+def test_a_schedule_is_written_to_the_file(given, entry):
     schedule = Schedule(**given, timezone="Europe/Berlin")
     schedule.check()
     text = deployment_file(
@@ -35,7 +34,7 @@ def test_a_schedule_stands_in_the_file(given, entry):
     )
 
 
-def test_without_a_schedule_it_runs_on_demand():
+def test_a_deployment_without_a_schedule_runs_on_demand():
     Schedule().check()
     assert Schedule().to_entries() == []
 
@@ -49,11 +48,11 @@ def test_without_a_schedule_it_runs_on_demand():
     ],
     ids=str,
 )
-def test_a_wrong_schedule_is_refused(given, message):
+def test_an_invalid_schedule_is_refused(given, message):
     with pytest.raises(ParameterError, match=message):
         Schedule(**given).check()
 
 
-def test_a_pause_is_no_death():
+def test_a_paused_run_is_not_treated_as_dead():
     (zombie,) = (each for each in automations() if each.name == AUTOMATION)
     assert {"prefect.flow-run.Paused", "prefect.flow-run.Suspended"} <= set(zombie.trigger.expect)

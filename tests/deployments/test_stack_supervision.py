@@ -1,4 +1,4 @@
-"""The local stack starts, watches and stops its parts; here they are processes that only sleep."""
+"""The local stack starts, supervises and stops its services, here processes that only sleep."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deployments import children, local_stack, parts
+from deployments import local_stack, stack_services, supervised_process
 from deployments.local_stack import LocalStack, LocalStackError, shut_down, stop_leftovers
-from deployments.parts import Part
+from deployments.stack_services import StackService
 from flows.process.stack_file import ProcessMark, Stack, read_stack
 
 SLEEP = "import time; time.sleep(60)"
@@ -22,15 +22,18 @@ WITH_CHILD = (
     "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time;"
     " time.sleep(60)']); time.sleep(60)"
 )
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+STUBBORN = """import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ignored", flush=True)
+time.sleep(60)"""
 FAILING = "import sys; sys.exit('no such table')"
 
 
 def use_parts(monkeypatch: pytest.MonkeyPatch, *programs: str, healthy: bool = True) -> None:
-    def stack_parts(home: Path, stack: Stack, *, worker: bool) -> list[list[Part]]:
+    def services(home: Path, stack: Stack, *, worker: bool) -> list[list[StackService]]:
         return [
             [
-                Part(
+                StackService(
                     f"part{i}",
                     [sys.executable, "-c", program],
                     dict(os.environ),
@@ -41,7 +44,7 @@ def use_parts(monkeypatch: pytest.MonkeyPatch, *programs: str, healthy: bool = T
             for i, program in enumerate(programs)
         ]
 
-    monkeypatch.setattr(local_stack, "stack_parts", stack_parts)
+    monkeypatch.setattr(local_stack, "stack_services", services)
     monkeypatch.setattr(local_stack, "recover", lambda home, stack: None)
 
 
@@ -50,7 +53,7 @@ def alive(marks: dict[str, ProcessMark]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_stack_says_where_it_is_and_leaves_nothing(
+def test_a_stack_records_its_address_and_stops_all_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_parts(monkeypatch, SLEEP, WITH_CHILD)
@@ -65,25 +68,25 @@ def test_a_stack_says_where_it_is_and_leaves_nothing(
         time.sleep(0.05)
     supervisor.stop()
     assert alive(stack.processes) == []
-    assert not any(child.is_running() for child in children), "children of parts end too"
+    assert not any(child.is_running() for child in children), "children of services must end too"
     assert read_stack(tmp_path) is None
 
 
-def test_a_part_that_ends_by_itself_is_told_with_its_log(
+def test_a_service_that_exits_early_is_reported_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_parts(monkeypatch, FAILING, healthy=False)
-    with pytest.raises(LocalStackError, match=r"part0 ended by itself(.|\n)*no such table"):
+    with pytest.raises(LocalStackError, match=r"part0 exited(.|\n)*no such table"):
         LocalStack(tmp_path).start()
     assert read_stack(tmp_path) is None
 
 
 @pytest.mark.slow
-def test_a_part_that_dies_is_started_again_and_the_others_go_on(
+def test_a_service_that_dies_is_restarted_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_parts(monkeypatch, SLEEP, WITH_CHILD)
-    monkeypatch.setattr(children, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(supervised_process, "FIRST_DELAY", 0.05)
     supervisor = LocalStack(tmp_path)
     old = supervisor.start()
     parent = psutil.Process(old.processes["part1"].pid)
@@ -99,40 +102,40 @@ def test_a_part_that_dies_is_started_again_and_the_others_go_on(
     assert new.is_up()
     assert new.processes["part0"] == old.processes["part0"]
     assert new.processes["part1"] != old.processes["part1"]
-    assert "part1 ended by itself with exit code -9" in capsys.readouterr().err
+    assert "part1 exited with exit code -9" in capsys.readouterr().err
     supervisor.stop()
     assert alive(new.processes) == []
 
 
-def test_a_crash_loop_is_told_and_slows_down(
+def test_a_crash_loop_is_reported_and_delays_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_parts(monkeypatch, SLEEP, FAILING)
-    monkeypatch.setattr(children, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(supervised_process, "FIRST_DELAY", 0.01)
     supervisor = LocalStack(tmp_path)
     supervisor.start()
-    said = ""
+    output = ""
 
-    def told() -> bool:
-        nonlocal said
+    def is_reported() -> bool:
+        nonlocal output
         supervisor.watch()
-        said += capsys.readouterr().err
-        return "crash loop: 4 times in a row" in said
+        output += capsys.readouterr().err
+        return "crash loop: 4 early exits in a row" in output
 
-    wait_until(told)
-    assert "no such table" in said
+    wait_until(is_reported)
+    assert "no such table" in output
     assert alive(supervisor.stack.processes) == ["part0"]
     supervisor.stop()
 
 
-def wait_until(what: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 30
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_a_part_that_is_never_healthy_stops_all(
+def test_a_service_that_never_becomes_healthy_stops_the_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_parts(monkeypatch, SLEEP, healthy=False)
@@ -143,29 +146,30 @@ def test_a_part_that_is_never_healthy_stops_all(
     assert psutil.Process().children() == before
 
 
-def test_what_does_not_heed_sigterm_is_killed(
+def test_processes_that_ignore_sigterm_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = subprocess.Popen([sys.executable, "-c", STUBBORN])
-    time.sleep(0.5)
-    from deployments.stopping import stop_marks
+    process = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ignored\n"
+    from deployments.supervised_process import terminate_processes
 
-    mark = ProcessMark.of(process.pid)
-    stop_marks([mark], seconds=0.2)
+    mark = ProcessMark.from_pid(process.pid)
+    terminate_processes([mark], seconds=0.2)
     assert not mark.is_alive()
 
 
 def test_leftovers_of_a_killed_stack_are_stopped(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", SLEEP])
     gone = ProcessMark(pid=child.pid, started=1.0)
-    mark = ProcessMark.of(child.pid)
+    mark = ProcessMark.from_pid(child.pid)
     Stack(1, 2, True, gone, {"prefect": mark}).write(tmp_path)
     assert stop_leftovers(tmp_path) == ["prefect"]
     assert not mark.is_alive()
     assert read_stack(tmp_path) is None
 
 
-def test_a_process_that_only_has_the_number_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_with_a_reused_pid_is_not_stopped(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", SLEEP])
     other = ProcessMark(pid=child.pid, started=1.0)
     Stack(1, 2, True, other, {"prefect": other}).write(tmp_path)
@@ -175,31 +179,33 @@ def test_a_process_that_only_has_the_number_is_left_alone(tmp_path: Path) -> Non
     child.wait()
 
 
-def test_a_stack_that_is_up_is_not_started_twice(tmp_path: Path) -> None:
+def test_a_running_stack_is_not_started_twice(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", SLEEP])
-    Stack(1, 2, True, ProcessMark.of(child.pid)).write(tmp_path)
-    with pytest.raises(LocalStackError, match="is up already"):
+    Stack(1, 2, True, ProcessMark.from_pid(child.pid)).write(tmp_path)
+    with pytest.raises(LocalStackError, match="is already running"):
         stop_leftovers(tmp_path)
     child.kill()
     child.wait()
 
 
-def test_a_taken_port_is_replaced() -> None:
+def test_an_occupied_port_is_replaced() -> None:
     import socket
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert parts.free_port(port) not in (0, port)
-    assert parts.free_port(port) == port
+        assert stack_services.free_port(port) not in (0, port)
+    assert stack_services.free_port(port) == port
 
 
-def test_a_part_that_never_comes_up_is_tried_for_ever(tmp_path: Path) -> None:
+def test_a_service_that_never_starts_is_retried_forever(tmp_path: Path) -> None:
     log = tmp_path / "part.log"
-    child = children.Child(Part("part", [sys.executable, "-c", ""], {}, log, lambda: False))
+    child = supervised_process.SupervisedProcess(
+        StackService("part", [sys.executable, "-c", ""], {}, log, lambda: False)
+    )
     child.process.wait()
-    child._ends = 5000
-    child.note_end()
-    assert child.due is not None
-    assert child.due <= time.monotonic() + children.LONGEST_DELAY
+    child._exits = 5000
+    child.schedule_restart()
+    assert child.restart_at is not None
+    assert child.restart_at <= time.monotonic() + supervised_process.LONGEST_DELAY

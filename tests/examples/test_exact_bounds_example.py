@@ -10,7 +10,7 @@ from examples.exact_bounds import exact_accuracies
 from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 
 
-def test_marks_start_refinement_with_colours_of_their_own():
+def test_marks_start_refinement_with_distinct_colours():
     hexagon = np.roll(np.eye(6, dtype=np.uint8), 1, 0) + np.roll(np.eye(6, dtype=np.uint8), -1, 0)
     triangles = np.kron(np.eye(2, dtype=np.uint8), 1 - np.eye(3, dtype=np.uint8))
     pair = np.stack([hexagon, triangles])[None]
@@ -18,11 +18,11 @@ def test_marks_start_refinement_with_colours_of_their_own():
     assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [6]
     marks[0, :, 2] = 1
     assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [2]
-    marks[0, 1, 2] = 2  # a colour that only one of the graphs has
+    marks[0, 1, 2] = 2  # a colour of only one graph
     assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [1]
 
 
-def test_a_question_raises_accuracy_and_a_chosen_one_more_than_a_random_one(tmp_path):
+def test_chosen_questions_raise_accuracy_more_than_random_ones(tmp_path):
     content = {
         "scenario": "graph_isomorphism",
         "trainer": "vanilla_ppo",
@@ -33,7 +33,7 @@ def test_a_question_raises_accuracy_and_a_chosen_one_more_than_a_random_one(tmp_
     }
     (tmp_path / "file.yaml").write_text(yaml.safe_dump(content))
     exact = exact_accuracies(str(tmp_path / "file.yaml"))
-    # half of the pairs are different, and 30 % of these are told apart in two rounds
+    # half of the pairs differ, and two rounds distinguish 30 % of these
     assert exact.accept_if_alike == pytest.approx(0.65, abs=0.005)
     assert exact.accept_if_alike < exact.random_question < exact.two_random_questions
     assert exact.random_question < exact.middle_degree <= exact.best_question <= 1

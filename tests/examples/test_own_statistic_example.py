@@ -1,4 +1,4 @@
-"""The example's statistic is recorded with each iteration, beside those of the base."""
+"""The example's statistic is recorded with each iteration, next to those of the base class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_the_prover_learns_that_lies_pay_or_do_not(capsys):
+def test_the_lie_rate_is_recorded_in_each_iteration(capsys):
     spec = importlib.util.spec_from_file_location("own_statistic", EXAMPLES / "own_statistic.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -20,7 +20,7 @@ def test_the_prover_learns_that_lies_pay_or_do_not(capsys):
         assert "verifier.accuracy" in values
 
 
-def test_only_what_the_prover_says_about_a_bit_that_is_0_counts():
+def test_only_messages_of_the_prover_about_a_0_bit_count():
     import torch
     from tensordict import TensorDict
 
@@ -29,7 +29,7 @@ def test_only_what_the_prover_says_about_a_bit_that_is_0_counts():
     spec.loader.exec_module(module)
     agents = TensorDict(
         {
-            # four episodes of two rounds: the prover speaks in the first, the verifier in the other
+            # four episodes of two rounds: first the prover speaks, then the verifier
             "message": torch.tensor([[1, 1], [0, 1], [1, 1], [1, 0]])
             .reshape(4, 2, 1, 1, 1)
             .expand(4, 2, 2, 1, 1),

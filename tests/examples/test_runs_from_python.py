@@ -1,4 +1,4 @@
-"""The examples about runs do what they say: go on, fork, sweep, compare. One server for all."""
+"""The examples about runs: resuming, forks, sweeps and comparisons, with one server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def example(name: str) -> ModuleType:
 
 @pytest.fixture
 def overrides(prefect_server, tmp_path, monkeypatch):
-    """Runs and stages go to a folder of the test's, also those of processes."""
+    """Return overrides that store runs and stages in the test's folder, also in subprocesses."""
     from prefect.settings import PREFECT_API_URL
 
     monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
@@ -45,16 +45,16 @@ def overrides(prefect_server, tmp_path, monkeypatch):
     ]
 
 
-def test_a_killed_run_goes_on(overrides):
+def test_a_killed_run_resumes(overrides):
     result = example("resume").main(*overrides)
     trained = [each for each in RunFolder(result.folder).manifest.stages if each.stage == "train"]
     assert trained[-1].iteration == 30
-    assert result.found >= 3  # data, first state, and the two stages of training before the kill
+    assert result.found >= 3  # data, initial state, and the two training stages before the kill
     assert result.made >= 1  # killed, not finished
     assert RunFolder(result.folder).manifest.status == "completed"
 
 
-def test_a_fork_shares_what_lies_before_it(overrides):
+def test_a_fork_shares_earlier_stages(overrides):
     parent, fork = example("fork").main(*overrides)
 
     def trained(result):
@@ -64,7 +64,7 @@ def test_a_fork_shares_what_lies_before_it(overrides):
     first, second = trained(parent), trained(fork)
     assert set(first) == set(second) == {5, 10, 15, 20}
     assert [k for k in first if first[k] == second[k]] == [5, 10]
-    assert fork.made == 3  # two stages of training, and the test
+    assert fork.made == 3  # two training stages, and the test
 
 
 def test_a_sweep_is_compared_with_seeds_as_repetitions(overrides, tmp_path):
@@ -75,6 +75,6 @@ def test_a_sweep_is_compared_with_seeds_as_repetitions(overrides, tmp_path):
     assert (tmp_path / "runs" / "alone_or_not" / "comparison.html").exists()
 
 
-def test_comparing_a_sweep_that_is_not_there_says_what_to_run_first(tmp_path):
+def test_comparing_a_missing_sweep_prints_the_command_to_run_first(tmp_path):
     with pytest.raises(SystemExit, match=r"examples/sweep\.py"):
         example("compare").main(runs=str(tmp_path))

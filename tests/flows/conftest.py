@@ -1,4 +1,4 @@
-"""A laboratory for flows: a folder, tiny experiments in it, run here or as processes."""
+"""Test environment for flows: tiny experiments in a folder, run in this or other processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 class Lab:
-    """Tiny experiments in a folder of their own."""
+    """Tiny experiments in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Lab:
         environment: dict[str, str] | None = None,
         **request: Any,
     ) -> tuple[subprocess.Popen[bytes], Path]:
-        """Start a process that runs an experiment."""
+        """Start a process that runs an experiment; return it with the path of its result."""
         self._count += 1
         content = {
             "action": action,
@@ -90,7 +90,7 @@ class Lab:
         return process, result
 
     def run(self, *args: Any, expect: int | None = 0, **kwargs: Any) -> dict[str, Any]:
-        """Run an experiment as a process and wait for it."""
+        """Run an experiment in a separate process and wait for it."""
         process, result = self.start(*args, **kwargs)
         code = process.wait(480)
         output = (self.folder / f"output-{self._count}.txt").read_text()
@@ -99,23 +99,23 @@ class Lab:
         return json.loads(result.read_text()) if code == 0 else {"output": output}
 
     def kill(self, fault: str, *args: Any, **kwargs: Any) -> None:
-        """Run an experiment that is killed, and make sure that it was."""
+        """Run an experiment that is killed by a fault, and check that the fault occurred."""
         once = self.folder / f"fault-{self._count}"
         environment = {"RATCHET_FAULT": f"{fault};kind=kill;once={once}"}
         self.run(*args, expect=-signal.SIGKILL, environment=environment, **kwargs)
         assert once.exists()
 
     def done(self) -> list[str]:
-        """List the pieces of work that were done, by all processes."""
+        """List the work done by all processes."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def weights(self, result: dict[str, Any], arm: str = "main") -> dict[str, str]:
-        """Return SHA-256 of the files of the final state."""
+        """Return the SHA-256 of each file of the final state."""
         return self.hashes(self.folder / "home" / "store" / "stages" / result["states"][arm])
 
     @staticmethod
     def hashes(stage: Path) -> dict[str, str]:
-        """Return SHA-256 of the files of the state in a stage's folder."""
+        """Return the SHA-256 of each state file in a stage's folder."""
         return {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted((stage / "state").iterdir())
@@ -128,7 +128,7 @@ class Lab:
         return result
 
     def retry(self, flow_run_id: str) -> None:
-        """Retry a flow run as Prefect's command line does, after a crash that no worker saw."""
+        """Retry a flow run with Prefect's command line, after a crash that no worker reported."""
         from prefect import get_client
         from prefect.states import Crashed
 
@@ -178,11 +178,11 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def new_lab(prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Lab]:
-    """Return a function that makes laboratories."""
+    """Return a function that creates test environments."""
     return lambda: Lab(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture
 def lab(prefect_server: None, tmp_path: Path) -> Lab:
-    """Return a laboratory whose processes share the session's Prefect server."""
+    """Return a test environment whose processes share the session's Prefect server."""
     return Lab(tmp_path)

@@ -1,7 +1,7 @@
-"""A trainer with a loop of its own, in the form that users of the guide know.
+"""Trainer with a custom loop, in the form that the guide describes.
 
-Each iteration moves all weights towards random numbers from the global generator. How long it takes
-is set by TINY_SECONDS, and each that is done is a line in the file TINY_LOG.
+Each iteration moves all weights towards random numbers from the global generator. Its duration
+is set by TINY_SECONDS, and each finished iteration is a line in the file TINY_LOG.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run an experiment as a process of its own: `python run_tiny.py REQUEST.json RESULT.json`."""
+"""Run an experiment in a separate process: `python run_tiny.py REQUEST.json RESULT.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that a chat model writes part of, as a stage: killed, found again, planned, paid once."""
+"""The data stage with bugs from a chat model: kills, cache hits, plans and single payment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.estimates import remaining
-from flows.planning.plan import plan_experiment
+from flows.planning.plan import plan_experiment, remaining
 from flows.runs.language_services import LanguageServices
-from flows.runs.verifying import verify_run
+from flows.runs.verify import verify_run
 from ratchet.errors import ParameterError
 from ratchet.parameters import ExperimentSettings, HyperParameters
 
@@ -44,7 +43,7 @@ def parameters(url, **generator):
 
 
 def data_of(result):
-    """Return what the stage that makes data has recorded: hashes, numbers, what was used."""
+    """Return the key, metrics and usage of the data stage."""
     folder = Path(result["folder"])
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (values,) = [line["values"] for line in lines if line["stage"] == "build_scenario"]
@@ -58,7 +57,7 @@ def data_of(result):
 
 
 @pytest.mark.slow
-def test_killed_while_bugs_are_written_no_answer_is_paid_twice(lab, service):
+def test_no_response_is_paid_twice_after_a_kill_during_bug_generation(lab, service):
     chosen = parameters(service.url)
     whole = lab.settings(home=str(lab.folder / "whole"), num_rollout_workers=WORKERS)
     expected = lab.run(chosen, whole)
@@ -77,7 +76,9 @@ def test_killed_while_bugs_are_written_no_answer_is_paid_twice(lab, service):
     assert 5 <= before < len(asked)
     result = lab.run(chosen, settings)
     assert set(service.bodies) == asked
-    assert sum(service.bodies.values()) <= len(asked) + WORKERS, "only what was in flight"
+    assert sum(service.bodies.values()) <= len(asked) + WORKERS, (
+        "only requests in flight are repeated"
+    )
     key, values, usage = data_of(result)
     assert (key, values, usage) == data_of(expected)
     assert usage["calls"] == values["calls"] == len(asked)
@@ -91,13 +92,13 @@ def test_killed_while_bugs_are_written_no_answer_is_paid_twice(lab, service):
 
     verified = verify_run(result["run_id"], ExperimentSettings.from_dict(settings))
     assert not any(stage.problems for stage in verified.stages)
-    assert verified.remade is None, "nobody is asked again to compare"
+    assert verified.remade is None, "verification sends no requests"
     longer = {**chosen, "rl": {"num_iterations": 2, "rollouts_per_iteration": 8}}
     planned = plan_experiment(longer, ExperimentSettings.from_dict(settings))
-    assert planned[0].hit, "other training finds the same data"
+    assert planned[0].hit, "different training uses the same data"
 
 
-def test_a_plan_counts_what_is_asked_for_data(tmp_path):
+def test_a_plan_estimates_calls_and_costs_of_data(tmp_path):
     prices = tmp_path / "prices.yaml"
     prices.write_text("models:\n  writer: {input: 1.0, output: 2.0}\n")
     settings = ExperimentSettings(home=str(tmp_path), prices=str(prices))
@@ -117,7 +118,7 @@ def test_a_plan_counts_what_is_asked_for_data(tmp_path):
     assert plan_experiment(unpriced, settings)[0].estimate.unpriced_models == ("mystery",)
 
 
-def test_the_models_service_and_price_are_looked_after_too(tmp_path):
+def test_the_service_and_price_of_the_generator_model_are_checked(tmp_path):
     def services(url, **settings):
         hyper_params = HyperParameters(**parameters(url))
         return LanguageServices(

@@ -1,4 +1,4 @@
-"""Runs that callbacks stop: killed anywhere they end the same, and nothing is paid afterwards."""
+"""Early-stopped runs give the same result after a kill, and make no calls after the stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def stop_after(iterations, metric):
-    """Ask for a stop after so many iterations: nothing is better by so much."""
+    """Return a callback that stops after N iterations: no improvement reaches ``min_delta``."""
     return {
         "name": "early_stopping",
         "metric": metric,
@@ -57,7 +57,7 @@ def iterations_of(lab, result, stage):
 
 
 @pytest.mark.parametrize("killed", [2, 4])
-def test_networks_killed_before_and_after_the_stop_end_as_if_never_killed(lab, killed):
+def test_network_runs_killed_before_and_after_the_stop_give_the_same_result(lab, killed):
     params = tensor_params(lab)
     whole = lab.settings(iterations_per_task=6, store=str(lab.folder / "whole"), run_id="whole")
     expected = lab.run(params, whole)
@@ -78,7 +78,7 @@ def test_networks_killed_before_and_after_the_stop_end_as_if_never_killed(lab, k
 
 
 @pytest.mark.parametrize("fault", ["log_stats;iteration=1", "sample_rollouts;iteration=3"])
-def test_chat_models_are_asked_nothing_after_the_stop(lab, fault):
+def test_chat_models_receive_no_requests_after_the_stop(lab, fault):
     params = text_params()
     whole = lab.settings(store=str(lab.folder / "whole"), run_id="whole")
     expected = lab.run(params, whole)

@@ -1,4 +1,4 @@
-"""Prefect's servers that we start: in batches they write, and a busy one asks again."""
+"""Prefect servers started by Ratchet: batched writes, and retries while busy."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from deployments.parts import stack_environment
-from flows.process import asked_again, temporary_server
+from deployments.stack_services import stack_environment
+from flows.process import busy_retry, temporary_server
 from flows.process.stack_file import ProcessMark, Stack
 
 
-def answered(statuses: list[int]) -> tuple[list[int], list[bytes]]:
-    """Return what a client sees of a server that answers so, and the requests that it has had."""
+def responses_of(statuses: list[int]) -> tuple[list[int], list[bytes]]:
+    """Return the statuses that a client receives from such a server, and the server's requests."""
     sent: list[int] = []
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     coming = iter([{"body": b"a", "more_body": True}, {"body": b"b"}])
 
     async def server(scope: Any, receive: Any, send: Any) -> None:
-        asked.append((await receive())["body"] + (await receive())["body"])
-        status = statuses[len(asked) - 1]
+        requests.append((await receive())["body"] + (await receive())["body"])
+        status = statuses[len(requests) - 1]
         await send({"type": "http.response.start", "status": status})
         await send({"type": "http.response.body", "body": b""})
         if status >= 500:
@@ -34,19 +34,19 @@ def answered(statuses: list[int]) -> tuple[list[int], list[bytes]]:
             sent.append(message["status"])
 
     with suppress(OSError):
-        asyncio.run(asked_again.asked_again(server)({"type": "http"}, receive, keep))
-    return sent, asked
+        asyncio.run(busy_retry.retry_when_busy(server)({"type": "http"}, receive, keep))
+    return sent, requests
 
 
-def test_a_busy_server_is_asked_again_by_itself(monkeypatch) -> None:
-    assert answered([503, 503, 201]) == ([201], [b"ab"] * 3), "the UI would give up at the first"
-    assert answered([200]) == ([200], [b"ab"])
-    assert answered([500, 200]) == ([500], [b"ab"]), "a fault is none of a busy database"
-    monkeypatch.setattr(asked_again, "SECONDS", 0.0)
-    assert answered([503, 200]) == ([503], [b"ab"]), "it is told in the end"
+def test_requests_to_a_busy_server_are_retried(monkeypatch) -> None:
+    assert responses_of([503, 503, 201]) == ([201], [b"ab"] * 3), "the UI would fail at the first"
+    assert responses_of([200]) == ([200], [b"ab"])
+    assert responses_of([500, 200]) == ([500], [b"ab"]), "other errors are not retried"
+    monkeypatch.setattr(busy_retry, "SECONDS", 0.0)
+    assert responses_of([503, 200]) == ([503], [b"ab"]), "the last response is sent"
 
 
-def test_servers_write_in_batches_unless_told_otherwise(tmp_path, monkeypatch) -> None:
+def test_servers_write_in_batches_by_default(tmp_path, monkeypatch) -> None:
     name = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE"
     stack = Stack(1, 2, ready=True, supervisor=ProcessMark(1, 0.0))
     up = partial(stack_environment, tmp_path, stack)

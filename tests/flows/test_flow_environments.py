@@ -1,4 +1,4 @@
-"""Experiments in environments through the whole pipeline: they learn, and survive being killed."""
+"""Experiments in environments, end to end: learning, and the same result after a kill."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def hyper_params(lab, dataset, **section):
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_killed_while_episodes_are_unfinished_it_ends_as_if_never_killed(lab, game):
-    """Same SHA-256 of weights, optimizer and unfinished episodes, same metrics."""
+def test_a_run_killed_during_episodes_gives_the_same_result(lab, game):
+    """Same SHA-256 of weights, optimizer and unfinished episodes; same metrics."""
     chosen = hyper_params(lab, **GAMES[game])
     whole = lab.settings(iterations_per_task=8, store=str(lab.folder / "whole"), run_id="whole")
     expected = lab.run(chosen, whole)
@@ -56,7 +56,7 @@ def test_killed_while_episodes_are_unfinished_it_ends_as_if_never_killed(lab, ga
     assert max(lengths) > 0
 
 
-def test_films_of_the_test_are_kept_with_the_run_and_shown(lab):
+def test_test_videos_are_stored_with_the_run_and_shown_in_the_report(lab):
     chosen = hyper_params(lab, "CartPole-v1", num_test_videos=2)
     chosen["rl"]["num_iterations"] = 1
     folder = Path(lab.run(chosen)["folder"])

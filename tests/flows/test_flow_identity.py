@@ -1,4 +1,4 @@
-"""Which run it is, which arms it has, and where a fork begins."""
+"""Run ids, arms and the starting points of forks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-from flows.planning.estimates import remaining_iterations
-from flows.planning.plan import plan
-from flows.runs.pinning import arm_keys
-from flows.runs.resolving import (
+from flows.planning.plan import plan, remaining_iterations
+from flows.runs.pinned_stages import arm_keys
+from flows.runs.resolve import (
     absolute_settings,
     read_arms,
     resolve,
@@ -29,7 +28,7 @@ def main():
     return HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="er1000")
 
 
-def test_the_same_parameters_are_the_same_run(main):
+def test_equal_parameters_give_the_same_run_id(main):
     arms = read_arms(main, {"slow": {"rl.lr": 0.001}})
     run_id = stable_run_id("demo", arms)
     assert run_id.startswith("demo-")
@@ -39,7 +38,7 @@ def test_the_same_parameters_are_the_same_run(main):
     assert stable_run_id("my demo!", arms).startswith("my-demo-")
 
 
-def test_an_arm_is_the_main_one_with_changes(main):
+def test_an_arm_is_the_main_arm_with_changes(main):
     arms = read_arms(main, {"slow": {"rl.lr": 0.001}, "whole": main})
     assert list(arms) == ["main", "slow", "whole"]
     assert arms["slow"] == main.replace({"rl.lr": 0.001})
@@ -50,7 +49,7 @@ def test_an_arm_is_the_main_one_with_changes(main):
         read_arms(main, {"x": {"rl.lrr": 1}})
 
 
-def test_settings_mean_the_same_in_another_folder(tmp_path, monkeypatch):
+def test_settings_are_independent_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = absolute_settings(ExperimentSettings(store="s3://bucket/x"))
     assert settings.home == str(tmp_path / ".ratchet")
@@ -58,8 +57,8 @@ def test_settings_mean_the_same_in_another_folder(tmp_path, monkeypatch):
     assert settings.store == "s3://bucket/x"
 
 
-def test_a_flow_that_has_only_its_parameters_resolves_to_the_same_experiment(main, tmp_path):
-    """As a retried flow run, or one of a deployment, does: keys must not depend on the way."""
+def test_flow_parameters_resolve_to_the_same_experiment(main, tmp_path):
+    """Keys must be the same in retried flow runs and in deployments."""
     more = main.replace({"graph_isomorphism.extra_test_sets": {"wl2": {"num_pairs": 20}}})
     settings = ExperimentSettings(home=str(tmp_path / "home"), runs=str(tmp_path / "runs"))
     resolved = resolve(more, settings, {"plain": main, "slow": {"rl.lr": 0.001}}, name="demo")
@@ -67,20 +66,20 @@ def test_a_flow_that_has_only_its_parameters_resolves_to_the_same_experiment(mai
     parameters = json.loads(json.dumps(resolved.flow_parameters()))
     again = resolve_parameters(**parameters)
     assert again == resolved
-    assert again.arms["plain"] == main, "an arm that has less than the main one gets none of it"
+    assert again.arms["plain"] == main, "an arm with fewer values than the main arm inherits none"
     assert [keys.test().key for keys in again.keys] == [keys.test().key for keys in resolved.keys]
 
 
-def test_keys_are_made_once_for_progress_and_run(main, tmp_path, monkeypatch):
+def test_keys_are_computed_once_for_progress_and_run(main, tmp_path, monkeypatch):
     made = []
 
     def counted(*args):
         made.append(args)
         return arm_keys(*args)
 
-    monkeypatch.setattr("flows.runs.resolving.arm_keys", counted)
+    monkeypatch.setattr("flows.runs.resolve.arm_keys", counted)
     resolved = resolve(main, ExperimentSettings(home=str(tmp_path), runs=str(tmp_path)))
-    assert made == [], "not before they are needed"
+    assert made == [], "keys must be computed lazily"
     assert remaining_iterations(resolved) > 0
     run = open_run(resolved, None)
     run.close()
@@ -89,7 +88,7 @@ def test_keys_are_made_once_for_progress_and_run(main, tmp_path, monkeypatch):
     assert len(made) == 1
 
 
-def test_the_prompts_that_are_played_are_kept_with_the_run(tmp_path):
+def test_the_prompts_used_are_stored_with_the_run(tmp_path):
     prompts = tmp_path / "prompts"
     prompts.mkdir()
     for agent in ("prover", "verifier"):
@@ -113,18 +112,18 @@ def test_the_prompts_that_are_played_are_kept_with_the_run(tmp_path):
 
 def test_importing_flows_and_planning_needs_no_prefect_or_torch():
     code = (
-        "import sys, flows, flows.runs.resolving, flows.runs.running;"
-        "import flows.planning.plan, flows.runs.forking;"
+        "import sys, flows, flows.runs.resolve, flows.runs.run;"
+        "import flows.planning.plan, flows.runs.derived_runs;"
         "heavy = {'prefect', 'torch', 'mlflow', 'tensordict'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_sweep_points_and_fork_stages_are_read(main):
-    from flows.runs.forking import parse_stage
-    from flows.sweeps.grid import grid_points
+def test_sweep_points_and_fork_stages_are_parsed(main):
+    from flows.runs.derived_runs import parse_stage
     from flows.sweeps.members import resolve_sweep
+    from flows.sweeps.points import grid_points
 
     assert grid_points({"seed": [0, 1], "rl.lr": [0.1]}) == [
         {"seed": 0, "rl.lr": 0.1},

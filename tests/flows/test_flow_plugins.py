@@ -1,4 +1,4 @@
-"""Runs with a scenario or a network in a user's file are cached, killed and resumed like others."""
+"""Runs with a scenario or network in a user's file are cached and resumed like others."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_killed_and_started_again_it_ends_in_the_same_bits(new_lab, case):
+def test_a_killed_run_gives_bitwise_the_same_result(new_lab, case):
     given = {**COMMON, **CASES[case]}
     undisturbed, lab = new_lab(), new_lab()
     small = {"base_dir": str(EXAMPLES), "iterations_per_task": 2}
     expected = undisturbed.run(given, undisturbed.settings(**small))
     lab.kill("stage=train;iteration=4;within=0.05;seed=1", given, lab.settings(**small))
     result = lab.run(given, lab.settings(**small))
-    assert result["found"] > 0, "what was finished before the kill is kept"
+    assert result["found"] > 0, "stages finished before the kill are stored"
     assert lab.weights(result) == undisturbed.weights(expected)
     assert lab.metrics(result) == undisturbed.metrics(expected)
     again = lab.run(given, lab.settings(**small))

@@ -1,4 +1,4 @@
-"""A run that is killed anywhere and started again ends as one that never was."""
+"""A run that is killed in any stage and re-run gives the result of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAGES = [
 
 @pytest.fixture(scope="module")
 def undisturbed(new_lab):
-    """What a run comes to that nothing happens to."""
+    """Return the results of an undisturbed run."""
     lab = new_lab()
     result = lab.run()
     return {
@@ -33,9 +33,7 @@ def undisturbed(new_lab):
 
 
 @pytest.mark.parametrize(("stage", "where"), STAGES)
-def test_killed_inside_a_stage_and_started_again_is_as_if_never_killed(
-    lab, undisturbed, stage, where
-):
+def test_a_run_killed_in_a_stage_gives_the_same_result(lab, undisturbed, stage, where):
     seed = sum(map(ord, stage))
     lab.environment = {"TINY_SECONDS": "0.05"}
     lab.kill(f"stage={stage}{where};within=0.1;seed={seed}")
@@ -48,10 +46,10 @@ def test_killed_inside_a_stage_and_started_again_is_as_if_never_killed(
     assert set(counts) == set(undisturbed["done"])
     again = {piece for piece, count in counts.items() if count > 1}
     assert again <= {piece for piece in before if piece.startswith(stage)}
-    assert all(counts[f"train {i}"] == 1 for i in range(3)), "a finished stage was done again"
+    assert all(counts[f"train {i}"] == 1 for i in range(3)), "a finished stage was recomputed"
 
 
-def test_a_second_run_finds_everything_and_imports_nothing_heavy(lab):
+def test_a_second_run_is_fully_cached_without_heavy_imports(lab):
     first = lab.run(settings=lab.settings(tracking=True))
     assert (first["made"], first["found"]) == (9, 0)
     pieces = lab.done()
@@ -63,7 +61,7 @@ def test_a_second_run_finds_everything_and_imports_nothing_heavy(lab):
     assert lab.done() == pieces
 
 
-def test_a_failing_stage_is_retried_by_the_task(lab):
+def test_a_failing_stage_is_retried_by_its_task(lab):
     once = lab.folder / "once"
     fault = f"stage=train;iteration=6;kind=raise;once={once}"
     settings = lab.settings(retries=2, retry_delay_seconds=0.01)
@@ -72,7 +70,7 @@ def test_a_failing_stage_is_retried_by_the_task(lab):
     assert result["made"] == 9
 
 
-def test_hash_randomisation_does_not_matter(lab, undisturbed):
+def test_results_do_not_depend_on_hash_randomisation(lab, undisturbed):
     for seed in ("0", "1"):
         settings = lab.settings(home=str(lab.folder / "home"), store=str(lab.folder / seed))
         result = lab.run(settings=settings, environment={"PYTHONHASHSEED": seed})
@@ -81,7 +79,7 @@ def test_hash_randomisation_does_not_matter(lab, undisturbed):
         assert lab.hashes(state) == undisturbed["weights"]
 
 
-def test_two_equal_runs_at_once_do_each_stage_once(lab, undisturbed):
+def test_two_equal_concurrent_runs_compute_each_stage_once(lab, undisturbed):
     lab.environment = {"TINY_SECONDS": "0.05"}
     processes = [lab.start() for _ in range(2)]
     assert [process.wait(240) for process, _ in processes] == [0, 0]
@@ -92,7 +90,7 @@ def test_two_equal_runs_at_once_do_each_stage_once(lab, undisturbed):
     assert sorted(lab.metrics(results[0])) == sorted(undisturbed["metrics"])
 
 
-def test_a_real_trainer_killed_in_training_ends_as_if_never_killed(lab):
+def test_a_real_trainer_killed_in_training_gives_the_same_result(lab):
     hyper_params = lab.hyper_params(
         trainer="vanilla_ppo",
         interaction_protocol="nip",

@@ -1,4 +1,4 @@
-"""Going on by other ways than the same command: Prefect's retry, and resume after an edit."""
+"""Continuing a run with Prefect's retry, and with ``resume`` after a code change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def manifest(lab):
 
 
 def mlflow_points(lab):
-    """Count the points of every metric and step in MLflow, but for how busy the machine was."""
+    """Count the points of every metric and step in MLflow, except system metrics."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{lab.folder / 'home' / 'mlflow.db'}")
@@ -35,7 +35,7 @@ def mlflow_points(lab):
 
 @pytest.fixture(scope="module")
 def tracked(new_lab):
-    """What a tracked run comes to that nothing happens to."""
+    """Return the results of an undisturbed tracked run."""
     lab = new_lab()
     result = lab.run(settings=lab.settings(tracking=True))
     return {"lab": lab, "result": result, "points": mlflow_points(lab)}
@@ -49,7 +49,7 @@ def tracked(new_lab):
         "stage=save;detail=mlflow;within=2",
     ],
 )
-def test_flow_run_retry_goes_on_and_nothing_is_logged_twice(lab, tracked, fault):
+def test_a_flow_run_retry_continues_without_duplicate_metrics(lab, tracked, fault):
     lab.environment = {"TINY_SECONDS": "0.05"}
     settings = lab.settings(tracking=True)
     lab.kill(fault, settings=settings)
@@ -69,7 +69,7 @@ def test_flow_run_retry_goes_on_and_nothing_is_logged_twice(lab, tracked, fault)
     assert points == tracked["points"]
 
 
-def test_resume_keeps_finished_stages_after_an_edit_and_says_what_changed(lab):
+def test_resume_reuses_finished_stages_after_a_code_change_and_reports_it(lab):
     plugin = lab.folder / "tiny_trainer.py"
     shutil.copy(HERE / "tiny_trainer.py", plugin)
     settings = lab.settings(base_dir=str(lab.folder))
@@ -91,5 +91,5 @@ def test_resume_keeps_finished_stages_after_an_edit_and_says_what_changed(lab):
     again = lab.run(action="resume", run=run_id, settings=settings)
     assert again["states"] == result["states"]
     assert lab.done()[before:] == []
-    lab.run(settings=settings)  # the same command means the code as it is now
+    lab.run(settings=settings)  # the same command uses the current code
     assert "train 0" in lab.done()[before:]

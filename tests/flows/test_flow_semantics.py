@@ -1,4 +1,4 @@
-"""What is done again and what is not: the flow run in this process against a Prefect server."""
+"""Cache hits and recomputation: flows run in this process with a Prefect server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(lab, settings=None, *, arms=None, force=False, **changes):
 
 
 def flow_states(run_id):
-    """Read the states of a run's flow runs and of the task runs of the latest, from the API."""
+    """Return the states of a run's flow runs and of the latest one's task runs, from the API."""
     from prefect import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
     from prefect.client.schemas.sorting import FlowRunSort
@@ -54,7 +54,7 @@ def flow_states(run_id):
 
 
 def wait_for_states(run_id, names):
-    """Wait until the API, which hears of task runs late, knows all of them as finished."""
+    """Wait until all task runs have finished according to the API, which lags behind."""
     for _ in range(100):
         flows, tasks = flow_states(run_id)
         if names <= tasks.keys() and not {"Running", "Pending", None} & set(tasks.values()):
@@ -75,7 +75,7 @@ def test_prefect_shows_stored_stages_as_cached(lab):
     assert set(tasks.values()) == {"Cached"}
 
 
-def test_more_iterations_continue_and_other_tests_only_test(lab):
+def test_more_iterations_continue_training_and_changed_tests_only_test(lab):
     run(lab)
     before = len(lab.done())
     longer = run(lab, rl__num_iterations=9)
@@ -87,7 +87,7 @@ def test_more_iterations_continue_and_other_tests_only_test(lab):
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_the_cut_changes_neither_keys_nor_weights(lab, size):
+def test_stage_boundaries_change_neither_keys_nor_weights(lab, size):
     reference = run(lab)
     store = str(lab.folder / "other")
     settings = lab.settings(iterations_per_task=size, store=store, run_id=f"cut-{size}")
@@ -100,7 +100,7 @@ def test_the_cut_changes_neither_keys_nor_weights(lab, size):
     assert shared.made == 0
 
 
-def test_a_damaged_stage_is_noticed_set_aside_and_made_again(lab):
+def test_a_damaged_stage_is_detected_quarantined_and_recomputed(lab):
     first = run(lab)
     weights = lab.weights(first.to_dict())
     file = lab.folder / "home/store/stages" / first.states["main"] / "state/weights.safetensors"
@@ -115,10 +115,10 @@ def test_a_damaged_stage_is_noticed_set_aside_and_made_again(lab):
     assert len(list((lab.folder / "home/store/damaged").iterdir())) == 1
     events = RunFolder(second.folder).read_events()
     assert [event["kind"] for event in events if event["kind"] == "stage_damaged"]
-    lab.metrics(second.to_dict())  # none is replaced, none is there twice
+    lab.metrics(second.to_dict())  # no entry is replaced or duplicated
 
 
-def test_a_store_that_is_full_makes_the_flow_fail(lab, monkeypatch):
+def test_a_full_store_makes_the_flow_fail(lab, monkeypatch):
     original = LocalFolder.publish
 
     def publish(self, work, key, manifest):
@@ -144,7 +144,7 @@ def test_a_store_that_is_full_makes_the_flow_fail(lab, monkeypatch):
     assert flow_states(folder.name)[0][:2] == ["Completed", "Failed"]
 
 
-def test_a_store_that_cannot_be_made_makes_the_flow_fail(lab):
+def test_a_store_that_cannot_be_created_makes_the_flow_fail(lab):
     (lab.folder / "file").write_text("in the way")
     with pytest.raises(StoreError, match="store"):
         run(lab, lab.settings(store=str(lab.folder / "file" / "store"), run_id="unwritable"))
@@ -152,7 +152,7 @@ def test_a_store_that_cannot_be_made_makes_the_flow_fail(lab):
     assert lab.done() == []
 
 
-def test_arms_share_what_they_have_in_common(lab):
+def test_arms_share_common_stages(lab):
     result = run(lab, arms={"slow": {"rl.lr": 0.25}})
     counts = Counter(lab.done())
     assert counts["pretrain prover"] == 1
@@ -160,7 +160,7 @@ def test_arms_share_what_they_have_in_common(lab):
     assert result.states["main"] != result.states["slow"]
 
 
-def test_each_arm_has_the_hashes_of_its_own_data(lab):
+def test_each_arm_has_the_hashes_of_its_data(lab):
     result = run(lab, arms={"same": {"rl.lr": 0.25}, "other": {"seed": 12}})
     hashes = RunFolder(result.folder).manifest.dataset_hashes
     assert hashes["main"] == hashes["same"]
@@ -168,7 +168,7 @@ def test_each_arm_has_the_hashes_of_its_own_data(lab):
     assert hashes["main"] != hashes["other"]
 
 
-def test_a_fork_shares_all_before_and_goes_on_with_its_own_parameters(lab):
+def test_a_fork_shares_earlier_stages_and_continues_with_changed_parameters(lab):
     parent = run(lab)
     before = len(lab.done())
     settings = ExperimentSettings.from_dict(lab.settings())
@@ -185,11 +185,11 @@ def test_a_fork_shares_all_before_and_goes_on_with_its_own_parameters(lab):
     assert (again.run_id, again.states) == (child.run_id, child.states)
     assert resume_experiment(child.run_id, settings).states == child.states
     assert lab.done()[before:] == []
-    with pytest.raises(ParameterError, match=r"after 0, 3, 6, 7"):
+    with pytest.raises(ParameterError, match=r"expected one of 0, 3, 6, 7"):
         fork_experiment(parent.run_id, "5", {}, settings)
 
 
-def test_the_plan_is_what_happens(lab):
+def test_the_planned_stages_are_the_executed_ones(lab):
     settings = ExperimentSettings.from_dict(lab.settings())
     plan = plan_experiment(lab.hyper_params(), settings)
     assert [stage.hit for stage in plan] == [False] * len(plan)
@@ -207,7 +207,7 @@ def test_the_plan_is_what_happens(lab):
     assert all(stage.hit for stage in plan_experiment(lab.hyper_params(), settings))
 
 
-def test_forced_stages_are_made_anew_and_equal(lab):
+def test_forced_stages_are_recomputed_with_equal_results(lab):
     first = run(lab)
     second = run(lab, force=True)
     assert (second.made, second.found) == (first.made, 0)
@@ -226,7 +226,7 @@ def test_force_recomputes_stages_that_arms_share_once(lab):
     assert lab.metrics(second.to_dict()) == lab.metrics(first.to_dict())
 
 
-def test_a_trainer_that_only_trains_runs_as_one_stage(lab):
+def test_a_trainer_without_stages_runs_as_one_stage(lab):
     trainer = {"module_path": "tiny_trainer.py", "class_name": "TinyWholeTrainer"}
     first = run(lab, trainer=trainer)
     second = run(lab, trainer=trainer)
@@ -236,11 +236,11 @@ def test_a_trainer_that_only_trains_runs_as_one_stage(lab):
     assert ("main", "train", 2) in [entry[:3] for entry in entries]
     assert second.metrics == {"main": {"test": {"accuracy": 0.5}}}
     third = run(lab, force=True, trainer=trainer)
-    assert lab.metrics(third.to_dict()) == entries, "the global generators were not seeded"
+    assert lab.metrics(third.to_dict()) == entries, "the global random generators were not seeded"
 
 
 def damage(folder):
-    """Damage what a run folder shows of its stages; return the text of each file as it was."""
+    """Damage the derived files of a run folder; return their original text."""
     names = ("tables/main-test.json", "metrics.jsonl", "report.html")
     before = {name: (folder.path / name).read_text() for name in names}
     (folder.path / "tables" / "main-test.json").unlink()
@@ -256,14 +256,14 @@ def damage(folder):
 
 
 def shown(folder):
-    """Return what a run folder shows: its tables, and its metrics without their times."""
+    """Return the tables and metrics of a run folder, without times."""
     lines = (folder.path / "metrics.jsonl").read_text().splitlines()
     points = sorted(str({**json.loads(line), "time": 0}) for line in lines)
     return [table.to_json() for table in folder.read_tables()], points
 
 
 @pytest.mark.parametrize("again", ["run", "resume", "report"])
-def test_what_a_run_folder_shows_is_rebuilt_from_the_store(lab, again):
+def test_derived_files_of_a_run_folder_are_rebuilt_from_the_store(lab, again):
     result = run(lab)
     folder = RunFolder(result.folder)
     sound = shown(folder)

@@ -1,4 +1,4 @@
-"""What is done with a run's saved states later: tested again, checked, played from, loaded."""
+"""Later use of a run's saved states: retests, verification, rollouts, warm starts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from flows import plan_experiment, run_experiment
 from flows.process.environment import prepare_environment
-from flows.runs.retesting import retest_experiment
-from flows.runs.verifying import verify_run
+from flows.runs.derived_runs import retest_experiment
+from flows.runs.verify import verify_run
 from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.tensor_files import load_rollouts, read_about
@@ -32,7 +32,7 @@ def _quiet(lab, monkeypatch):
 
 @pytest.fixture(scope="module")
 def small():
-    """The parameters of a small experiment with real agents."""
+    """Return the parameters of a small experiment with real agents."""
     spec = importlib.util.spec_from_file_location("tiny_experiment", TINY)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -48,7 +48,7 @@ def stage_folder(lab, record):
     return lab.folder / "home" / "store" / "stages" / record.key
 
 
-def test_a_retest_walks_the_states_in_order_and_trains_nothing(lab):
+def test_a_retest_tests_the_states_in_order_without_training(lab):
     first = run(lab)
     before = len(lab.done())
     settings = ExperimentSettings.from_dict(lab.settings())
@@ -59,7 +59,7 @@ def test_a_retest_walks_the_states_in_order_and_trains_nothing(lab):
     assert all(("test_rounds", 3.0) in values for *_, values in points)
     accuracies = [dict(values)["test_accuracy"] for *_, values in points]
     last = first.metrics["main"]["test"]["test_accuracy"]
-    assert accuracies[-1] == last, "the final state answers as it did"
+    assert accuracies[-1] == last, "the final state gives the same decisions"
     assert again.states == first.states
     assert RunFolder(again.folder).manifest.settings["tags"] == {"retest_of": first.run_id}
     before = len(lab.done())
@@ -67,7 +67,7 @@ def test_a_retest_walks_the_states_in_order_and_trains_nothing(lab):
     assert lab.done()[before:] == []
 
 
-def test_a_file_that_reruns_tests_does_what_its_plan_says(lab):
+def test_rerunning_tests_from_a_file_computes_the_planned_stages(lab):
     first = run(lab)
     origin = {"base_run_type": "rerun_tests", "run_id": first.run_id}
     data = {"base_run": origin, "rl": {"num_test_iterations": 2}}
@@ -82,7 +82,7 @@ def test_a_file_that_reruns_tests_does_what_its_plan_says(lab):
         run_experiment(lost, settings)
 
 
-def test_base_parameters_are_under_those_of_the_file(lab):
+def test_parameters_of_the_file_override_those_of_the_base_run(lab):
     first = run(lab, lab.hyper_params(rl__lr=0.25))
     settings = ExperimentSettings.from_dict(lab.settings(run_id="based"))
     based = {
@@ -92,10 +92,10 @@ def test_base_parameters_are_under_those_of_the_file(lab):
     result = run_experiment(based, settings)
     arms = RunFolder(result.folder).manifest.arms
     assert (arms["main"]["rl"]["lr"], arms["main"]["rl"]["num_test_iterations"]) == (0.25, 2)
-    assert result.states == first.states, "it trains as that run did"
+    assert result.states == first.states, "it trains like the base run"
 
 
-def test_a_sound_run_is_verified_bit_for_bit(lab):
+def test_an_intact_run_is_verified_bit_for_bit(lab):
     result = run(lab)
     settings = ExperimentSettings.from_dict(lab.settings())
     before = sorted((lab.folder / "home" / "store" / "stages").iterdir())
@@ -108,14 +108,14 @@ def test_a_sound_run_is_verified_bit_for_bit(lab):
         assert remade.differences == (), stage
         assert remade.record.stage == stage.partition(":")[0]
     assert sorted((lab.folder / "home" / "store" / "stages").iterdir()) == before
-    with pytest.raises(ParameterError, match="no stage 'train:5' that can be made again"):
+    with pytest.raises(ParameterError, match="no stage 'train:5' that can be recomputed"):
         verify_run(result.run_id, settings, stage="train:5")
 
 
-def test_a_damaged_file_and_another_result_are_found(lab, monkeypatch):
+def test_a_damaged_file_and_a_different_result_are_detected(lab, monkeypatch):
     result = run(lab)
     settings = ExperimentSettings.from_dict(lab.settings())
-    from tasks.tensordict.train import train
+    from tasks.tensordict.stages import train
 
     work = train.work
 
@@ -144,7 +144,7 @@ def test_a_damaged_file_and_another_result_are_found(lab, monkeypatch):
     assert [s.record.key for s in found.stages if s.problems] == [record.key]
 
 
-def test_a_run_that_only_trains_is_verified_as_a_whole(lab):
+def test_a_run_without_stages_is_verified_as_one_stage(lab):
     trainer = {"module_path": "tiny_trainer.py", "class_name": "TinyWholeTrainer"}
     result = run(lab, lab.hyper_params(trainer=trainer))
     found = verify_run(result.run_id, ExperimentSettings.from_dict(lab.settings()))
@@ -152,8 +152,8 @@ def test_a_run_that_only_trains_is_verified_as_a_whole(lab):
     assert found.is_sound
 
 
-def test_kept_rollouts_are_those_that_training_played(lab, small):
-    """Settings cut and keep, and change no result."""
+def test_stored_rollouts_are_those_of_training(lab, small):
+    """Settings change stage boundaries and stored files, but no result."""
     plain = run(lab, small, run_id="plain", iterations_per_task=4)
     kept = run(
         lab,
@@ -207,7 +207,7 @@ def test_kept_rollouts_are_those_that_training_played(lab, small):
         assert verify_run("kept", settings, stage=stage).is_sound, stage
 
 
-def test_an_agent_of_a_run_begins_another(lab, small):
+def test_an_agent_of_a_run_initialises_a_different_run(lab, small):
     first = run(lab, small, run_id="first", iterations_per_task=2)
     changes = {
         "agents.verifier.load_checkpoint_and_parameters": True,
@@ -226,7 +226,7 @@ def test_an_agent_of_a_run_begins_another(lab, small):
     assert copied.states == first.states
     same = {**changes, "agents.verifier.checkpoint_run_id": "copied"}
     third = run(lab, small.replace(same), run_id="third")
-    assert third.made == 0, "the content counts, not the run"
+    assert third.made == 0, "keys depend on the content, not on the run"
     earlier = {**changes, "agents.verifier.checkpoint_version": "2"}
     assert run(lab, small.replace(earlier), run_id="fourth").made > 0
     none = {**changes, "agents.verifier.checkpoint_version": "3"}
@@ -234,7 +234,7 @@ def test_an_agent_of_a_run_begins_another(lab, small):
         run(lab, small.replace(none), run_id="fifth")
 
 
-def test_the_command_line_verifies_and_says_what_it_found(lab):
+def test_the_verify_command_reports_its_findings(lab):
     from typer.testing import CliRunner
 
     from flows.cli.main import app
@@ -243,24 +243,26 @@ def test_the_command_line_verifies_and_says_what_it_found(lab):
     runs = ["--runs", str(lab.folder / "runs")]
     found = CliRunner().invoke(app, ["verify", result.run_id, *runs])
     assert found.exit_code == 0, found.output
-    assert f"{result.made} of {result.made} stages are as they were written." in found.output
-    assert "every bit the same: train of arm main, 7 iterations" in found.output
+    assert f"{result.made} of {result.made} stages are unchanged." in found.output
+    assert "bit for bit identical: train of arm main, 7 iterations" in found.output
     page, published = lab.folder / "page.md", lab.folder / "page.json"
     compared = CliRunner().invoke(app, ["compare", result.run_id, "--page", str(page), *runs])
     assert compared.exit_code == 0, compared.output
     check = ["verify", result.run_id, "--files-only", "--published", str(published), *runs]
     found = CliRunner().invoke(app, check)
     assert found.exit_code == 0, found.output
-    assert "As published, every decision: test of arm main" in found.output
+    assert "All decisions as published: test of arm main" in found.output
     (other,) = json.loads(published.read_text())["runs"]
     digest = other["tests"]["test"]["sha256"]
     published.write_text(published.read_text().replace(digest, "0" * 64))
     found = CliRunner().invoke(app, check)
     assert found.exit_code == 1
-    assert "Other than published" in found.output
+    assert "Different from published" in found.output
     found = CliRunner().invoke(app, [*check[:-3], "none.json", *runs])
     assert (found.exit_code, "none.json: cannot be read" in found.output) == (2, True)
-    assert "as they were written" not in found.output, "said before the work, not after it"
+    assert "stages are unchanged" not in found.output, (
+        "expected the error before verification starts"
+    )
     record = RunFolder(result.folder).manifest.stages[-1]
     table = stage_folder(lab, record) / "table.json"
     table.write_text(table.read_text().replace("1", "0", 1))

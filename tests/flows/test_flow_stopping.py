@@ -1,4 +1,4 @@
-"""Runs that are stopped from outside say how, and go on; a run says when MLflow is behind."""
+"""Stopped runs report their status and can be resumed; runs report when MLflow is behind."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.process.checks.base import Places
-from flows.process.checks.runs import lost_flow_runs
+from flows.process.checks.base import Installation
+from flows.process.checks.runs import orphaned_flow_runs
 from ratchet.tracking.run_folder import RunFolder, list_runs
 
 TRAINER = Path(__file__).with_name("tiny_trainer.py")
@@ -30,11 +30,11 @@ def until_it_trains(lab, process) -> RunFolder:
         if runs and any(work.startswith("train") for work in lab.done()):
             return runs[0]
         time.sleep(0.1)
-    raise AssertionError("it did not begin")
+    raise AssertionError("training did not start")
 
 
 def start_and_wait_for_work(lab, parameters):
-    """Go on with the run until it has done something new."""
+    """Resume the run and wait until it has done new work."""
     before = len(lab.done())
     process, _ = lab.start(parameters)
     while len(lab.done()) == before:
@@ -51,28 +51,29 @@ def flow_state(run: RunFolder) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_run_is_interrupted_cancelled_is_cancelled_and_both_go_on(lab, monkeypatch):
+def test_killed_runs_are_interrupted_cancelled_runs_cancelled_and_both_resume(lab, monkeypatch):
     from prefect.settings import PREFECT_API_URL
 
-    from flows.process.lost_runs import crash_lost_runs
+    from flows.process.flow_runs import crash_orphaned_flow_runs
 
     monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
     lab.environment["TINY_SECONDS"] = "1"
-    parameters = lab.hyper_params(rl__num_iterations=900)  # it ends when it is told to, not before
+    parameters = lab.hyper_params(rl__num_iterations=900)  # long enough not to end on its own
     process, _ = lab.start(parameters)
     run = until_it_trains(lab, process)
     assert run.status == "running"
-    crashed = crash_lost_runs(pool_is_here=False)  # other tests' runs, too, have been killed
-    assert run.run_id not in crashed, "it lives"
+    crashed = crash_orphaned_flow_runs(pool_is_local=False)  # other tests have killed runs, too
+    assert run.run_id not in crashed, "the run is alive"
     process.kill()
     process.wait()
     assert run.status == "interrupted"
     assert flow_state(run) == "Running"
     lost = {
-        check.subject for check in lost_flow_runs(Places(lab.folder / "home", lab.folder / "runs"))
+        check.subject
+        for check in orphaned_flow_runs(Installation(lab.folder / "home", lab.folder / "runs"))
     }
     assert f"flow run {run.run_id}" in lost
-    assert run.run_id in crash_lost_runs(pool_is_here=False)
+    assert run.run_id in crash_orphaned_flow_runs(pool_is_local=False)
     assert flow_state(run) == "Crashed"
 
     process = start_and_wait_for_work(lab, parameters)
@@ -90,10 +91,10 @@ def test_a_killed_run_is_interrupted_cancelled_is_cancelled_and_both_go_on(lab, 
     lab.environment["TINY_SECONDS"] = "0"
     lab.run(parameters, lab.settings(iterations_per_task=900))
     assert run.status == "completed"
-    assert lab.done().count("pretrain prover") == 1, "what was finished is kept"
+    assert lab.done().count("pretrain prover") == 1, "finished stages are stored"
 
 
-def test_a_run_says_that_tracking_is_behind_and_how_to_mend_it(lab):
+def test_a_run_reports_that_tracking_is_behind_and_how_to_sync(lab):
     folder = lab.folder / "project"
     folder.mkdir()
     (folder / "tiny.yaml").write_text(
@@ -116,9 +117,11 @@ def test_a_run_says_that_tracking_is_behind_and_how_to_mend_it(lab):
         return done.stdout + done.stderr
 
     said = run("http://127.0.0.1:9")
-    (path,) = (folder / "runs").iterdir()
+    (path,) = (each.parent for each in (folder / "runs").glob("*/manifest.json"))
     assert "tracking is behind" in said
     assert f"ratchet sync {path.name}" in said
     assert "behind" not in run(f"sqlite:///{folder / 'other.db'}")
     assert (folder / "other.db").exists()
-    assert not (folder / ".ratchet" / "mlflow.db").exists(), "the environment's was meant"
+    assert not (folder / ".ratchet" / "mlflow.db").exists(), (
+        "the tracking URI of the environment must be used"
+    )

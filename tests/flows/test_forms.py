@@ -1,4 +1,4 @@
-"""The forms of deployments: what they ask for, what they refuse, and what becomes of an answer."""
+"""Forms of deployments: fields, validation, and conversion of submitted values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from flows import deployed
-from flows.forms.changes import LEFT_OUT, overrides, values
-from flows.forms.naming import chosen_name, describe
+from flows.forms import LEFT_OUT, chosen_name, describe, overrides, values
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
-from ratchet.parameters.yaml_files import parse_yaml
+from ratchet.parameters.reading.yaml_files import parse_yaml
 
 FLOWS = ("experiment_from_file", "sweep_from_file", "retest", "analysis")
 
@@ -35,7 +34,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_form_offers_what_there_is(project):
+def test_a_form_offers_the_available_values(project):
     fields = form("experiment_from_file")["properties"]
     found, free = fields["file"]["anyOf"]
     assert found["enum"] == ["experiments/one.yaml", "experiments/own/two.yml"]
@@ -51,10 +50,10 @@ def test_a_form_offers_what_there_is(project):
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_a_form_says_what_each_field_is_and_fills_none_in(name, project):
+def test_a_form_describes_each_field_and_prefills_none(name, project):
     for field, schema in form(name)["properties"].items():
         assert schema["description"], field
-        assert schema.get("default", LEFT_OUT) is not None, "the UI would send it"
+        assert schema.get("default", LEFT_OUT) is not None, "the UI would submit null"
 
 
 REFUSED = [
@@ -79,7 +78,7 @@ def test_bad_values_are_refused_in_the_form(wrong, project):
         validate({"file": "experiments/one.yaml", **wrong}, schema, **ways)
 
 
-def test_what_a_form_sends_is_read_as_the_command_line_is(project):
+def test_submitted_values_are_parsed_like_the_command_line(project):
     sections = {"rl": {"gamma": 0.5, "lr": 1e-5, "body_lr_factor": {"actor": 0.5}}, "ppo": None}
     top = {"seed": 3, "rl.num_iterations": 7, "trainer": LEFT_OUT, "interaction_protocol": None}
     found = overrides(top, sections, {"retries": 0}, {"prover": {"d_gnn": 8}}, ["rl.gamma=0.25"])
@@ -119,7 +118,7 @@ sweep:
         (SEARCH.partition("sweep")[0], {"seeds": [1, 2]}, 2, ["seed"]),
     ],
 )
-def test_a_sweep_that_a_form_asks_for_has_the_members_that_its_file_says(
+def test_a_sweep_from_a_form_has_the_members_of_its_file(
     text, sent, num_members, varies, project, monkeypatch
 ):
     (project / "search.yaml").write_text(text)
@@ -129,15 +128,15 @@ def test_a_sweep_that_a_form_asks_for_has_the_members_that_its_file_says(
         asked.append(resolved)
         return []
 
-    monkeypatch.setattr(deployed, "play_sweep", play)
+    monkeypatch.setattr(deployed, "run_members", play)
     asyncio.run(deployed.sweep_from_file.fn(file="search.yaml", **sent))
     (resolved,) = asked
     assert resolved.num_members == num_members
     assert list(resolved.spec.parameters) == varies
 
 
-def test_a_form_of_a_sweep_in_which_nothing_varies_is_refused(project):
-    with pytest.raises(ParameterError, match="nothing varies"):
+def test_a_sweep_form_without_varying_parameters_is_refused(project):
+    with pytest.raises(ParameterError, match="no parameter varies"):
         asyncio.run(deployed.sweep_from_file.fn(file="experiments/one.yaml"))
 
 
@@ -152,9 +151,9 @@ def test_a_form_of_a_sweep_in_which_nothing_varies_is_refused(project):
         ("demo seed=3", "demo seed=3"),
     ],
 )
-def test_a_run_is_called_what_it_runs_unless_somebody_has_named_it(given, expected):
+def test_a_run_is_named_after_its_experiment_unless_the_user_named_it(given, expected):
     assert chosen_name(given, describe("experiments/demo.yaml", ["seed=3"])) == expected
 
 
-def test_long_names_are_cut():
+def test_long_names_are_truncated():
     assert len(describe("demo.yaml", ["agents.prover.d_gnn=8"] * 9, "sweep")) == 100

@@ -1,4 +1,4 @@
-"""Random changes to the shipped experiment files: `ratchet plan` accepts or refuses each of them.
+"""Random changes to the shipped experiment files: `ratchet plan` accepts or refuses each.
 
 Every case must end in a resolved experiment with its stage keys, or in a RatchetError with a short
 message. A case is determined by its number, which a failure shows with the changes.
@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from flows.runs.preflight import check_experiment
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.errors import RatchetError
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -110,7 +110,7 @@ def make_case(number: int, seed: int = 0) -> Case:
 
 
 def change_bytes(case: Case, tree: dict[str, Any], rng: random.Random) -> None:
-    """Insert bytes, or cut the file off."""
+    """Insert bytes, or truncate the file."""
     place, new = rng.randrange(len(case.content) + 1), rng.choice(BYTES)
     is_cut = rng.random() < 0.3
     case.content = case.content[:place] + (b"" if is_cut else new + case.content[place:])
@@ -118,7 +118,7 @@ def change_bytes(case: Case, tree: dict[str, Any], rng: random.Random) -> None:
 
 
 def change_text(case: Case, tree: dict[str, Any], rng: random.Random) -> None:
-    """Insert a piece of YAML."""
+    """Insert a YAML snippet."""
     new = rng.choice(SNIPPETS)
     starts = [0, len(case.content), *(n for n, byte in enumerate(case.content) if byte in b"\n:,")]
     place = rng.choice(starts)
@@ -127,7 +127,7 @@ def change_text(case: Case, tree: dict[str, Any], rng: random.Random) -> None:
 
 
 def change_tree(case: Case, tree: dict[str, Any], rng: random.Random) -> None:
-    """Replace, rename, remove or move a value of the file."""
+    """Replace, rename, remove, nest or copy a value of the file."""
     changed = copy.deepcopy(tree)
     parent, name = rng.choice(list(_places(changed)))
     kind = rng.choice(("replace", "replace", "remove", "rename", "nest", "copy"))
@@ -148,7 +148,7 @@ def change_tree(case: Case, tree: dict[str, Any], rng: random.Random) -> None:
 
 
 def any_value(rng: random.Random) -> str:
-    """Return a value as text: a strange one, or one that many parameters accept."""
+    """Return a value as text: an unusual one, or one that many parameters accept."""
     return rng.choice(rng.choice((VALUES, MILD)))
 
 
@@ -176,7 +176,7 @@ def _dotted(tree: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def run_case(case: Case, folder: Path) -> str | None:
-    """Do with a case what `ratchet plan` does, up to the first keys; return what is wrong."""
+    """Plan a case up to the first keys, as `ratchet plan` does; return the problem, if any."""
     file = folder / "case.yaml"
     file.write_bytes(case.content)
     start = time.monotonic()
@@ -188,14 +188,14 @@ def run_case(case: Case, folder: Path) -> str | None:
     except RatchetError as error:
         if len(str(error)) >= LONGEST_MESSAGE:
             return f"a message of {len(str(error)):,} characters: {str(error)[:3000]}"
-    except Exception as error:  # noqa: BLE001 -- what is looked for
+    except Exception as error:  # noqa: BLE001 -- the failures to find
         return f"{type(error).__name__}: {str(error)[:500]}"
     seconds = time.monotonic() - start
     return f"took {seconds:.0f} s" if seconds > MOST_SECONDS else None
 
 
 def find_failures(numbers: range, folder: Path) -> dict[int, str]:
-    """Run cases; return what is wrong with those that fail, by their number."""
+    """Run cases; return the problems of those that fail, by number."""
     cases = ((number, make_case(number)) for number in numbers)
     found = ((number, case, run_case(case, folder)) for number, case in cases)
     return {

@@ -1,4 +1,4 @@
-"""Imitation is a stage like others: stored, found, killed and made again, forked, verified."""
+"""Imitation as a stage: caching, recomputation after a kill, forks, verification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from flows import fork_experiment, run_experiment
 from flows.planning.plan import plan_experiment
-from flows.runs.verifying import verify_run
+from flows.runs.verify import verify_run
 from ratchet.errors import ParameterError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.reports.report import build_report
@@ -36,13 +36,13 @@ def settings_of(lab, **changes):
 
 
 def states(hyper_params, settings):
-    """Return which stages a plan finds, by name and iteration."""
+    """Return whether each planned stage is a cache hit, by name and iteration."""
     plan = plan_experiment(hyper_params, settings)
     return {(stage.stage, stage.iteration): stage.hit for stage in plan}
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_an_agent_imitates_ends_like_one_that_was_not(lab, given):
+def test_a_run_killed_during_imitation_gives_the_same_result(lab, given):
     pieces = lab.settings(iterations_per_task=1)
     lab.kill("stage=imitate;within=0.5;seed=3", given, pieces)
     lab.kill("stage=imitated_state", given, pieces)
@@ -63,7 +63,7 @@ def test_a_run_killed_while_an_agent_imitates_ends_like_one_that_was_not(lab, gi
 
 
 @pytest.mark.slow
-def test_plans_forks_and_verifications_know_the_stage(lab, given):
+def test_plans_forks_and_verification_support_the_stage(lab, given):
     settings = settings_of(lab)
     first = run_experiment(given, settings, name="tiny")
     assert all(states(given, settings).values())
@@ -76,19 +76,19 @@ def test_plans_forks_and_verifications_know_the_stage(lab, given):
     assert found["initial_state", 0]
     assert not any(found[name, 0] for name in IMITATING)
     fork = fork_experiment(first.run_id, 1, {"rl.lr": 0.001}, settings)
-    assert fork.found >= 5, "data, first state, two of imitation, the first iteration"
+    assert fork.found >= 5, "data, initial state, two stages of imitation, first iteration"
     for stage in IMITATING:
         assert verify_run(first.run_id, settings, stage=stage).remade.differences == ()
     assert "correct actions" in build_report(RunFolder(Path(first.folder))).read_text()
 
 
 @pytest.mark.slow
-def test_what_a_run_has_played_is_imitated(lab, given):
+def test_rollouts_of_a_run_can_be_imitated(lab, given):
     model = {**given, "imitation": {}}
     source = f"run:{run_experiment(model, settings_of(lab), name='model').run_id}"
     pupil = {**given, "seed": 7, "graph_isomorphism": {"num_pairs": 40, "dataset_seed": 6198}}
     pupil["imitation"] = {**given["imitation"], "source": source}
-    with pytest.raises(ParameterError, match="has kept no rollouts"):
+    with pytest.raises(ParameterError, match="has no rollouts in the store"):
         run_experiment(pupil, settings_of(lab), name="pupil")
     run_experiment(model, settings_of(lab, rollout_sample_period=1), name="model")
     result = run_experiment(pupil, settings_of(lab), name="pupil")

@@ -1,4 +1,4 @@
-"""Language trainers in the pipeline: killed, cut otherwise and forked, they end the same."""
+"""Language trainers give the same result after kills, other stage boundaries and forks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trained(lab, result):
 
 
 @pytest.mark.parametrize("stage", ["rollouts", "train"])
-def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, tmp_path, stage):
+def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage):
     cut = lab.settings(iterations_per_task=1)
     where = "iteration=2" if stage == "rollouts" else "iteration=3"
     lab.kill(f"stage={stage};{where};within=0.1", CHOSEN, cut)
@@ -57,17 +57,17 @@ def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, tmp_path,
     other = LanguageState.load(
         tmp_path / "other" / "store" / "stages" / whole["states"]["main"] / "state"
     )
-    assert resumed["states"] == whole["states"], "the same key, however it was cut"
+    assert resumed["states"] == whole["states"], "keys do not depend on stage boundaries"
     assert state == other
 
 
-def test_another_way_to_learn_shares_the_first_rollouts(lab):
+def test_a_different_loss_shares_the_first_rollouts(lab):
     cut = lab.settings(iterations_per_task=1)
     lab.run(CHOSEN, cut)
     other = lab.run({**CHOSEN, "grpo": {"variant": "grpo", "clip_high": 0.28}}, cut)
-    assert other["found"] == 3, "data, the model at the beginning, what it played first"
+    assert other["found"] == 3, "data, initial model, first rollouts"
     played = list((lab.folder / "home" / "store" / "stages").glob("*/trajectories.jsonl"))
     assert len(played) == 4 + 3
     assert all(len(load_trajectories(file)) == 16 for file in played)
     longer = lab.run({**CHOSEN, "rl": {"num_iterations": 5}}, cut)
-    assert longer["made"] == 3, "rollouts and a step more, and the test"
+    assert longer["made"] == 3, "one more rollout stage, one more step, and the test"

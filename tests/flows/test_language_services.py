@@ -1,4 +1,4 @@
-"""Services are made ready once, when they are needed, and let go of at the end."""
+"""Services are started once, when first needed, and released at the end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainers.progress import progress_place, progress_reporter
 
 
 class FakeService:
-    """Stands for the service's process."""
+    """Stand-in for the service's process."""
 
-    log: list = []  # noqa: RUF012 -- what happened, in order
+    log: list = []  # noqa: RUF012 -- events in order
     url = "http://127.0.0.1:1/v1"
 
     @classmethod
@@ -56,7 +56,7 @@ def services(tmp_path, settings=None, **agent):
 
 def test_a_budget_for_models_without_a_price_is_refused(tmp_path):
     own = {"base_url": "http://localhost:1/v1", "model_name": "my-model"}
-    services(tmp_path, **own).check_prices()  # without a budget prices don't matter
+    services(tmp_path, **own).check_prices()  # without a budget, no prices are required
     with pytest.raises(ParameterError, match=r"budget: got 5, but there is no price for my-model"):
         services(tmp_path, {"budget": 5}, **own).check_prices()
     prices = tmp_path / "prices.yaml"
@@ -82,14 +82,14 @@ def test_the_embedded_service_runs_from_the_first_need_to_the_end(tmp_path):
 @pytest.mark.parametrize(
     "agent", [{"use_dummy_api": True}, {"base_url": None}, {"base_url": "http://127.0.0.1:9/v1"}]
 )
-def test_whoever_needs_no_embedded_service_starts_none(tmp_path, agent):
+def test_no_embedded_service_is_started_unless_needed(tmp_path, agent):
     found = services(tmp_path, **agent)
     found.make_ready()
     found.close()
     assert FakeService.log == []
 
 
-def test_a_service_that_the_user_has_named_is_used_and_stays(tmp_path, monkeypatch):
+def test_a_configured_service_is_used_and_not_stopped(tmp_path, monkeypatch):
     monkeypatch.setenv(EMBEDDED_URL_VARIABLE, "http://127.0.0.1:2/v1")
     found = services(tmp_path, base_url="embedded")
     found.make_ready()
@@ -99,7 +99,7 @@ def test_a_service_that_the_user_has_named_is_used_and_stays(tmp_path, monkeypat
 
 
 class FakeSecret:
-    """Stands for Prefect's secret blocks."""
+    """Stand-in for Prefect's secret blocks."""
 
     @classmethod
     async def aload(cls, name):
@@ -111,14 +111,14 @@ class FakeSecret:
         return "sk-secret-value"
 
 
-def test_a_key_is_taken_from_a_secret_block_and_written_nowhere(tmp_path, monkeypatch, caplog):
+def test_a_key_is_read_from_a_secret_block_and_never_written(tmp_path, monkeypatch, caplog):
     import prefect.blocks.system
 
     from ratchet.language_models.endpoints import Endpoint
 
     monkeypatch.setattr(prefect.blocks.system, "Secret", FakeSecret)
     name = "prefect-secret:my-key"
-    monkeypatch.setenv(name, "")  # so that it is put back afterwards
+    monkeypatch.setenv(name, "")  # restored afterwards
     monkeypatch.delenv(name)
     found = services(tmp_path, base_url="http://127.0.0.1:9/v1", api_key_name=name)
     found.make_ready()
@@ -136,7 +136,7 @@ def test_a_key_is_taken_from_a_secret_block_and_written_nowhere(tmp_path, monkey
         ({}, False),
     ],
 )
-def test_a_model_that_is_trained_at_the_runs_service_starts_it(tmp_path, service, started):
+def test_training_at_the_embedded_service_starts_it(tmp_path, service, started):
     trained = HyperParameters(
         scenario="language_task",
         trainer="remote_grpo" if service else "grpo",

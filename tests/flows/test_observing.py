@@ -1,4 +1,4 @@
-"""A stage that fails once and one that hangs, as those see it who look on from outside."""
+"""A stage that fails once and one that hangs, as seen by external observers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.process.checks.base import Places
+from flows.process.checks.base import Installation
 from flows.process.checks.runs import stalled_stages
-from flows.runs.watching import view_run
+from flows.runs.run_view import view_run
 from ratchet.tracking.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
 
 def soon(look: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Look until there is something to see."""
+    """Poll until the result is truthy."""
     end = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < end
@@ -32,10 +32,10 @@ def soon(look: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 @pytest.fixture
 def client(prefect_server: None) -> Iterator[Any]:
-    """Ask the server, which watches for stages that stand still."""
+    """Return a client of a server with the automation for stalled stages."""
     from prefect.client.orchestration import get_client
 
-    from deployments.recovering import STALLS, automations
+    from deployments.crash_recovery import STALLS, automations
 
     (wanted,) = (each for each in automations() if each.name == STALLS)
     with get_client(sync_client=True) as client:
@@ -46,16 +46,14 @@ def client(prefect_server: None) -> Iterator[Any]:
 
 
 def events(client: Any, prefix: str, resource: str) -> list[dict[str, Any]]:
-    """Return the server's events that have to do with a resource, oldest first."""
+    """Return the server's events related to a resource, oldest first."""
     related = {"event": {"prefix": [prefix]}, "any_resource": {"id": [resource]}, "order": "ASC"}
     answer = client.request("POST", "/events/filter", json={"limit": 50, "filter": related})
     found: list[dict[str, Any]] = answer.json()["events"]
     return found
 
 
-def test_a_stage_that_hangs_is_told_of_everywhere_and_so_is_one_that_is_tried_again(
-    lab: Any, client: Any
-) -> None:
+def test_stalled_and_retried_stages_are_reported_everywhere(lab: Any, client: Any) -> None:
     go_on = lab.folder / "go on"
     environment = {
         **{"RATCHET_LOG": "json", "TINY_HANG": "train 4", "TINY_GO_ON": str(go_on)},
@@ -68,7 +66,7 @@ def test_a_stage_that_hangs_is_told_of_everywhere_and_so_is_one_that_is_tried_ag
         run = RunFolder(manifest.parent)
         place = f"ratchet.stage.{run.run_id}.main.train.6"
         soon(lambda: any(s.state == "stalled" for s in view_run(run).stages if s.stage == "train"))
-        (check,) = stalled_stages(Places(Path(settings["home"]), Path(settings["runs"])))
+        (check,) = stalled_stages(Installation(Path(settings["home"]), Path(settings["runs"])))
         assert "main train 6 has given no sign of life" in check.details
         assert f"`ratchet cancel {run.run_id}`" in check.details
         shown = CliRunner().invoke(app, ["watch", str(run.path), "--once"]).stdout

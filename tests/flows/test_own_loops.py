@@ -1,4 +1,4 @@
-"""Trainers with a loop of their own: what they save is stored, found again, and continued from."""
+"""Trainers with a custom loop: their checkpoints are stored, cached and resumed from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from flows import retest_experiment, run_experiment, verify_run
 from ratchet import HyperParameters
-from ratchet.experiment_files.saved_states import find_saved_state, saved_states
+from ratchet.experiment_files.base_run import find_saved_state, saved_states
 from ratchet.parameters.settings import ExperimentSettings
 from trainers.state import STATE_NAME
 from trainers.state_tree import load_tree
@@ -57,7 +57,7 @@ def stage_folder(lab, result):
 
 
 @pytest.mark.slow
-def test_what_a_loop_saves_is_in_the_store_and_in_the_run(lab, first):
+def test_checkpoints_of_a_loop_are_in_the_store_and_in_the_run(lab, first):
     folder = stage_folder(lab, first)
     last = load_tree(folder / "state", STATE_NAME)
     assert last["iteration"] == 4
@@ -72,13 +72,15 @@ def test_what_a_loop_saves_is_in_the_store_and_in_the_run(lab, first):
     states = saved_states(first.run_id, settings)
     assert [state.iteration for state in states] == [1, 2, 3, 4]
     assert AgentsState.load(find_saved_state(first.run_id, "2", settings).open()).iteration == 2
-    assert list((lab.folder / "home" / "checkpoints").iterdir()) == [], "nothing is left aside"
+    assert list((lab.folder / "home" / "checkpoints").iterdir()) == [], (
+        "no checkpoint is left outside the store"
+    )
     manifest = json.loads((Path(first.folder) / "manifest.json").read_text())
     assert any(path.endswith("state/own.safetensors") for path in manifest["checkpoints"]["main"])
 
 
 @pytest.mark.slow
-def test_its_agents_play_on_in_other_runs(lab, first):
+def test_agents_of_a_loop_can_be_loaded_in_other_runs(lab, first):
     loaded = {"load_checkpoint_and_parameters": True, "checkpoint_run_id": first.run_id}
     changes = {"agents": {"_default": AGENT, "prover": loaded}, "rl__num_iterations": 0}
     second = run(lab, **changes, trainer="vanilla_ppo")
@@ -92,18 +94,18 @@ def test_its_agents_play_on_in_other_runs(lab, first):
 
 
 @pytest.mark.slow
-def test_each_state_that_a_loop_has_saved_is_tested_again(lab, first):
+def test_each_saved_state_of_a_loop_is_retested(lab, first):
     again = retest_experiment(first.run_id, settings=ExperimentSettings.from_dict(lab.settings()))
     lines = lab.metrics(again.to_dict())
     entries = {line[2]: dict(line[3]) for line in lines if line[1] == "test"}
     assert sorted(entries) == [1, 2, 3, 4]
     assert entries[4]["total"] == first.metrics["main"]["test"]["total"]
     assert len({values["total"] for values in entries.values()}) == 4
-    assert again.made == 4, "the data are there, and nothing is trained"
+    assert again.made == 4, "the data are cached, and no training happens"
 
 
 @pytest.mark.slow
-def test_a_stored_loop_is_made_again_bit_for_bit(lab, first):
+def test_a_stored_loop_is_verified_bit_for_bit(lab, first):
     found = verify_run(first.run_id, ExperimentSettings.from_dict(lab.settings()))
     assert found.remade.record.stage == "run_trainer"
     assert found.is_sound, found.remade.differences
@@ -111,7 +113,7 @@ def test_a_stored_loop_is_made_again_bit_for_bit(lab, first):
 
 
 @pytest.mark.slow
-def test_a_killed_loop_goes_on_from_its_last_checkpoint_bit_for_bit(new_lab):
+def test_a_killed_loop_resumes_from_its_last_checkpoint_bit_for_bit(new_lab):
     lab, undisturbed = new_lab(), new_lab()
     whole = undisturbed.run(parameters(undisturbed))
     process, _ = lab.start(parameters(lab), environment={"TINY_SECONDS": "0.5"})

@@ -1,4 +1,4 @@
-"""What a run does between two stages when somebody has paused or cancelled it in Prefect."""
+"""Runs that a user pauses or cancels in Prefect react between two stages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State, StateDetails, StateType
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelling, Running
 
-from flows.runs import pausing
+from flows.runs import pause_and_cancel as pausing
 
 PAUSED: State[object] = State(type=StateType.PAUSED, name="Paused")
 SUSPENDED: State[object] = State(
@@ -28,9 +28,9 @@ class Folder:
         self.events.append(kind)
 
 
-def heed(monkeypatch, states, *, last_heeded=0.0, lasting="http://127.0.0.1:4200"):
-    """Let a run ask a server whose flow run has these states, one after the other."""
-    run = SimpleNamespace(last_heeded=last_heeded, folder=Folder())
+def heed(monkeypatch, states, *, last_state_check=0.0, lasting="http://127.0.0.1:4200"):
+    """Let a run query a server whose flow run has these states in sequence."""
+    run = SimpleNamespace(last_state_check=last_state_check, folder=Folder())
     left = list(states)
     monkeypatch.setattr(pausing, "SECONDS", 0.01)
     monkeypatch.setattr(pausing, "PREFECT_UI_URL", SimpleNamespace(value=lambda: lasting))
@@ -38,7 +38,7 @@ def heed(monkeypatch, states, *, last_heeded=0.0, lasting="http://127.0.0.1:4200
     monkeypatch.setattr(pausing.flow_run, "get_id", lambda: "a")
     monkeypatch.setattr(pausing.flow_run, "get_root_flow_run_id", lambda: "a")
     try:
-        asyncio.run(pausing.heed(run))
+        asyncio.run(pausing.handle_pause_and_cancel(run))
     finally:
         run.left = left
     return run
@@ -49,19 +49,19 @@ def test_a_paused_run_waits_until_it_is_resumed(monkeypatch):
     assert (run.left, run.folder.events) == ([], ["paused", "resumed"])
 
 
-def test_a_run_that_is_cancelled_ends_paused_or_not(monkeypatch):
+def test_a_cancelled_run_ends_whether_paused_or_not(monkeypatch):
     for states in ([Cancelling()], [PAUSED, Cancelling()]):
         with pytest.raises(TerminationSignal):
             heed(monkeypatch, states)
 
 
-def test_a_suspended_run_is_left_to_prefect(monkeypatch):
+def test_a_suspended_run_is_handled_by_prefect(monkeypatch):
     assert heed(monkeypatch, [SUSPENDED]).folder.events == []
 
 
-def test_a_server_that_nobody_looks_at_is_not_asked(monkeypatch):
+def test_a_server_without_a_ui_is_not_queried(monkeypatch):
     assert heed(monkeypatch, [PAUSED], lasting=None).left == [PAUSED]
 
 
-def test_the_server_is_asked_seldom(monkeypatch):
-    assert heed(monkeypatch, [PAUSED], last_heeded=float("inf")).left == [PAUSED]
+def test_the_server_is_queried_rarely(monkeypatch):
+    assert heed(monkeypatch, [PAUSED], last_state_check=float("inf")).left == [PAUSED]

@@ -1,4 +1,4 @@
-"""A run with phases that is killed ends as one that never was; forks share phases."""
+"""Runs with phases give the same result after a kill; forks share phases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.tasks.phased import PARAMETERS, PHASES, POOLED
 pytestmark = pytest.mark.slow
 
 
-def test_a_killed_run_ends_as_if_never_killed(lab):
+def test_a_killed_run_gives_the_same_result(lab):
     hyper_params = {**PARAMETERS, "phases": POOLED}
     whole = lab.settings(store=str(lab.folder / "whole"), run_id="whole", iterations_per_task=9)
     expected = lab.run(hyper_params, whole)
@@ -22,13 +22,13 @@ def test_a_killed_run_ends_as_if_never_killed(lab):
     assert sorted(lab.metrics(result)) == sorted(lab.metrics(expected))
 
 
-def test_forks_share_the_phases_before_their_point(lab):
+def test_forks_share_the_phases_before_the_fork_point(lab):
     hyper_params = {**PARAMETERS, "phases": PHASES}
     parent = lab.run(hyper_params)
     changes = {"phases.joint.changes.rl.lr": 0.01, "phases.joint.num_iterations": 2}
     request = {"run": parent["run_id"], "from": 5, "changes": changes}
     fork = lab.run(hyper_params, action="fork", **request)
-    assert fork["made"] == 4, "the joint phase: its state, training cut in two, the test"
+    assert fork["made"] == 4, "the joint phase: its state, two training stages, the test"
     shared = {("train", i) for i in range(5)}
     metrics = {line[1:3]: line[3] for line in lab.metrics(fork)}
     before = {line[1:3]: line[3] for line in lab.metrics(parent)}

@@ -1,11 +1,11 @@
-"""A plan says how much a language model plays at most; it never plays more."""
+"""Plans contain an upper bound on sampled tokens that language models never exceed."""
 
 from __future__ import annotations
 
 import pytest
 
+from flows.planning.estimates import TokenUpperBound
 from flows.planning.plan import plan_experiment
-from flows.planning.tokens import TokensAtMost
 from ratchet import ExperimentSettings
 from tests.trainers.language.test_language_trainer import build, parameters
 
@@ -19,10 +19,10 @@ def planned(tmp_path, hyper_params, **settings):
 
 
 def most(answers, replies=5, together=MOST):
-    return TokensAtMost(answers, answers * replies, together and answers * together)
+    return TokenUpperBound(answers, answers * replies, together and answers * together)
 
 
-def test_of_each_stage(tmp_path):
+def test_the_bound_of_each_stage(tmp_path):
     given = parameters(language={"samples_per_test": 2})
     assert planned(tmp_path, given) == [("train", most(4 * 12)), ("test", most(8 * 2))]
     assert planned(tmp_path, given, iterations_per_task=1) == [
@@ -36,7 +36,7 @@ def test_of_each_stage(tmp_path):
     ]
 
 
-def test_of_what_is_played_again_and_of_several_turns(tmp_path):
+def test_the_bound_with_resampling_retries_and_several_turns(tmp_path):
     again = parameters(
         grpo={"variant": "dapo", "max_resamples": 2},
         language={"failures": {"policy": "retry", "retries": 1}},
@@ -50,7 +50,7 @@ def test_of_what_is_played_again_and_of_several_turns(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
-def test_is_what_is_played(tmp_path, mode):
+def test_sampled_tokens_are_within_the_bound(tmp_path, mode):
     given = parameters(language={"mode": mode})
     trainer = build(given)
     trainer.initial_state()

@@ -1,4 +1,4 @@
-"""A remote trainer in the pipeline: killed anywhere and forked, it ends as it would have ended."""
+"""A remote trainer gives the same result after kills and a fork."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CHOSEN = {
 
 
 class Service:
-    """A service's process with a small base model of its own; it comes up meanwhile."""
+    """Service process with a small base model; it starts in the background."""
 
     def __init__(self, home):
         self.home, self.port = home, 0
@@ -85,7 +85,7 @@ class Service:
 
 @pytest.fixture
 def services(tmp_path):
-    """One that is killed, and one that nobody disturbs."""
+    """Start one service that is killed and one that is not."""
     started = [Service(tmp_path / name) for name in ("killed", "undisturbed")]
     yield started
     for each in started:
@@ -103,14 +103,14 @@ def trained(lab, result):
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
-def test_kills_and_a_fork_change_nothing(lab, tmp_path, services, mode):
+def test_kills_and_a_fork_do_not_change_the_result(lab, tmp_path, services, mode):
     chosen = {**CHOSEN, "language": {**CHOSEN["language"], "mode": mode}}
     service, undisturbed = services
     lab.environment[EMBEDDED_URL_VARIABLE] = service.url
     cut = lab.settings(iterations_per_task=1)
     lab.kill("stage=rollouts;iteration=1;within=0.05", chosen, cut)
     lab.kill("stage=train;iteration=3;within=0.6", chosen, cut)
-    service.restart()  # by SIGKILL, too
+    service.restart()  # by SIGKILL
     (run,) = (path.name for path in (lab.folder / "runs").iterdir())
     changes = {"grpo.clip_high": 1e-4}
     forked = lab.run(chosen, cut, action="fork", run=run, changes=changes, **{"from": 1})
@@ -121,9 +121,9 @@ def test_kills_and_a_fork_change_nothing(lab, tmp_path, services, mode):
     assert trained(lab, resumed) == trained(lab, whole)
     assert len(trained(lab, whole)) == 3
     state = stored(lab.folder / "home", resumed)
-    assert state == stored(tmp_path / "other", whole), "the very same model"
+    assert state == stored(tmp_path / "other", whole), "expected an identical model"
     assert state.learners["agent"]["steps"] == 6
     assert forked["states"] != resumed["states"]
     sent = [number for each in service.sessions() if (number := each["next_sequence"])]
-    verbs = 2 + 2 * (2 + 1) + 1  # scores in two parts, two steps, and the model
-    assert sent == [verbs] * (3 + 2), "of the parent's iterations and the fork's, each once"
+    verbs = 2 + 2 * (2 + 1) + 1  # scores in two batches, two steps, and the model
+    assert sent == [verbs] * (3 + 2), "each iteration of the parent and of the fork exactly once"

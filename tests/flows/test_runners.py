@@ -1,4 +1,4 @@
-"""Runners: clusters and work pools play members of a sweep as one process does."""
+"""Runners: members in clusters and work pools give the same results as in one process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ import pytest
 
 from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
-from flows.runners import cluster_worker, work_pool
-from flows.runners.checking import check_runner
-from flows.runners.choosing import _in_thread
-from flows.sweep_flow import play_sweep
-from flows.sweeps import playing
+from flows.runners import processes, work_pool
+from flows.runners.factory import _in_thread, check_runner
+from flows.sweep_flow import run_members
+from flows.sweeps import dispatch
 from flows.sweeps.members import resolve_sweep
 from ratchet import lazy
 from ratchet.errors import DataError, MissingPackageError, ParameterError, StageFailedError
@@ -40,15 +39,15 @@ def free_port():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {"runner": "dask", "cluster_address": f"tcp://127.0.0.1:{free_port()}"},
-            r"settings.cluster_address: nobody answers at tcp://127.0.0.1:\d+ .*`dask scheduler`",
+            r"settings.cluster_address: no response from tcp://127.0.0.1:\d+ .*`dask scheduler`",
         ),
         (
             {"runner": "ray", "cluster_address": f"127.0.0.1:{free_port()}"},
-            r"nobody answers at 127.0.0.1:\d+ .*`ray start --head`.* or leave the address out",
+            r"no response from 127.0.0.1:\d+ .*`ray start --head`.* or remove the address",
         ),
         ({"runner": "dask", "cluster_address": "lab"}, "got 'lab', expected HOST:PORT"),
         (
@@ -57,25 +56,25 @@ def free_port():
         ),
     ],
 )
-def test_a_cluster_that_is_not_there_is_refused_at_once(settings, said):
-    begin = time.monotonic()
-    with pytest.raises(ParameterError, match=said):
+def test_an_unavailable_cluster_is_refused_immediately(settings, message):
+    start = time.monotonic()
+    with pytest.raises(ParameterError, match=message):
         check_runner(ExperimentSettings.from_dict(settings))
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize("name", ["dask", "ray"])
-def test_a_missing_package_is_refused_with_what_installs_it(name, monkeypatch):
+def test_a_missing_package_is_refused_with_its_install_command(name, monkeypatch):
     monkeypatch.setattr(lazy, "is_installed", lambda package: False)
     with pytest.raises(MissingPackageError, match=rf"'{name}' needs prefect_{name}.*\[.*cluster"):
         check_runner(ExperimentSettings(runner=name))
 
 
-def test_where_a_sweep_itself_fails_the_members_under_way_are_ended(monkeypatch):
-    begun, ended = [], []
+def test_a_failed_sweep_cancels_running_members(monkeypatch):
+    started, ended = [], []
 
-    async def play(member, runner):
-        begun.append(member)
+    async def run(member, runner):
+        started.append(member)
         try:
             await asyncio.sleep(60 if member else 0)
         except asyncio.CancelledError:
@@ -88,35 +87,35 @@ def test_where_a_sweep_itself_fails_the_members_under_way_are_ended(monkeypatch)
 
     async def sweep():
         with pytest.raises(DataError, match="no such metric"):
-            await playing.play_at_once(range(5), done, SimpleNamespace(slots=2))
-        assert (begun, ended) == ([0, 1], [1]), "before the runner is closed"
+            await dispatch.run_concurrently(range(5), done, SimpleNamespace(slots=2))
+        assert (started, ended) == ([0, 1], [1]), "before the runner is closed"
 
-    monkeypatch.setattr(playing, "_play", play)
+    monkeypatch.setattr(dispatch, "_run", run)
     asyncio.run(sweep())
 
 
-def test_a_process_that_has_answered_is_kept_for_the_next_request():
-    answered, process = threading.Event(), Companion("none", "none")
+def test_a_process_that_has_responded_is_not_terminated():
+    finished, process = threading.Event(), Companion("none", "none")
 
-    def is_wanted():  # looked for when the answer has just been given
-        answered.set()
+    def should_continue():  # called just after the response
+        finished.set()
         return False
 
-    cluster_worker._end_unwanted(process, answered, is_wanted)
+    processes._terminate_if_cancelled(process, finished, should_continue)
     assert not process.is_closed
-    cluster_worker._end_unwanted(process, threading.Event(), lambda: False)
+    processes._terminate_if_cancelled(process, threading.Event(), lambda: False)
     assert process.is_closed
 
 
 @pytest.mark.slow
-def test_a_work_pool_is_not_asked_for_a_whole_search_at_once(lab):
+def test_a_work_pool_does_not_run_an_entire_search_concurrently(lab):
     varies = {"rl.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}}
     search = {"kind": "optuna", "parameters": varies, "metric": "train/norm", "num_trials": 9}
     settings = ExperimentSettings.from_dict(lab.settings(runner="work_pool"))
     base = HyperParameters.from_dict(lab.hyper_params(**SHARED), settings.base_dir)
     resolved = resolve_sweep(base, search, settings, None, name="tiny")
     with pytest.raises(ParameterError, match=r"got none .* Add settings.max_parallel=N"):
-        asyncio.run(play_sweep(resolved, 1))
+        asyncio.run(run_members(resolved, 1))
 
 
 @pytest.fixture
@@ -133,17 +132,17 @@ def sweep(lab, runner, **settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["dask", pytest.param("ray", marks=pytest.mark.ray)])
-def test_a_member_whose_worker_is_killed_goes_on_elsewhere_and_nothing_is_done_twice(
+def test_a_member_whose_worker_is_killed_is_resumed_without_repeated_work(
     runner, lab, new_lab, quiet, monkeypatch
 ):
     once = lab.folder / "once"
     monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=kill;once={once}")
     results = sweep(lab, runner, retries=1)
     assert once.exists()
-    check_that_all_is_done_once(lab, new_lab(), results)
+    check_no_repeated_work(lab, new_lab(), results)
 
 
-def check_that_all_is_done_once(lab, other, results):
+def check_no_repeated_work(lab, other, results):
     done = Counter(lab.done())
     assert done == {**{f"train {i}": 2 for i in range(7)}, "test test": 2}
     expected = sweep(other, "inline")
@@ -154,8 +153,8 @@ def check_that_all_is_done_once(lab, other, results):
 
 
 @pytest.mark.slow
-def test_a_member_whose_dask_worker_is_killed_goes_on_elsewhere(lab, new_lab, quiet, monkeypatch):
-    """The worker that Dask has started dies, in mid-stage, and the member's process with it."""
+def test_a_member_whose_dask_worker_is_killed_is_resumed(lab, new_lab, quiet, monkeypatch):
+    """Kill a worker of Dask's local cluster during a stage, with the member's process."""
     go_on = lab.folder / "go_on"
     monkeypatch.setenv("TINY_HANG", "train 3")
     monkeypatch.setenv("TINY_GO_ON", str(go_on))
@@ -163,18 +162,18 @@ def test_a_member_whose_dask_worker_is_killed_goes_on_elsewhere(lab, new_lab, qu
         killed = beside.submit(kill_the_worker_of_a_member, lab, go_on)
         results = sweep(lab, "dask", retries=1)
         assert not killed.result().is_running()
-    check_that_all_is_done_once(lab, new_lab(), results)
+    check_no_repeated_work(lab, new_lab(), results)
 
 
 def kill_the_worker_of_a_member(lab, go_on):
-    """Wait until both members are at work, kill what stands over one of them; return that one."""
+    """Wait until both members train, kill the parent of one; return that member."""
     try:
         deadline = time.monotonic() + 60
         while Counter(lab.done())["train 2"] < 2:
             assert time.monotonic() < deadline, f"only {lab.done()} is done"
             time.sleep(0.1)
-        below = psutil.Process().children(recursive=True)
-        member = next(each for each in below if "flows.runners.worker" in each.cmdline())
+        children = psutil.Process().children(recursive=True)
+        member = next(each for each in children if "flows.runners.worker" in each.cmdline())
         member.parent().kill()
         member.wait(20)
         return member
@@ -191,8 +190,8 @@ def play_arms(lab, **settings):
     return run_experiment(parameters, chosen, arms=ARMS, name="tiny").to_dict()
 
 
-def what_is_kept(lab, result):
-    """Return all that a run's folder says of it, without times."""
+def stored_content(lab, result):
+    """Return the content of a run's folder, without times."""
     folder = RunFolder(result["folder"])
     manifest = folder.manifest
     stages = [record.model_dump(exclude={"seconds"}) for record in manifest.stages]
@@ -204,40 +203,40 @@ def what_is_kept(lab, result):
 
 
 @pytest.mark.slow
-def test_arms_at_once_end_as_one_after_the_other(lab, new_lab, quiet, monkeypatch):
-    """Also where a worker dies: the stage is made by another one."""
+def test_concurrent_and_sequential_arms_give_the_same_results(lab, new_lab, quiet, monkeypatch):
+    """Also if a worker dies: a different worker computes the stage."""
     once = lab.folder / "once"
     before = psutil.Process().children(recursive=True)
     other = new_lab()
-    expected = what_is_kept(other, play_arms(other))
+    expected = stored_content(other, play_arms(other))
     lab.log.unlink()
     monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=kill;once={once}")
     result = play_arms(lab, runner="processes", max_parallel=2, retries=1)
     assert once.exists()
-    assert what_is_kept(lab, result) == expected
+    assert stored_content(lab, result) == expected
     done = Counter(lab.done())
     assert done == {**{f"train {i}": 4 for i in range(7)}, "test test": 4}
     assert psutil.Process().children(recursive=True) == before
 
 
 @pytest.mark.slow
-def test_a_work_pool_that_is_not_there_is_said_at_once(lab, quiet):
+def test_a_missing_work_pool_is_reported(lab, quiet):
     with pytest.raises((ParameterError, StageFailedError), match=r"has no 'nowhere'.*work-pool"):
         sweep(lab, "work_pool", work_pool="nowhere")
 
 
-async def cancel_before(work, beginning):
-    """Cancel what waits for its beginning, which comes then."""
+async def cancel_before(work, start):
+    """Cancel a coroutine that waits for its start; then start it."""
     working = asyncio.create_task(work)
     await asyncio.sleep(0.01)
     working.cancel()
     await asyncio.sleep(0.01)
-    beginning.set()
+    start.set()
     with pytest.raises(asyncio.CancelledError):
         await working
 
 
-def test_a_cluster_that_is_starting_while_all_is_cancelled_is_ended():
+def test_a_cluster_that_starts_during_a_cancellation_is_stopped():
     happened, may_start = [], threading.Event()
 
     @contextmanager
@@ -255,11 +254,11 @@ def test_a_cluster_that_is_starting_while_all_is_cancelled_is_ended():
     assert happened == ["started", "ended"]
 
 
-def test_a_flow_run_that_is_being_asked_for_while_all_is_cancelled_is_cancelled(monkeypatch):
-    cancelled, may_begin = [], asyncio.Event()
+def test_a_flow_run_requested_during_a_cancellation_is_cancelled(monkeypatch):
+    cancelled, may_start = [], asyncio.Event()
 
-    async def begin(*_, **__):
-        await may_begin.wait()
+    async def start(*_, **__):
+        await may_start.wait()
         return SimpleNamespace(id="the run")
 
     class Client:
@@ -272,9 +271,9 @@ def test_a_flow_run_that_is_being_asked_for_while_all_is_cancelled_is_cancelled(
         async def set_flow_run_state(self, run, state):
             cancelled.append((run, state.name))
 
-    monkeypatch.setattr(work_pool, "arun_deployment", begin)
+    monkeypatch.setattr(work_pool, "arun_deployment", start)
     monkeypatch.setattr(work_pool, "get_client", Client)
     pool = work_pool.WorkPool("deployment", 1)
-    asking = pool.submit({"parameters": {"settings": {"run_id": "one"}}})
-    asyncio.run(cancel_before(asking, may_begin))
+    submission = pool.submit({"parameters": {"settings": {"run_id": "one"}}})
+    asyncio.run(cancel_before(submission, may_start))
     assert cancelled == [("the run", "Cancelling")]

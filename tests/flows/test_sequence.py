@@ -1,6 +1,6 @@
-"""What is planned is what is run: for every shipped experiment, with stages that do no work.
+"""Planned stages are the executed ones, for every shipped experiment, with empty stages.
 
-The flow, the plan, the store and the run folder are the real ones.
+The flow, the plan, the store and the run folder are real.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.estimates import remaining_iterations
-from flows.planning.plan import plan
-from flows.runs.resolving import resolve_file, resolve_run
+from flows.planning.plan import plan, remaining_iterations
+from flows.runs.resolve import resolve_file, resolve_run
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.scenarios.registry import build_scenario
 from ratchet.store.manifest import IterationMetrics
 from ratchet.tracking.run_folder import RunFolder
-from tasks.language.stages import STAGES as LANGUAGE_STAGES
-from tasks.stages.datasets import DATASETS_FILE, DATASETS_FOLDER
+from tasks import build_scenario as data_stages
+from tasks.language import stages as language_stages
 from tasks.stages.decorator import Stage, make_stage
-from tasks.stages.session import STATE_FOLDER
-from tasks.tensordict.run_trainer import HISTORY_FILE
-from tasks.tensordict.stages import STAGES
-from tasks.text.stages import STAGES as TEXT_STAGES
+from tasks.stages.files import DATASETS_FILE, DATASETS_FOLDER, STATE_FOLDER
+from tasks.tensordict import stages as network_stages
+from tasks.tensordict.stages import HISTORY_FILE
+from tasks.text import stages as text_stages
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SLOW = (
@@ -40,7 +39,7 @@ NEEDS_A_RUN = {"binary_erasure_channel_attack": "binary_erasure_channel"}
 
 
 def pretend(call, folder, session):
-    """Leave behind what the flow and the recorder look for, and nothing else."""
+    """Write only the files that the flow and the recorder read."""
     if call.stage == "build_scenario":
         names = ["train", *session.keys.scenario.test_sets(session.keys.hyper_params)]
         for name in names:
@@ -60,7 +59,7 @@ def pretend(call, folder, session):
 
 @pytest.fixture
 def executed(monkeypatch):
-    """The stages that the flow has asked for, in order; none is a task of Prefect's."""
+    """Return the stages that the flow requests, in order, without Prefect tasks."""
     calls = []
 
     async def ask(self, call, session, *, force=False):
@@ -71,8 +70,10 @@ def executed(monkeypatch):
         pass
 
     monkeypatch.setattr(Stage, "__call__", ask)
-    for stage in {*STAGES.values(), *TEXT_STAGES.values(), *LANGUAGE_STAGES.values()}:
-        monkeypatch.setattr(stage, "work", pretend)
+    for module in (data_stages, network_stages, text_stages, language_stages):
+        for stage in vars(module).values():
+            if isinstance(stage, Stage):
+                monkeypatch.setattr(stage, "work", pretend)
     monkeypatch.setattr("flows.experiment_flow.save_report", save)
     return calls
 
@@ -112,10 +113,10 @@ def test_the_planned_stages_of_a_shipped_experiment_are_the_executed_ones(path, 
     assert sorted(found) == sorted(places(planned))
     done, keys = set(), {each.key for each in planned}
     for call in executed:
-        assert keys & set(call.inputs.values()) <= done, "what it takes in comes later"
+        assert keys & set(call.inputs.values()) <= done, "an input is computed later"
         done.add(call.key)
     if not any(call.stage == "sample_rollouts" for call in executed):
-        assert found == places(planned), "nothing is side by side: the order is the plan's"
+        assert found == places(planned), "without overlapped stages, the order is that of the plan"
     recorded = RunFolder(result["folder"]).manifest.stages
     assert {(r.arm, r.stage, r.iteration, r.start_iteration, r.key) for r in recorded} == set(found)
 
@@ -140,7 +141,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_scenario_says_beforehand_which_test_sets_it_makes(name):
+def test_a_scenario_declares_its_test_sets(name):
     hyper_params = load_experiment(EXPERIMENTS / f"{name}.yaml", SMALL[name]).hyper_params
     scenario = build_scenario(hyper_params.scenario)
     made = scenario.build_datasets(hyper_params)

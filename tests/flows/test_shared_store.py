@@ -1,4 +1,4 @@
-"""Whole experiments on machines that share nothing but a bucket."""
+"""Complete experiments on machines that share only a bucket."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from flows import resume_experiment, run_experiment, verify_run
 from flows.cli.main import app
-from flows.runs.exporting import export_run
-from flows.runs.importing import import_run
+from flows.runs.export import export_run
+from flows.runs.import_run import import_run
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.run_folder import find_run
@@ -31,7 +31,7 @@ def server() -> Iterator[S3Server]:
 
 
 class Machine:
-    """Folders of its own, and a store in the bucket."""
+    """Separate folders, and a store in the bucket."""
 
     def __init__(self, lab: Any, name: str, store: str) -> None:
         self.folder = lab.folder / name
@@ -45,7 +45,7 @@ class Machine:
         )
 
 
-def test_a_killed_run_goes_on_on_another_machine_and_nothing_is_done_twice(
+def test_a_killed_run_resumes_on_a_different_machine_without_repeated_work(
     server: S3Server, lab: Any
 ) -> None:
     one, two = Machine(lab, "one", "killed"), Machine(lab, "two", "killed")
@@ -60,8 +60,8 @@ def test_a_killed_run_goes_on_on_another_machine_and_nothing_is_done_twice(
     assert {piece for piece, count in counts.items() if count > 1} <= {
         piece for piece in before if piece.startswith("train")
     }
-    assert all(counts[f"train {i}"] == 1 for i in range(3)), "a finished stage was done again"
-    asked = server.asked(f"/{BUCKET}/killed/")  # before this looks into the store itself
+    assert all(counts[f"train {i}"] == 1 for i in range(3)), "a finished stage was recomputed"
+    asked = server.asked(f"/{BUCKET}/killed/")  # before the test reads the store
     store = StageStore(two.store, copies=lab.folder / "three")
     made = [
         manifest
@@ -70,9 +70,10 @@ def test_a_killed_run_goes_on_on_another_machine_and_nothing_is_done_twice(
     ]
     assert len(made) == result["made"]
     for manifest in made:
-        waits = 20 if manifest.iteration == 6 else 0  # it looks whether the dead one lives
+        waits = 20 if manifest.iteration == 6 else 0  # checks whether the killed process is alive
         of_stage = [each for each in asked if f"{manifest.key}/" in each]
-        assert len(of_stage) <= len(manifest.files) + 3 + waits, of_stage
+        by_progress = 1  # counts the remaining iterations once, after some seconds
+        assert len(of_stage) <= len(manifest.files) + 3 + by_progress + waits, of_stage
     lab.environment |= one.environment
     again = lab.run(None, one.settings)
     assert (again["made"], again["found"]) == (0, 9)
@@ -80,7 +81,7 @@ def test_a_killed_run_goes_on_on_another_machine_and_nothing_is_done_twice(
     assert Counter(lab.done()) == counts
 
 
-def test_what_workers_make_in_a_bucket_is_found_by_whoever_has_asked(
+def test_stages_that_workers_store_in_a_bucket_are_found_by_the_run(
     server: S3Server, lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Machine(lab, "one", "workers")
@@ -94,7 +95,7 @@ def test_what_workers_make_in_a_bucket_is_found_by_whoever_has_asked(
     assert set(result.states) == {"main", "other"}
 
 
-def test_runs_in_a_bucket_are_packed_moved_checked_and_collected(
+def test_runs_in_a_bucket_are_exported_imported_verified_and_collected(
     server: S3Server, lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = Machine(lab, "one", "kept"), Machine(lab, "two", "moved")
@@ -114,7 +115,7 @@ def test_runs_in_a_bucket_are_packed_moved_checked_and_collected(
     where = ["--home", here.home, "--store", one.store]
     told = CliRunner().invoke(app, ["gc", *where, "--older-than", "0s"])
     assert told.exit_code == 0, told.output
-    assert len(list(StageStore(one.store).iterate())) == before, "looking removes nothing"
+    assert len(list(StageStore(one.store).iterate())) == before, "listing must not delete stages"
     told = CliRunner().invoke(app, ["gc", *where, "--older-than", "0s", "--delete"])
     assert told.exit_code == 0, told.output
     assert 0 < len(list(StageStore(one.store).iterate())) < before
@@ -132,4 +133,4 @@ def test_runs_in_a_bucket_are_packed_moved_checked_and_collected(
     assert found.remade is not None
 
     told = CliRunner().invoke(app, ["doctor", *where, "--runs", here.runs], env={"COLUMNS": "300"})
-    assert "claims hold across machines" in told.output, told.output
+    assert "claims work across machines" in told.output, told.output

@@ -1,4 +1,4 @@
-"""Results show themselves: in terminals, in notebooks, and as frames of pandas."""
+"""Display of results in terminals and notebooks, and as pandas data frames."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reports"))
 from made_runs import make_run
 
 from flows.runs.result import ExperimentResult
-from flows.sweeps.results import SweepResults
+from flows.sweeps.summary import SweepResults
 from ratchet.reports.comparison.comparing import compare_runs
-from ratchet.reports.shown_table import ShownTable
+from ratchet.reports.display_table import DisplayTable
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
@@ -50,7 +50,7 @@ def test_a_result_is_shown_with_its_interval(tmp_path: Path) -> None:
     assert frame.loc[0, "low"] < 0.75 < frame.loc[0, "high"]
 
 
-def test_a_sweep_has_a_column_for_what_varies_and_is_a_list_of_results(tmp_path: Path) -> None:
+def test_sweep_results_are_a_list_with_a_column_per_varied_parameter(tmp_path: Path) -> None:
     members = [result(tmp_path, "a", [1, 1, 1, 1]), result(tmp_path, "b", [1, 0, 0, 0])]
     found = SweepResults(members, [{"seed": 0}, {"seed": 1}])
     assert list(found) == members
@@ -62,12 +62,12 @@ def test_a_sweep_has_a_column_for_what_varies_and_is_a_list_of_results(tmp_path:
 
 
 def test_html_is_escaped() -> None:
-    table = ShownTable("<b>", ("a<",), [("<script>",)])
+    table = DisplayTable("<b>", ("a<",), [("<script>",)])
     assert "<script>" not in table._repr_html_()
     assert "&lt;script&gt;" in table._repr_html_()
 
 
-def test_a_comparison_is_shown_and_made_a_frame_of(tmp_path: Path) -> None:
+def test_a_comparison_is_displayed_and_converted_to_a_data_frame(tmp_path: Path) -> None:
     for protocol, right in (("adp", 5), ("nip", 7)):
         make_run(tmp_path, protocol, right, interaction_protocol=protocol)
     comparison = compare_runs([RunFolder(tmp_path / name) for name in ("adp", "nip")])

@@ -1,4 +1,4 @@
-"""Real inspect-ai asks a model that is trained: served for it, and nothing is left behind."""
+"""inspect-ai evaluates a trained model through a temporary service, without leftovers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.errors import MissingPackageError
 from ratchet.language_models.suites.installation import find_versions
-from tasks.language.stages import STAGES, SUITE_LOG_FILE
+from tasks.language.stages import SUITE_LOG_FILE
 from tasks.stages.decorator import make_stage
+from tasks.stages.families import stage_functions
 from tasks.tensordict.session import ArmSession
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "language" / "my_suites.yaml"
@@ -23,7 +24,7 @@ PYTHON = os.environ.get("RATCHET_INSPECT_PYTHON", sys.executable)
 
 @pytest.fixture
 def inspect_python():
-    """The interpreter that has inspect-ai: this one, or that of the variable."""
+    """Return the interpreter with inspect-ai: this one, or that of the variable."""
     try:
         find_versions(PYTHON, (), None)
     except MissingPackageError as error:
@@ -32,7 +33,7 @@ def inspect_python():
 
 
 @pytest.mark.slow
-def test_a_model_is_evaluated_by_the_examples_suite(tmp_path, inspect_python, monkeypatch):
+def test_a_model_is_evaluated_with_the_suite_of_the_example(tmp_path, inspect_python, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     experiment = resolve_file(
         str(EXAMPLE),
@@ -43,12 +44,13 @@ def test_a_model_is_evaluated_by_the_examples_suite(tmp_path, inspect_python, mo
         ],
     )
     (keys,) = experiment.keys
+    stages = stage_functions(keys)
     session = ArmSession(keys, experiment.settings, experiment.store)
     for call in (keys.build_scenario(), keys.initial_state()):
-        make_stage(STAGES[call.stage], call, session)
+        make_stage(stages[call.stage], call, session)
     call = keys.suite("small_sums", 0)
-    made = make_stage(STAGES["suite"], call, session)
-    found = make_stage(STAGES["suite"], call, session)
+    made = make_stage(stages["suite"], call, session)
+    found = make_stage(stages["suite"], call, session)
     session.close()
     assert (made.hit, found.hit) == (False, True)
     (point,) = made.manifest.metrics
@@ -61,4 +63,4 @@ def test_a_model_is_evaluated_by_the_examples_suite(tmp_path, inspect_python, mo
     assert answers["sample_id"] == [f"{a}+{b}" for a in (0, 1) for b in range(5)][:6]
     asked = log["samples"][0]["messages"][0]["content"]
     assert asked == "0+0=", "as plain text"
-    assert not [*tmp_path.glob("ratchet-*")], "of service and suite nothing is left"
+    assert not [*tmp_path.glob("ratchet-*")], "files of service and suite must be removed"

@@ -1,4 +1,4 @@
-"""Sweeps: members share stages, one that fails or dies leaves the others alone, and all go on."""
+"""Sweeps: members share stages, fail independently, and can be resumed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def statuses(lab):
     return {folder.run_id: folder.manifest.status for folder in list_runs(lab.folder / "runs")}
 
 
-def test_members_share_what_they_can_and_a_second_sweep_finds_everything(lab):
+def test_members_share_stages_and_a_second_sweep_is_fully_cached(lab):
     results = sweep(lab)
     done = lab.done()
     assert Counter(what.split()[0] for what in done) == {"train": 4 * 7, "test": 4}
@@ -62,7 +62,7 @@ def test_members_share_what_they_can_and_a_second_sweep_finds_everything(lab):
     assert lab.done() == done
 
 
-def test_one_after_the_other_and_side_by_side_come_to_the_same(lab, new_lab, monkeypatch):
+def test_sequential_and_parallel_members_give_the_same_results(lab, new_lab, monkeypatch):
     other = new_lab()
     first = sweep(lab)
     monkeypatch.setenv("TINY_LOG", str(other.log))
@@ -72,7 +72,7 @@ def test_one_after_the_other_and_side_by_side_come_to_the_same(lab, new_lab, mon
     assert [lab.weights(r.to_dict()) for r in first] == [other.weights(r.to_dict()) for r in second]
 
 
-def test_a_failing_member_leaves_the_others_alone_and_the_same_command_goes_on(lab, monkeypatch):
+def test_other_members_run_after_a_failure_and_the_same_command_resumes(lab, monkeypatch):
     once = lab.folder / "once"
     monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=raise;once={once}")
     with pytest.raises(StageFailedError, match=r"1 of 4 members failed") as failure:
@@ -81,7 +81,7 @@ def test_a_failing_member_leaves_the_others_alone_and_the_same_command_goes_on(l
     assert by_status == {"completed": 3, "failed": 1}
     (failed,) = [run for run, status in statuses(lab).items() if status == "failed"]
     assert f"ratchet resume {failed}" in str(failure.value)
-    assert "The same command goes on" in str(failure.value)
+    assert "Run the same command again" in str(failure.value)
     before = len(lab.done())
     assert len(sweep(lab)) == 4
     assert set(statuses(lab).values()) == {"completed"}
@@ -101,8 +101,8 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
-def test_with_retry_failed_just_the_members_that_have_failed_are_run(kind, lab, monkeypatch):
-    """Not those that have not begun, as a sweep that was cut off has them."""
+def test_retry_failed_runs_only_failed_members(kind, lab, monkeypatch):
+    """Members that have not started, as in an interrupted sweep, are not run."""
     trainer = {"module_path": str(HERE / "tiny_trainer.py"), "class_name": "TinyTrainer"}
     content = lab.hyper_params(**SHARED, trainer=trainer)
     settings = lab.settings(base_dir=str(lab.folder))
@@ -143,7 +143,7 @@ def test_a_member_whose_process_is_killed_is_the_only_one_that_fails(lab, monkey
 
 
 def test_processes_end_with_a_sweep_that_is_killed(lab):
-    """Otherwise they would train on, unseen, beside those of the sweep that goes on."""
+    """Otherwise they would continue in parallel with the processes of the resumed sweep."""
     request = {
         "hyper_params": lab.hyper_params(**SHARED),
         "settings": lab.settings(),
@@ -167,7 +167,7 @@ def test_processes_end_with_a_sweep_that_is_killed(lab):
     assert not alive
 
 
-def test_the_sweep_knows_its_members(lab):
+def test_the_sweep_record_lists_its_members(lab):
     results = sweep(lab, {"seed": [0, 1]})
     record = read_sweep(lab.folder / "runs", "tiny-sweep")
     assert [member.run_id for member in record.members] == [result.run_id for result in results]
@@ -196,7 +196,7 @@ CHOSEN = {
 
 
 def standings(lab):
-    """Return the journal, and how each run stands with its finished iterations, by run."""
+    """Return the journal, and each run's status with its finished iterations."""
     (journal,) = (lab.folder / "runs").glob("*/study.jsonl")
     runs = list_runs(lab.folder / "runs")
     return journal.read_text(), {
@@ -208,8 +208,8 @@ def standings(lab):
     }
 
 
-def test_members_that_optuna_chooses_end_the_same_after_a_kill(lab, new_lab, monkeypatch):
-    """Pruned ones keep their stages, and train on when they are resumed by themselves."""
+def test_an_optuna_sweep_gives_the_same_results_after_a_kill(lab, new_lab, monkeypatch):
+    """Pruned members keep their stages, and continue training when resumed separately."""
     other = new_lab()
     results = sweep(lab, CHOSEN)
     journal, runs = standings(lab)

@@ -1,4 +1,4 @@
-"""What a sweep consists of: grids are read, members are the runs that `ratchet run` makes."""
+"""Grids on the command line, and members with the same run ids as in `ratchet run`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from flows.runs.resolving import MAIN_ARM, stable_run_id
-from flows.sweeps.ending import tell_mlflow
-from flows.sweeps.grid import grid_points, read_grid
+from flows.runs.resolve import MAIN_ARM, stable_run_id
 from flows.sweeps.members import changes_of_data, resolve_sweep, sweep_id, sweep_members
+from flows.sweeps.points import grid_points, read_grid
+from flows.sweeps.summary import sync_mlflow
 from ratchet.errors import DataError, ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -54,7 +54,7 @@ def test_ranges_and_lists_are_read(text, values):
     assert read_grid([text]) == ({text.partition("=")[0]: values}, [])
 
 
-def test_a_single_value_is_the_same_for_all_members():
+def test_a_single_value_applies_to_all_members():
     grid, overrides = read_grid(["seed=0,1", "rl.lr=0.1", "settings.home=/x", "a.sizes=[7,8]"])
     assert grid == {"seed": [0, 1]}
     assert overrides == ["rl.lr=0.1", "settings.home=/x", "a.sizes=[7,8]"]
@@ -66,14 +66,14 @@ def test_a_single_value_is_the_same_for_all_members():
         (["seed"], "expected a.b=VALUES"),
         (["=3"], "expected a.b=VALUES"),
         (["seed="], "no values"),
-        (["seed=4..0"], "ends before it begins"),
-        (["seed=0..2,1"], "1 stands there twice"),
-        (["seed=0,1", "seed=2"], "seed stands there twice"),
+        (["seed=4..0"], "ends before its start"),
+        (["seed=0..2,1"], "duplicate value 1"),
+        (["seed=0,1", "seed=2"], "seed is assigned twice"),
         (["settings.num_threads=1,2"], "expected a single value"),
         (["seed=[0"], "bad YAML"),
     ],
 )
-def test_what_is_no_grid_is_refused(assignments, message):
+def test_invalid_grids_are_refused(assignments, message):
     with pytest.raises(ParameterError, match=message):
         read_grid(assignments)
 
@@ -108,7 +108,7 @@ def test_a_member_is_the_run_of_the_same_command_and_a_longer_sweep_has_the_same
     assert sweep_id("exp", members) != sweep_id("exp", longer)
 
 
-def test_it_is_known_beforehand_which_parameters_change_the_data():
+def test_parameters_that_change_the_data_are_listed():
     grid = {"interaction_protocol": ["nip", "adp"], "seed": [0, 1]}
     assert changes_of_data(members_of(grid)) == ["seed"]
     fixed = members_of(grid, **{"graph_isomorphism": {"dataset_seed": 0}})
@@ -116,14 +116,14 @@ def test_it_is_known_beforehand_which_parameters_change_the_data():
     assert changes_of_data(members_of({})) == []
 
 
-def test_a_combination_that_makes_no_sense_is_refused_before_anything_runs():
+def test_an_invalid_combination_is_refused_before_any_member_runs():
     with pytest.raises(ParameterError, match=r"trainer=pure_text_ei.*\n.*chat models"):
         members_of({"trainer": ["vanilla_ppo", "pure_text_ei"]})
     with pytest.raises(ParameterError, match=r"rl.lr=-1"):
         members_of({"rl.lr": [0.1, -1]})
 
 
-def test_the_record_is_found_by_its_beginning_and_keeps_its_time(tmp_path):
+def test_the_record_is_found_by_its_prefix_and_keeps_its_creation_time(tmp_path):
     member = SweepMemberRecord(run_id="exp-1", changes={"seed": 0})
     record = SweepRecord(sweep_id="exp-sweep-12", name="exp", grid={"seed": [0]}, members=[member])
     folder = write_sweep(tmp_path, record)
@@ -147,12 +147,12 @@ def test_the_record_is_found_by_its_beginning_and_keeps_its_time(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mirrors", [["tensorboard"], ["mlflow"]])
-def test_mlflow_hears_of_a_sweep_where_it_is_a_mirror(mirrors, tmp_path, monkeypatch):
+def test_mlflow_receives_a_sweep_only_as_a_mirror(mirrors, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    places = {"home": str(tmp_path / "home"), "runs": str(tmp_path / "runs")}
-    settings = ExperimentSettings.from_dict({**places, "mirrors": mirrors})
+    folders = {"home": str(tmp_path / "home"), "runs": str(tmp_path / "runs")}
+    settings = ExperimentSettings.from_dict({**folders, "mirrors": mirrors})
     base = HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="generated")
     resolved = resolve_sweep(base, {"seed": [0, 1]}, settings, None, name="exp")
     write_sweep(resolved.settings.runs, resolved.record(resolved.members))
-    tell_mlflow(resolved)
+    sync_mlflow(resolved)
     assert (tmp_path / "home" / "mlflow.db").exists() == ("mlflow" in mirrors)

@@ -1,4 +1,4 @@
-"""A run's own Prefect server answers, and is gone with the process that started it."""
+"""A run's temporary Prefect server responds, and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _answers(url):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "leave"])
-def test_the_server_ends_with_its_process_however_that_ends(tmp_path, end):
+def test_the_server_ends_with_its_process(tmp_path, end):
     environment = {name: value for name, value in os.environ.items() if "PREFECT" not in name}
     environment["PREFECT_HOME"] = str(tmp_path / "prefect")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), "stay" if end == "kill" else "go"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     url, pages = (process.stdout.readline().strip() for _ in range(2))
-    assert pages == "no pages", "links to them would lead nowhere once it is gone"
+    assert pages == "no pages", "links would be dead after the server has ended"
     if end == "kill":
         assert _answers(url)
         process.send_signal(signal.SIGKILL)

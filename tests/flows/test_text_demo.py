@@ -1,4 +1,4 @@
-"""The shipped experiments with chat models learn, through the real service and real jobs."""
+"""The shipped chat model experiments learn, with the real service and real jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {"num_rollout_workers": 64, "poll_seconds": 0.2, "poll_seconds_max": 
 
 @pytest.fixture(scope="module")
 def lab(new_lab):
-    """One home for both experiments: the tiny model is made once."""
+    """Return one home for both experiments: the tiny model is built once."""
     return new_lab()
 
 
@@ -29,7 +29,7 @@ def parameters(name, **changes):
 
 
 def first_and_last(result):
-    """Return the accuracy of the first test and of the last, with their intervals."""
+    """Return the accuracies of the first and the last test, with intervals."""
     folder = RunFolder(Path(result["folder"])).path / "transcripts" / "main"
     found = []
     for name in ("test-0.jsonl", "test.jsonl"):
@@ -39,7 +39,7 @@ def first_and_last(result):
     return found
 
 
-def test_expert_iteration_learns_though_it_is_killed_on_the_way(lab):
+def test_expert_iteration_learns_despite_a_kill(lab):
     chosen = parameters("text_demo.yaml", **{"rl.num_iterations": 3})
     settings = lab.settings(**SETTINGS)
     lab.kill("stage=await_fine_tune_jobs;iteration=1", chosen, settings)

@@ -1,4 +1,4 @@
-"""A text experiment against a service of one's own that fine-tunes with adapters through TRL."""
+"""A text experiment with a separate service that fine-tunes adapters with TRL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RANK = 4
 
 @pytest.fixture
 def base(tmp_path, monkeypatch):
-    """A base model that knows how one plays, and little more: made in a few seconds."""
+    """Build a base model that follows the message format, in a few seconds."""
     monkeypatch.setattr(pretraining, "GAMES", {"good": 1500, "mixed": 500})
     monkeypatch.setattr(pretraining, "STEPS", {"good": 250, "mixed": 50})
     build.build_base_model(tmp_path / "player")
@@ -60,7 +60,7 @@ def serving(home, base):
 
 
 def loaded_by_vllm(url, model):
-    """Have a vLLM told of a model that the service trained; return the folder it is to load."""
+    """Activate a trained model in a fake vLLM; return the folder that vLLM must load."""
     service = VllmService()
     try:
         parameters = FineTuningServiceParameters(backend="vllm", url=url)
@@ -72,7 +72,7 @@ def loaded_by_vllm(url, model):
         service.close()
 
 
-def test_expert_iteration_with_adapters_at_ones_own_service(lab, base):
+def test_expert_iteration_with_adapters_at_a_separate_service(lab, base):
     experiment = load_experiment(EXPERIMENTS / "text_demo.yaml")
     with serving(lab.folder / "service", base) as url:
         changes = {
@@ -91,7 +91,7 @@ def test_expert_iteration_with_adapters_at_ones_own_service(lab, base):
             jobs = list(client.fine_tuning.jobs.list())
         adapter = loaded_by_vllm(url, jobs[0].fine_tuned_model)
     assert (adapter / "adapter_config.json").is_file()
-    assert len(jobs) == 2  # one for each agent; the last iteration makes none
+    assert len(jobs) == 2  # one for each agent; the last iteration creates none
     for job in jobs:
         assert job.status == "succeeded", job.error
         assert job.method.supervised.hyperparameters.to_dict()["lora_rank"] == RANK
@@ -100,5 +100,5 @@ def test_expert_iteration_with_adapters_at_ones_own_service(lab, base):
         assert not (folder / "model.safetensors").exists()
     used = json.loads((Path(result["folder"]) / "usage.json").read_text())
     asked = json.dumps(used)
-    assert all(job.fine_tuned_model in asked for job in jobs)  # and they play in the second
+    assert all(job.fine_tuned_model in asked for job in jobs)  # the second iteration uses them
     assert 0 <= result["metrics"]["main"]["test"]["test_accuracy"] <= 1

@@ -1,4 +1,4 @@
-"""Arms of chat models, played with a trainer that asks nobody: what is done once, twice, never."""
+"""Staged chat model runs, with a trainer that calls no service: kills, retries, payment."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def states(lab, result):
 
 @pytest.fixture(scope="module")
 def undisturbed(new_lab):
-    """What a run comes to that nothing happens to."""
+    """Return the results of an undisturbed run."""
     lab = new_lab()
     result = lab.run(text_params(lab))
     return {
@@ -66,7 +66,7 @@ def test_every_stage_of_every_iteration_is_done_once(undisturbed):
         "job 1 attempt 1 with 1 more",
         "await 0",
         "await 1",
-    }, "the last iteration has tested the final state already"
+    }, "the last iteration has already tested the final state"
     assert undisturbed["result"]["made"] == 16
     points = [entry[1:3] for entry in undisturbed["metrics"]]
     assert Counter(points) == Counter(set(points))
@@ -94,9 +94,7 @@ def test_the_run_folder_has_transcripts_usage_and_a_table(undisturbed):
 
 
 @pytest.mark.parametrize(("stage", "where"), STAGES)
-def test_killed_inside_a_stage_and_started_again_is_as_if_never_killed(
-    lab, undisturbed, stage, where
-):
+def test_a_run_killed_in_a_stage_gives_the_same_result(lab, undisturbed, stage, where):
     params = text_params(lab)
     lab.environment["TINY_SECONDS"] = "0.05"
     lab.kill(f"stage={stage}{where};within=0.25;seed={len(stage)}", params)
@@ -111,7 +109,7 @@ def test_killed_inside_a_stage_and_started_again_is_as_if_never_killed(
     assert all(before[work] for work in again)
 
 
-def test_what_was_said_is_kept_of_as_many_rollouts_as_asked_for(lab, undisturbed):
+def test_messages_are_stored_for_the_configured_number_of_rollouts(lab, undisturbed):
     result = lab.run(text_params(lab), lab.settings(num_rollout_samples=1))
     assert states(lab, result) == undisturbed["states"]
     place = Path("transcripts") / "main" / "0.jsonl"
@@ -122,7 +120,7 @@ def test_what_was_said_is_kept_of_as_many_rollouts_as_asked_for(lab, undisturbed
     assert all(json.loads(line)["rounds"] == [] for line in kept[1:])
 
 
-def test_a_second_run_finds_everything(lab):
+def test_a_second_run_is_fully_cached(lab):
     params = text_params(lab)
     first = lab.run(params)
     done = lab.done()
@@ -132,7 +130,7 @@ def test_a_second_run_finds_everything(lab):
     assert lab.done() == done
 
 
-def test_a_failed_job_says_why_is_not_retried_and_resume_makes_another(lab):
+def test_a_failed_job_is_reported_and_not_retried_until_resume(lab):
     params = text_params(lab)
     settings = lab.settings(retries=2, retry_delay_seconds=0.01)
     lab.environment["TINY_FAIL"] = "1"
@@ -148,7 +146,7 @@ def test_a_failed_job_says_why_is_not_retried_and_resume_makes_another(lab):
     assert set(news[2:]) == {"sample 2", "stats 2", "test 2"}
 
 
-def test_a_failing_stage_is_retried_by_the_task(lab):
+def test_a_failing_stage_is_retried_by_its_task(lab):
     once = lab.folder / "once"
     fault = f"stage=sample_rollouts;iteration=1;kind=raise;once={once}"
     settings = lab.settings(retries=2, retry_delay_seconds=0.01)
@@ -157,7 +155,7 @@ def test_a_failing_stage_is_retried_by_the_task(lab):
     assert result["made"] == 16
 
 
-def test_two_equal_runs_at_once_ask_and_pay_once(lab, undisturbed):
+def test_two_equal_concurrent_runs_pay_once(lab, undisturbed):
     params = text_params(lab)
     lab.environment["TINY_SECONDS"] = "0.05"
     processes = [lab.start(params) for _ in range(2)]
@@ -166,7 +164,7 @@ def test_two_equal_runs_at_once_ask_and_pay_once(lab, undisturbed):
     assert sum(lab.read(path)["made"] for _, path in processes) == 16
 
 
-def test_an_interrupted_run_ends_at_once_and_loses_no_finished_call(lab):
+def test_an_interrupted_run_ends_immediately_and_loses_no_finished_call(lab):
     params = text_params(lab)
     lab.environment["TINY_SECONDS"] = "1.5"
     process, _ = lab.start(params)

@@ -1,4 +1,4 @@
-"""What a changed experiment of chat models does again: forks, edits, budgets, retests."""
+"""Recomputation in changed chat model experiments: forks, edits, budgets, retests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows import fork_experiment, plan_experiment, resume_experiment, run_experiment
-from flows.planning.estimates import check_plan
+from flows.planning.plan import check_plan
 from flows.process.environment import prepare_environment
 from ratchet.errors import BudgetExceededError, ParameterError
 from ratchet.parameters.settings import ExperimentSettings
@@ -49,18 +49,18 @@ def run(lab, own=None, **changes):
 
 
 def news(lab, before):
-    """List the work that was done since, calls left out."""
+    """List the work done since, except calls."""
     return [work for work in lab.done()[before:] if not work.startswith("call")]
 
 
-def test_a_fork_shares_all_before_a_stage_and_pays_for_nothing_of_it(lab):
+def test_a_fork_from_a_stage_shares_and_does_not_repay_earlier_stages(lab):
     parent = run(lab)
     before = len(lab.done())
     change = {"pure_text_ei.reward_threshold": 0.5}
     child = fork_experiment(parent.run_id, "1:create_fine_tune_jobs", change, settings(lab))
     assert child.run_id != parent.run_id
     expected = {"await 1", "sample 2", "stats 2", "test 2"}
-    assert set(news(lab, before)) == expected, "job 1 is adopted: it was asked for before"
+    assert set(news(lab, before)) == expected, "job 1 is adopted: it was requested before"
     theirs = {entry[:3]: entry[3] for entry in lab.metrics(parent.to_dict())}
     metrics = {entry[:3]: entry[3] for entry in lab.metrics(child.to_dict())}
     shared = [place for place in theirs if place[2] < 2 and "fine_tune" not in place[1]]
@@ -73,7 +73,7 @@ def test_a_fork_shares_all_before_a_stage_and_pays_for_nothing_of_it(lab):
     assert news(lab, before) == []
 
 
-def test_a_fork_from_an_iteration_begins_with_its_rollouts(lab):
+def test_a_fork_from_an_iteration_starts_with_its_rollouts(lab):
     parent = run(lab)
     before = len(lab.done())
     changes = {"seed": 7, "code_validation.dataset_seed": 1}
@@ -81,7 +81,7 @@ def test_a_fork_from_an_iteration_begins_with_its_rollouts(lab):
     assert set(news(lab, before)) == {"sample 2", "stats 2", "test 2"}
 
 
-def test_a_fork_from_what_is_not_there_says_so(lab):
+def test_a_fork_from_a_missing_stage_is_refused(lab):
     parent = run(lab)
     with pytest.raises(ParameterError, match="await_fine_tune_jobs 6"):
         fork_experiment(parent.run_id, "7", {}, settings(lab))
@@ -89,7 +89,7 @@ def test_a_fork_from_what_is_not_there_says_so(lab):
         fork_experiment(parent.run_id, "1:dance", {}, settings(lab))
 
 
-def test_resume_keeps_finished_stages_after_an_edit(lab, monkeypatch):
+def test_resume_reuses_finished_stages_after_a_code_change(lab, monkeypatch):
     plugin = lab.folder / "tiny_text_trainer.py"
     shutil.copy(HERE / "tiny_text_trainer.py", plugin)
     own = settings(lab, base_dir=str(lab.folder))
@@ -110,11 +110,13 @@ def test_resume_keeps_finished_stages_after_an_edit(lab, monkeypatch):
     assert news(lab, before) == []
 
 
-def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(lab):
+def test_a_run_stops_at_its_budget_and_resumes_with_a_higher_one(lab):
     with pytest.raises(BudgetExceededError, match="ratchet resume"):
         run(lab, settings(lab, budget=0.165, retries=2, retry_delay_seconds=0.01))
     calls = [work for work in lab.done() if work.startswith("call")]
-    assert 14 <= len(calls) <= 16, "6 rollouts and 6 tests, then what is left, and no retry"
+    assert 14 <= len(calls) <= 16, (
+        "6 rollouts, 6 tests, calls within the remaining budget, no retry"
+    )
     (folder,) = (lab.folder / "runs").iterdir()
     manifest = RunFolder(folder).manifest
     assert manifest.status == "failed"
@@ -128,18 +130,18 @@ def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(lab):
     assert sum(part["cost"] for part in usage["by_stage"].values()) == pytest.approx(0.36)
     assert usage["billed_at_least"] == pytest.approx(0.36)
     assert usage["billed_at_most"] == pytest.approx(0.36)
-    (folder / "ledger.jsonl").unlink()  # as of a run that began before there was one
+    (folder / "ledger.jsonl").unlink()  # as in a run from before ledgers existed
     resume_experiment(folder.name, settings(lab, budget=10.0))
     assert json.loads((folder / "usage.json").read_text())["billed_at_most"] == pytest.approx(0.36)
 
 
-def test_what_was_found_costs_a_run_nothing(lab):
+def test_cached_stages_do_not_count_towards_the_budget(lab):
     run(lab)
     other = run(lab, settings(lab, budget=0.135, run_id="other"), num_iterations=4)
     assert other.made > 0
 
 
-def test_the_plan_says_what_is_asked_for_and_is_refused_above_the_budget(lab):
+def test_the_plan_contains_requests_and_is_refused_above_the_budget(lab):
     plan = plan_experiment(params(), settings(lab))
     assert lab.done() == []
     by_stage = Counter(stage.stage for stage in plan if stage.estimate is not None)
@@ -161,7 +163,7 @@ def test_the_plan_says_what_is_asked_for_and_is_refused_above_the_budget(lab):
     assert all(stage.hit for stage in plan_experiment(params(), settings(lab)))
 
 
-def test_a_later_run_takes_an_earlier_ones_parameters(lab):
+def test_a_run_inherits_the_parameters_of_its_base_run(lab):
     base = run(lab)
     base_run = {"base_run_type": "parameters", "run_id": base.run_id}
     before = len(lab.done())
@@ -173,7 +175,7 @@ def test_a_later_run_takes_an_earlier_ones_parameters(lab):
     assert later.made == 6
 
 
-def test_tests_are_done_again_on_the_states_of_an_earlier_run(lab):
+def test_tests_are_rerun_on_the_states_of_an_earlier_run(lab):
     base = run(lab, text_rl={"test_scheme": "none"})
     assert [work for work in lab.done() if work.startswith("test")] == ["test test"]
     base_run = {"base_run_type": "rerun_tests", "run_id": base.run_id}
@@ -184,7 +186,7 @@ def test_tests_are_done_again_on_the_states_of_an_earlier_run(lab):
     points = [entry[1:3] for entry in lab.metrics(later.to_dict())]
     assert [i for stage, i in points if stage == "test_during_training"] == [0, 1, 2]
     assert later.states == base.states
-    with pytest.raises(ParameterError, match="fewer rl"):
+    with pytest.raises(ParameterError, match="lower rl"):
         run_experiment(
             {"base_run": base_run, "rl": {"num_iterations": 9}}, settings(lab), name="too-long"
         )

@@ -1,4 +1,4 @@
-"""Real text trainers with answers drawn by seed: killed and started again, all is the same."""
+"""Real text trainers with seeded completions give the same result after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def real_params(trainer):
 
 
 @pytest.mark.parametrize("trainer", ["pure_text_ei", "pure_text_malt"])
-def test_a_real_text_trainer_killed_in_sampling_ends_as_if_never_killed(lab, trainer):
+def test_a_real_text_trainer_killed_in_sampling_gives_the_same_result(lab, trainer):
     params = real_params(trainer)
     whole = lab.settings(store=str(lab.folder / "whole"), run_id="whole")
     expected = lab.run(params, whole)

@@ -1,4 +1,4 @@
-"""Prefect's retry of a run of chat models, and what MLflow knows of it afterwards."""
+"""Prefect's retry of a chat model run, and the resulting metrics and artifacts in MLflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tiny_text_params(lab):
     "fault",
     ["stage=sample_rollouts;iteration=0;after=0.12", "stage=await_fine_tune_jobs;after=0.02"],
 )
-def test_flow_run_retry_pays_for_nothing_twice_and_mlflow_knows_each_point_once(lab, fault):
+def test_a_flow_run_retry_pays_once_and_logs_each_point_once(lab, fault):
     from mlflow import MlflowClient
 
     params = tiny_text_params(lab)
@@ -35,7 +35,7 @@ def test_flow_run_retry_pays_for_nothing_twice_and_mlflow_knows_each_point_once(
     lab.retry(json.loads(path.read_text())["prefect_flow_run_ids"][0])
     assert json.loads(path.read_text())["status"] == "completed"
     paid = Counter(work for work in lab.done() if work.startswith(("call", "job")))
-    # The last answer may have come in when the kill hit, before it was in the journal.
+    # The last response may have arrived before the kill without being in the journal.
     assert {work for work, times in paid.items() if times > 1} <= set(answered[-1:])
     client = MlflowClient(f"sqlite:///{lab.folder / 'home' / 'mlflow.db'}")
     (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]

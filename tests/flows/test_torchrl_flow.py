@@ -1,4 +1,4 @@
-"""TorchRL's trainers in the pipeline: killed and resumed as if never killed; experiments learn."""
+"""TorchRL trainers give the same result after a kill; the shipped experiments learn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def small():
-    """The small experiments of the trainers' tests."""
+    """Return the module of small experiments of the trainers' tests."""
     path = ROOT / "tests" / "trainers" / "torchrl" / "small_trainers.py"
     spec = importlib.util.spec_from_file_location("small_trainers", path)
     module = importlib.util.module_from_spec(spec)
@@ -38,7 +38,7 @@ def final_state(lab, result):
 
 
 def stored_frames(lab):
-    """Count the frames that lie in all stages together."""
+    """Return the total number of frames in all stages."""
     from safetensors.torch import load_file
 
     files = [load_file(path) for path in stages(lab).glob("*/state/*.frames.safetensors")]
@@ -54,7 +54,7 @@ ROOM = {
 
 
 @pytest.mark.parametrize("algorithm", ROOM)
-def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, small, algorithm):
+def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, small, algorithm):
     chosen = small.parameters(algorithm, **ROOM[algorithm])
     settings = lab.settings(iterations_per_task=1)
     lab.kill("stage=train;iteration=3;within=0.1", chosen.to_dict(), settings)
@@ -75,7 +75,7 @@ def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, small, al
 
 
 def returns_in_mlflow(lab, result):
-    """Return the curves of returns that were tracked."""
+    """Return the tracked curve of returns."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{lab.folder / 'home' / 'mlflow.db'}")

@@ -1,4 +1,4 @@
-"""Where runs are mirrored to: settings, then the environment, then the stack, then a database."""
+"""Precedence of tracking URIs: settings, environment, local stack, database."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from flows.process.stack_file import ProcessMark, Stack
 from flows.process.tracking_uri import choose_tracking_uri
 
 
-def test_the_order_of_what_names_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_precedence_of_tracking_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_tracking_uri(tmp_path, None) == f"sqlite:///{tmp_path / 'mlflow.db'}"
-    Stack(1, 2, True, ProcessMark.of(os.getpid())).write(tmp_path)
+    Stack(1, 2, True, ProcessMark.from_pid(os.getpid())).write(tmp_path)
     assert choose_tracking_uri(tmp_path, None) == "http://127.0.0.1:2"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example")
     assert choose_tracking_uri(tmp_path, None) == "http://tracking.example"

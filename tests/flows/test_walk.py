@@ -1,12 +1,11 @@
-"""The walk of ``ratchet run``: how often it changes from module to module before the first stage.
+"""Module changes of ``ratchet run`` before the first stage.
 
 Run with ``python tests/flows/test_walk.py FILE [a.b=value …]``, which prints the walk.
 
-The walk is what someone reads who follows the code: the functions of ``flows`` and ``tasks`` in the
-order in which they are first entered, from the command ``run`` up to the first stage's work. What
-follows one another within a module is one stay; counted are the stays. Left out are constructors
-that dataclasses write themselves, what runs while modules are imported, the threads in which
-servers start, and what tells the progress after some seconds.
+The walk is the sequence in which a reader follows the code: the functions of ``flows`` and
+``tasks`` in the order in which they are first called, from the command ``run`` to the work of the
+first stage. Consecutive functions of one module are one stay. Generated constructors of
+dataclasses, imports, threads that start servers and delayed progress messages are excluded.
 """
 
 from __future__ import annotations
@@ -34,15 +33,16 @@ SMALL = (
     "rl.frames_per_batch=96",
     "settings.progress=plain",
 )
-BAR = 40
+BAR = 44
+"""Stays, of which the check for paid stages takes four; more would need a reason."""
 FLOORS = ("flows", "tasks")
-COMMAND = ("flows.cli.running", "run")
+COMMAND = ("flows.cli.run", "run")
 FIRST_WORK = ("tasks.build_scenario", "build_scenario")
-_ASIDE = ("TemporaryServer", "PlainLines._say", "PrefectPage._tell")
+_ASIDE = ("TemporaryServer", "PlainLines._say", "PrefectArtifacts._update")
 
 
 class Walk:
-    """Notes where a command goes, as a profile function."""
+    """Profile function that records the functions that a command calls."""
 
     def __init__(self) -> None:
         self.stays: list[tuple[str, list[str]]] = []
@@ -89,7 +89,7 @@ def _is_read(module: str, function: str) -> bool:
 
 
 def _is_aside(frame: FrameType) -> bool:
-    """Say whether a function runs while modules are imported, or to start a server."""
+    """Return whether a function runs during imports, or to start a server."""
     while frame.f_back is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name == "importlib._bootstrap" or frame.f_code.co_qualname.startswith(_ASIDE):
@@ -109,12 +109,10 @@ def walk(file: str, overrides: Sequence[str], folder: str) -> Walk:
 
 
 @pytest.mark.slow
-def test_a_run_changes_module_fewer_than_forty_times_before_its_first_stage(
-    prefect_server, tmp_path
-):
+def test_a_run_changes_module_rarely_before_its_first_stage(prefect_server, tmp_path):
     noted = walk(str(DEMO), SMALL, str(tmp_path))
     assert noted.ended
-    assert len(noted.stays) < BAR, str(noted)
+    assert len(noted.stays) <= BAR, str(noted)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A trainer of chat models that asks nobody: models are names, answers follow from them.
+"""Trainer of chat models without a service: models are names that determine the completions.
 
-Every call that is made and every piece of work is a line in the file TINY_LOG. A call takes
-TINY_SECONDS and costs 0.01. Fine-tune jobs are files in the folder TINY_SERVICE; the one of the
-iteration that TINY_FAIL names fails at its first attempt.
+Every call and every piece of work is a line in the file TINY_LOG. A call takes
+TINY_SECONDS and costs 0.01. Fine-tuning jobs are files in the folder TINY_SERVICE; the first
+attempt of the job in iteration TINY_FAIL fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ratchet.seeding import derive_seed
 from trainers.base import Trainer
 from trainers.text.staged import StagedTextTrainer
 
-NUM_DATAPOINTS = 4  # of the experiments that it plays in, train and test alike
+NUM_DATAPOINTS = 4  # in the training and test sets of its experiments
 NUM_ROLLOUTS = 6
 
 

@@ -1,8 +1,8 @@
-"""A trainer that does next to nothing, piece by piece: each iteration adds seeded noise.
+"""Minimal staged trainer: each iteration adds seeded noise.
 
-How long a piece takes is set by TINY_SECONDS, so that tests can kill it in the middle. The piece
-that TINY_HANG names hangs until there is the file TINY_GO_ON. Every piece that is done is a line in
-the file TINY_LOG.
+A piece of work takes TINY_SECONDS, so that tests can kill it in the middle. The piece named in
+TINY_HANG hangs until the file TINY_GO_ON exists. Every finished piece is a line in the file
+TINY_LOG.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class TinyTrainer(Trainer, StagedTrainer):
 
 
 class TinyWholeTrainer(Trainer):
-    """Has nothing but ``train()``."""
+    """Trainer with only ``train()``."""
 
     def train(self):
         note("run_trainer")

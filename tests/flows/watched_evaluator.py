@@ -1,4 +1,4 @@
-"""Pays for right letters, writes down which process asked, and takes its time or fails if told."""
+"""Reward for correct letters that logs the calling process, and is slow or fails on request."""
 
 from __future__ import annotations
 

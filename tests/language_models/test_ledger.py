@@ -244,3 +244,19 @@ def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path
     assert all(
         json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().split("\n")[:-1]
     )
+
+
+def test_a_later_charge_replaces_an_earlier_one_of_the_same_name():
+    ledger = Ledger()
+    ledger.settle("job", Charge(1.0, 2.0))
+    ledger.settle("job", Charge(1.5, 1.5))
+    assert ledger.billed == Charge(1.5, 1.5)
+
+
+def test_costs_before_the_ledger_are_entered_only_into_an_empty_one():
+    empty, used = Ledger(), Ledger()
+    used.settle("job", Charge(1.0, 1.0))
+    for ledger in (empty, used):
+        ledger.begin_with(5.0)
+        ledger.begin_with(5.0)
+    assert (empty.billed, used.billed) == (Charge(5.0, 5.0), Charge(1.0, 1.0))

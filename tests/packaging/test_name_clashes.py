@@ -1,4 +1,4 @@
-"""Folders of the user's that are named like Ratchet's packages."""
+"""User folders named like Ratchet's packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILE = ROOT / "experiments" / "binary_erasure_channel.yaml"
 
 
 def run(code: str, folder: Path, *, path: Path | None) -> subprocess.CompletedProcess[str]:
-    """Run code in a folder; ``path`` is on Python's path behind it, as after an installation."""
+    """Run code in a folder, with ``path`` after it on Python's path, as after an installation."""
     first = f"import sys; sys.path.append({str(path)!r})\n" if path else ""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
@@ -38,7 +38,7 @@ def run(code: str, folder: Path, *, path: Path | None) -> subprocess.CompletedPr
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_named_like_the_clone_does_not_hide_it(tmp_path: Path) -> None:
+def test_a_folder_named_like_the_clone_does_not_hide_it(tmp_path: Path) -> None:
     (tmp_path / "ratchet").mkdir()
     code = KEYS.format(file=str(FILE), runs=tmp_path / "runs")
     elsewhere = run(code, tmp_path.parent, path=ROOT)
@@ -48,7 +48,7 @@ def test_a_folder_that_is_named_like_the_clone_does_not_hide_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("package", sorted(set(PACKAGES) - {"ratchet", "flows", "deployments"}))
-def test_a_package_that_hides_ours_is_named(tmp_path: Path, package: str) -> None:
+def test_a_package_that_hides_one_of_ratchets_is_reported(tmp_path: Path, package: str) -> None:
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").touch()
     done = run("from flows import run_experiment", tmp_path, path=ROOT)
@@ -58,7 +58,7 @@ def test_a_package_that_hides_ours_is_named(tmp_path: Path, package: str) -> Non
     assert "Rename" in last
 
 
-def test_a_plug_in_that_means_its_own_tasks_is_told(tmp_path: Path) -> None:
+def test_a_plug_in_with_its_own_tasks_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "mine.py").write_text("x = 1\n")
     plug_in = tmp_path / "my_trainer.py"
@@ -67,10 +67,10 @@ def test_a_plug_in_that_means_its_own_tasks_is_told(tmp_path: Path) -> None:
         load_module(plug_in)
 
 
-def test_deploying_from_a_folder_whose_flows_hide_ours_is_refused(tmp_path: Path) -> None:
+def test_deploying_from_a_folder_that_hides_flows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "__init__.py").touch()
-    command = [sys.executable, "-P", "-m", "deployments.deploying"]
+    command = [sys.executable, "-P", "-m", "deployments.deploy"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "hides Ratchet's package `flows` from Prefect" in " ".join(done.stderr.split())

@@ -1,4 +1,4 @@
-"""The wheel holds what it should, and works from another folder."""
+"""Content of the wheel, and its installation in a different folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA = {".typed", ".html", ".j2", ".css", ".js", ".yaml", ".txt"}
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy to build from, so that nothing is left in the tree; named as people name a clone."""
+    """Copy the sources, so that builds leave no files; the folder has the usual name of a clone."""
     source = tmp_path_factory.mktemp("source") / "ratchet"
     for name in (*PACKAGES, "tests", "examples", "benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -43,7 +43,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(venv: Path, *what: Path | str) -> Path:
-    """Install into a fresh virtual environment; the libraries are those of this one."""
+    """Install into a new virtual environment that uses the current one's libraries."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = (venv / "lib").glob("python*/site-packages")
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -58,13 +58,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(tmp_path_factory.mktemp("venv"), wheel)
 
 
-def test_it_ships_the_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_packages(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == set(PACKAGES)
 
 
-def test_it_says_its_licence(wheel: Path) -> None:
+def test_the_metadata_contain_the_licence(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel)
     (metadata,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
     text = files.read(metadata).decode()
@@ -73,7 +73,7 @@ def test_it_says_its_licence(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files.namelist())
 
 
-def test_it_ships_every_file_of_the_packages(wheel: Path) -> None:
+def test_the_wheel_contains_every_file_of_the_packages(wheel: Path) -> None:
     shipped = set(zipfile.ZipFile(wheel).namelist())
     expected = {
         str(path.relative_to(ROOT))
@@ -84,7 +84,7 @@ def test_it_ships_every_file_of_the_packages(wheel: Path) -> None:
     assert expected - shipped == set()
 
 
-def test_the_command_works_from_another_folder(installed: Path, tmp_path: Path) -> None:
+def test_the_command_works_in_a_different_folder(installed: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [installed / "bin" / "ratchet", "--help"],
         cwd=tmp_path,
@@ -95,7 +95,7 @@ def test_the_command_works_from_another_folder(installed: Path, tmp_path: Path) 
     assert "doctor" in done.stdout
 
 
-def test_it_is_imported_from_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+def test_packages_are_imported_from_the_installation(installed: Path, tmp_path: Path) -> None:
     code = (
         "import importlib, importlib.util, sys\n"
         f"for name in {PACKAGES!r}: print(importlib.import_module(name).__file__)\n"
@@ -109,7 +109,7 @@ def test_it_is_imported_from_where_it_is_installed(installed: Path, tmp_path: Pa
     assert tests == "None"
 
 
-def test_a_clone_is_found_from_the_folder_above_it(source: Path, tmp_path: Path) -> None:
+def test_an_editable_clone_is_found_from_its_parent_folder(source: Path, tmp_path: Path) -> None:
     venv = install(tmp_path / "venv", "--no-build-isolation", "--editable", source)
     code = "import ratchet, flows; print(ratchet.__file__, flows.__file__)"
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}

@@ -1,7 +1,7 @@
-"""Parameters as the system that ours come from writes them: every section, every default.
+"""Parameters as nip writes them: every section, every default.
 
-Its ``to_dict()`` puts the name of the class beside the values of each section, writes all sections
-whatever the scenario, and adds a description of the agents' schedules.
+Its ``to_dict()`` writes the name of the class with the values of each section, all sections for
+every scenario, and adds a description of the agents' schedules.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ COMBINATIONS = [
 
 
 def written(scenario: str, trainer: str) -> dict[str, Any]:
-    """Return what it writes for an experiment with its defaults."""
+    """Return nip's parameters of an experiment with its defaults."""
     plain = {
         "scenario": scenario,
         "trainer": trainer,

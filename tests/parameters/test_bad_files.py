@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.runs.preflight import find_problems
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
 

@@ -1,4 +1,4 @@
-"""What chat agents are told about how their models answer."""
+"""Parameters of chat agents that control their models' completions."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_they_are_overridden_one_by_one_on_the_command_line(tmp_path):
 
 @pytest.mark.parametrize("name", ["model", "messages", "n", "stream", "seed", "max_tokens"])
 def test_what_requests_have_already_is_no_extra(name):
-    with pytest.raises(ParameterError, match=rf"extra_body: .*got {name}, which requests have"):
+    with pytest.raises(ParameterError, match=rf"extra_body: .*got {name}, which requests already"):
         agents(extra_body={name: 1})

@@ -1,4 +1,4 @@
-"""Parameters of earlier versions are upgraded, and each change is said."""
+"""Parameters of earlier versions are upgraded, and each change is reported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
-from ratchet.parameters import HyperParameters, converters
-from ratchet.parameters.converters import (
+from ratchet.parameters import HyperParameters
+from ratchet.parameters.compatibility import converters
+from ratchet.parameters.compatibility.converters import (
     PARAMETERS_VERSION,
     VERSION_KEY,
     register_converter,
@@ -71,7 +72,7 @@ def test_a_file_of_the_earlier_system_reads_as_what_it_meant():
 
 def test_every_change_is_said_once():
     converted, changes = upgrade_parameters(OLD)
-    (removed,) = (change for change in changes if change.startswith("removed, nothing reads"))
+    (removed,) = (change for change in changes if change.startswith("removed, no longer read"))
     assert "_package_version" in removed
     assert "base_run.wandb_project" in removed
     assert "interaction_protocol: 'pvg' is called 'nip' now" in changes

@@ -1,4 +1,4 @@
-"""Whole files of the earlier system read as what they mean; what is not there here is named."""
+"""Whole files of the earlier system read as what they mean; unsupported parameters are named."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters import SECTIONS, HyperParameters
 from ratchet.parameters.base import AGENT_MODELS
-from ratchet.parameters.converters import upgrade_parameters
-from ratchet.parameters.without_counterpart import WITHOUT_COUNTERPART
+from ratchet.parameters.compatibility.converters import upgrade_parameters
+from ratchet.parameters.compatibility.unsupported import UNSUPPORTED_PARAMETERS
 from ratchet.plugins import load_module
 
 earlier = load_module(Path(__file__).with_name("earlier_system.py"))
@@ -52,7 +52,7 @@ def test_every_combination_loads_from_its_own_files(tmp_path, scenario, trainer,
         theirs = {"model_name": "gpt-4o-mini-2024-07-18", "base_url": None}
         theirs["num_invalid_generation_retries"] = 20
         expected["agents"]["_default"].update(theirs)
-    assert read.to_dict() == expected, "their defaults are ours, but for what is said here"
+    assert read.to_dict() == expected, "defaults equal Ratchet's, except these"
 
 
 def _top(data):
@@ -61,7 +61,7 @@ def _top(data):
 
 @pytest.mark.parametrize(("scenario", "trainer"), earlier.COMBINATIONS)
 def test_every_value_that_is_not_its_default_arrives(scenario, trainer, caplog):
-    """Each is changed alone: then something of ours is another too, or a message names it."""
+    """Each is changed separately: a parameter of Ratchet changes too, or a message names it."""
     data = earlier.written(scenario, trainer)
     before = HyperParameters.from_dict(data).to_dict()
     new = {bool: lambda v: not v, int: lambda v: v + 2, float: lambda v: v * 0.8 + 0.05}
@@ -92,7 +92,7 @@ _READ_BY_NOBODY = (
     "functionalize_modules",
     "base_run.rerun_tests_force",
     "agents._default.language_model_server_port",
-    "agents._default.vllm_server_port",  # of a service that is not asked
+    "agents._default.vllm_server_port",  # of a service that is not called
 )
 
 
@@ -200,12 +200,12 @@ def test_all_that_has_no_counterpart_is_named_at_once_with_what_to_do():
         HyperParameters.from_dict(data)
     lines = str(caught.value).splitlines()
     assert {_star(path) for path in asked} | {"dataset_options.max_test_size"} == set(
-        WITHOUT_COUNTERPART
+        UNSUPPORTED_PARAMETERS
     ), "the size of the test set has one in programs' data"
     for path, value in asked.items():
         (line,) = (line for line in lines if line.startswith(f"{path}: unknown parameter"))
         assert repr(value) in line
-        assert WITHOUT_COUNTERPART[_star(path)].advice in line
+        assert UNSUPPORTED_PARAMETERS[_star(path)].advice in line
 
 
 def _star(path):
@@ -213,9 +213,9 @@ def _star(path):
 
 
 def test_what_is_said_to_have_no_counterpart_has_none():
-    """Who adds one of these takes its line out of the list."""
+    """Remove a parameter from the list when it gets a counterpart."""
     HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="er1000")
-    for path in WITHOUT_COUNTERPART:
+    for path in UNSUPPORTED_PARAMETERS:
         section, _, name = path.rpartition(".")
         models = (
             AGENT_MODELS.values()
@@ -292,7 +292,7 @@ def test_classes_of_its_places_are_taken_in_all_its_versions(ending):
         }
     )
     assert read.nip_protocol.max_message_rounds == 4
-    assert read.agents["prover"].is_random, "nothing else says it"
+    assert read.agents["prover"].is_random, "no other parameter sets it"
 
 
 def test_classes_of_an_arm_are_looked_at_too(tmp_path):

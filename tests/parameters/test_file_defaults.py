@@ -9,7 +9,7 @@ import yaml
 
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
-from ratchet.parameters.yaml_files import read_mapping
+from ratchet.parameters.reading.yaml_files import read_mapping
 
 LIBRARY = Path(__file__).parents[2] / "experiments" / "library_ppo.yaml"
 OWN = {"scenario": "gymnasium", "trainer": "torchrl_ppo", "dataset": "CartPole-v1"}
@@ -89,7 +89,7 @@ def test_values_are_added_and_taken_away():
     assert found.config["trainer"]["auto_log_optim_steps"] is False
     assert found.config["loss"]["clip_epsilon"] == 0.1
     assert "num_epochs" not in section("~trainer.num_epochs").config["trainer"]
-    with pytest.raises(ParameterError, match=r"no 'trainer\.epochs' to take away"):
+    with pytest.raises(ParameterError, match=r"no 'trainer\.epochs' to remove"):
         section("~trainer.epochs")
 
 

@@ -1,4 +1,4 @@
-"""Experiment files: overrides, arms, interpolation, and errors that say what to do."""
+"""Experiment files: overrides, arms, interpolation, and errors with advice."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def test_mistakes_are_told_with_path_value_and_what_was_meant(
     ("text", "expected"),
     [
         ("scenario: a\nrl: [1, 2\n", "tiny.yaml:3:1: bad YAML"),
-        ("seed: 1\nrl:\n  lr: 1\n  lr: 2\n", "tiny.yaml:4:3: bad YAML: the key 'lr' stands here"),
+        ("seed: 1\nrl:\n  lr: 1\n  lr: 2\n", "tiny.yaml:4:3: bad YAML: duplicate key 'lr'"),
         ("- a\n- b\n", "the top level is list, expected a mapping"),
         ("seed: ${sed}\n", "seed: Interpolation key 'sed' not found"),
-        ("1: 2\n", "the key 1 is no text"),
+        ("1: 2\n", "the key 1 is not text"),
         ("settings: 3\n", "settings: got 3, expected a mapping"),
         ("scenario: graph_isomorphism\n", "trainer: missing, but required"),
     ],
@@ -158,7 +158,7 @@ def test_a_missing_file_gets_the_nearest_one(file: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(file.parent.parent)
     with pytest.raises(ParameterError, match=r"tinny: no such file\. Did you mean experiments/tin"):
         load_experiment("tinny")
-    with pytest.raises(ParameterError, match=r"no such file\. There are: experiments/tiny\.yaml"):
+    with pytest.raises(ParameterError, match=r"no such file\. Available: experiments/tiny\.yaml"):
         load_experiment("zzzzzzz.yaml")
 
 
@@ -239,9 +239,9 @@ def test_a_wrong_name_that_the_protocol_tells_is_told_once(file: Path) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        "scenario: gymnasium",  # whose environment has agents of its own
+        "scenario: gymnasium",  # whose environment defines its agents
         "scenario: graph_isomorphism\ninteraction_protocol: my_protocol.py:MyProtocol",
-        "scenario: graph_isomorphis",  # nobody knows what it plays
+        "scenario: graph_isomorphis",  # its agents are unknown
     ],
 )
 def test_names_of_agents_are_left_alone_where_they_may_be_others(file: Path, lines: str) -> None:

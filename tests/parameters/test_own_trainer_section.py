@@ -1,4 +1,4 @@
-"""What stands in the section of a trainer of one's own is changed under the names it has there."""
+"""Fields in the section of a custom trainer are changed under their names there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases: what they come to, what changes them, and what they may not change."""
+"""Phases: resolution, overrides, and parameters that they must not change."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import expand_paths
-from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.tracking.phase_spans import describe_phases
+from ratchet.parameters.reading.deep_merge import merge_changes
+from ratchet.tracking.manifest import describe_phases
 from trainers.combinations import check_combination
 
 AGENTS = ("prover", "verifier")
@@ -79,7 +79,15 @@ def test_rounds_are_bounded_for_the_protocol_that_is_played():
     (first,) = read({**FIRST, **bounds}, interaction_protocol="debate")
     section = first.hyper_params.debate_protocol
     assert (section.min_message_rounds, section.played_message_rounds) == (3, 3)
-    assert section.max_message_rounds == 8, "networks are made for it"
+    assert section.max_message_rounds == 8, "networks are built for it"
+
+
+def test_a_changed_phase_removes_the_number_of_iterations_unless_it_is_set():
+    data = {"phases": [{"name": "first", "num_iterations": 3}], "rl": {"num_iterations": 3}}
+    change = {"phases": {"first": {"num_iterations": 4}}}
+    assert merge_changes(data, change)["rl"] == {}
+    change["rl"] = {"num_iterations": 4}
+    assert merge_changes(data, change)["rl"] == {"num_iterations": 4}
 
 
 def test_phases_are_changed_by_their_names():
@@ -105,7 +113,7 @@ def test_phases_are_changed_by_their_names():
         ),
         ({"partners": {"provr": "random"}}, r"phases\.first\.partners\.provr: .*no such agent"),
         ({"fresh": ["provr"]}, r"phases\.first\.fresh: 'provr': .*no such agent"),
-        ({"learners": []}, r"phases\.first\.learners: nobody learns"),
+        ({"learners": []}, r"phases\.first\.learners: no agent learns"),
         (
             {"partners": {"verifier": "frozen"}},
             r"phases\.first\.partners\.verifier: got 'frozen' for an agent that learns",
@@ -126,11 +134,11 @@ def test_phases_are_changed_by_their_names():
         ),
         (
             {"changes": {"agents.prover.d_gnn": 9}},
-            r"changes\.agents\.prover\.d_gnn: decides what the agent's network is",
+            r"changes\.agents\.prover\.d_gnn: affects the agent's network",
         ),
-        ({"changes": {"agents.prover.is_random": True}}, r"say `partners: \{prover: random\}`"),
+        ({"changes": {"agents.prover.is_random": True}}, r"set `partners: \{prover: random\}`"),
         ({"changes": {"rl.lrr": 1}}, r"phases\.first\.changes\.rl\.lrr: unknown.*'lr'"),
-        ({"changes": {"rl.num_iterations": 1}}, r"has its own num_iterations"),
+        ({"changes": {"rl.num_iterations": 1}}, r"set the phase's num_iterations"),
         ({"changes": {"rl.use_shared_body": False}}, r"use_shared_body: is read for networks"),
         (
             {"changes": {"agents.prover.update_schedule": {"kind": "constant"}}},

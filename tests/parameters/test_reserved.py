@@ -1,4 +1,4 @@
-"""What nothing would read is refused, not ignored."""
+"""Settings without effect are refused, not ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``from_dict`` undoes ``to_dict`` exactly, whatever the parameters."""
+"""``from_dict`` undoes ``to_dict`` exactlyfor all parameters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from ratchet.parameters import SECTIONS, HyperParameters
 from ratchet.parameters.base import AGENT_MODELS
-from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.reading.discovery import load_plugins
 
 load_plugins()
 SHIPPED, SCENARIOS = dict(SECTIONS), sorted(AGENT_MODELS)
-"""As they are before other tests load files that register more, which is not always read."""
+"""Built before other tests load files that register more, which is not always read."""
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)
 PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | NAMES | st.lists(NAMES, max_size=2)
 
@@ -87,7 +87,7 @@ def _numbers(metadata: tuple[Any, ...]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def experiments(draw: st.DrawFn) -> dict[str, Any]:
-    """All that may stand in an experiment file, or any part of it."""
+    """Valid top-level keys of an experiment file, or any subset of them."""
     scenario = draw(st.sampled_from(SCENARIOS))
     agent = model_data(AGENT_MODELS[scenario])
     names = st.sampled_from(["_default", "prover", "verifier", "prover0"])

@@ -1,4 +1,4 @@
-"""Which sections belong to an experiment's keys."""
+"""The sections that an experiment's keys include."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.yaml_files import read_mapping
+from ratchet.parameters.reading.yaml_files import read_mapping
 
 TINY = "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
 

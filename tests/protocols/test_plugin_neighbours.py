@@ -85,9 +85,9 @@ def test_folders_beside_are_imported_too(write) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("from .absent import x", "no absent.py beside it, in {folder}"),
+        ("from .absent import x", "no absent.py in {folder}"),
         ("from . import absent", "cannot import name 'absent'"),
-        ("from ..above import x", "what lies in its own folder, {folder}"),
+        ("from ..above import x", "refer to its folder, {folder}"),
         ("from .broken import x", "broken.py: importing it failed with SyntaxError"),
     ],
 )

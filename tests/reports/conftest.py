@@ -1,4 +1,4 @@
-"""A run as an experiment leaves it, with made-up numbers."""
+"""A finished run with synthetic numbers."""
 
 import math
 import random
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for made_runs
 
 
 def result_columns(rng, chances, *, rounds=True, hard=False):
-    """Answer 600 datapoints, some of them twice; ``chances`` is the accuracy by WL score."""
+    """Return results on 600 datapoints, some repeated; ``chances`` is the accuracy by WL score."""
     columns = {"datapoint_id": [], "y": [], "decision": [], "correct": [], "wl_score": []}
     scores = [4, 5, 6] if hard else [0, 0, 0, 0, 1, 2, 2, 3, 5, 6]
     for row in range(720):
@@ -41,7 +41,7 @@ def result_columns(rng, chances, *, rounds=True, hard=False):
 
 
 def training_points(rng, arm, limit, num_iterations):
-    """Make curves that look like learning."""
+    """Return synthetic learning curves."""
     points = []
     for i in range(num_iterations):
         rise = 1 - math.exp(-i / 60)

@@ -1,4 +1,4 @@
-"""Runs to compare, written as the flow writes them, without anything that is learned."""
+"""Synthetic runs for comparisons, in the format of the flow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hyper_params(**changes):
 
 
 def table(name, right, size=60):
-    """Make a table in which the first ``right`` of every ten datapoints are decided rightly."""
+    """Return a table in which the first ``right`` of every ten decisions are correct."""
     y = [1 if SCORES[i % 6] == 0 else 0 for i in range(size)]
     correct = [int(i % 10 < right) for i in range(size)]
     columns = {
@@ -35,7 +35,7 @@ def table(name, right, size=60):
 
 
 def make_run(runs: Path, run_id: str, right: int, *, status="completed", size=60, **changes):
-    """Make a run with curves and one test; ``right`` of ten are decided rightly."""
+    """Create a run with curves and one test; ``right`` of ten decisions are correct."""
     params = hyper_params(**changes)
     manifest = RunManifest(
         run_id=run_id,
@@ -58,7 +58,7 @@ def make_run(runs: Path, run_id: str, right: int, *, status="completed", size=60
 
 
 def make_sweep(runs: Path, rights=((5, 6, 7), (8, 9, 9)), protocols=("adp", "nip")):
-    """Make a run for each protocol and seed."""
+    """Create a run for each protocol and seed."""
     return [
         make_run(runs, f"{protocol}-{seed}", right, interaction_protocol=protocol, seed=seed)
         for protocol, own in zip(protocols, rights, strict=True)

@@ -1,4 +1,4 @@
-"""Comparisons group by what differs, take seeds as repetitions, and refuse what makes no sense."""
+"""Comparisons group by differing parameters, treat seeds as repetitions, and validate runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from made_runs import hyper_params, make_run, make_sweep, table
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.reports.comparison.comparing import compare_runs
-from ratchet.reports.comparison.curve_figures import learning_figures
-from ratchet.reports.comparison.data import to_data
-from ratchet.reports.comparison.figures import aggregate_figures
+from ratchet.reports.comparison.figures import aggregate_figures, learning_figures
 from ratchet.reports.comparison.files import BEGIN, END, write_comparison, write_document
-from ratchet.reports.comparison.lines import known_values
-from ratchet.reports.comparison.options import Options
-from ratchet.reports.comparison.picture import draw_picture
+from ratchet.reports.comparison.options import Options, reference_values
+from ratchet.reports.comparison.plain_data import to_data
+from ratchet.reports.comparison.svg_figure import draw_svg
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.reports.labels import ranges
 from ratchet.tracking.manifest import RunManifest
@@ -40,7 +38,7 @@ def sweep(tmp_path):
     return make_sweep(tmp_path)
 
 
-def test_groups_are_what_differs_and_seeds_are_repetitions(sweep):
+def test_groups_differ_in_parameters_and_seeds_are_repetitions(sweep):
     comparison = compare_runs(sweep, options=QUICK)
     assert labels(comparison) == ["adp", "nip"]
     assert list(comparison.grouping.paths) == ["interaction_protocol"]
@@ -50,14 +48,14 @@ def test_groups_are_what_differs_and_seeds_are_repetitions(sweep):
     assert found.rows[0].iqm.value == pytest.approx(0.6)
     assert found.rows[1].gap.value == pytest.approx(1 - 2.6 / 3)
     assert found.improvement("nip", "adp").value == 1
-    assert found.improvement("adp", "nip").high < 1  # three seeds prove little
+    assert found.improvement("adp", "nip").high < 1  # three seeds are weak evidence
 
 
-def test_accuracy_by_wl_score_is_that_of_its_datapoints(sweep):
+def test_accuracy_by_wl_score_is_computed_from_its_datapoints(sweep):
     comparison = compare_runs(sweep, options=QUICK)
     names = [each.metric.name for each in comparison.of_kind("group")]
     assert names == ["test wl 0", "test wl 1", "test wl 2", "test wl 3"]
-    # score 3 is that of the datapoints 5, 11, 17 … of which 5 of 10 end in 5 or less
+    # datapoints 5, 11, 17 … have score 3; 5 of 10 end in 5 or less
     odd = by_name(comparison, "test wl 3")
     columns = table("test", 6).columns
     right = [c for c, s in zip(columns["correct"], columns["wl_score"], strict=True) if s == 3]
@@ -65,7 +63,7 @@ def test_accuracy_by_wl_score_is_that_of_its_datapoints(sweep):
     assert odd.improvements == []
 
 
-def test_sections_that_a_run_does_not_read_tell_no_groups_apart(tmp_path):
+def test_unread_sections_do_not_separate_groups(tmp_path):
     runs = [
         make_run(tmp_path, "a", 5, interaction_protocol="nip", debate_protocol__sequential=True),
         make_run(tmp_path, "b", 6, interaction_protocol="nip", seed=1),
@@ -76,7 +74,7 @@ def test_sections_that_a_run_does_not_read_tell_no_groups_apart(tmp_path):
     assert [len(group.runs) for group in comparison.grouping.groups] == [2, 1]
 
 
-def test_several_differences_are_all_said(tmp_path):
+def test_labels_contain_all_differences(tmp_path):
     runs = [
         make_run(tmp_path, f"{lr}-{gamma}", 5, rl__lr=lr, rl__gamma=gamma)
         for lr, gamma in ((0.1, 0.5), (0.2, 0.5), (0.2, 0.9))
@@ -88,7 +86,7 @@ def test_several_differences_are_all_said(tmp_path):
     ]
 
 
-def test_tasks_are_averaged_over(tmp_path):
+def test_scores_are_averaged_over_tasks(tmp_path):
     path = "graph_isomorphism.num_pairs"
     rights = {("adp", 100): 3, ("adp", 200): 6, ("nip", 100): 5, ("nip", 200): 8}
     runs = [
@@ -128,7 +126,7 @@ def test_arms_of_a_run_are_compared_too(tmp_path):
     assert [run.label for run in comparison.runs] == ["two", "two · alone"]
 
 
-def test_other_test_data_are_refused_unless_asked_for(tmp_path, sweep):
+def test_different_test_data_are_refused_unless_allowed(tmp_path, sweep):
     short = make_run(tmp_path, "short", 5, size=30, interaction_protocol="debate")
     with pytest.raises(DataError, match=r"(?s)60 datapoints.*30 datapoints|30.*60") as refusal:
         compare_runs([*sweep, short], options=QUICK)
@@ -141,7 +139,7 @@ def test_other_test_data_are_refused_unless_asked_for(tmp_path, sweep):
         compare_runs([*sweep, other], options=QUICK)
 
 
-def test_unfinished_runs_are_refused_or_left_out_aloud(tmp_path, sweep):
+def test_unfinished_runs_are_refused_or_omitted_with_a_note(tmp_path, sweep):
     failed = make_run(tmp_path, "nip-9", 5, status="failed", interaction_protocol="nip", seed=9)
     with pytest.raises(DataError, match="ratchet resume nip-9"):
         compare_runs([*sweep, failed], options=QUICK)
@@ -152,27 +150,27 @@ def test_unfinished_runs_are_refused_or_left_out_aloud(tmp_path, sweep):
         compare_runs([failed], options=QUICK, skip_unfinished=True)
 
 
-def test_members_that_were_pruned_are_left_out_aloud(tmp_path, sweep):
+def test_pruned_members_are_omitted_with_a_note(tmp_path, sweep):
     pruned = make_run(tmp_path, "nip-9", 5, status="pruned", interaction_protocol="nip", seed=9)
     comparison = compare_runs([*sweep, pruned], options=QUICK)
     assert len(comparison.runs) == 6
     assert "Left out, since their sweep pruned them: nip-9." in comparison.notes
 
 
-def test_the_same_experiment_twice_counts_once(tmp_path, sweep):
+def test_a_repeated_experiment_counts_once(tmp_path, sweep):
     again = make_run(tmp_path, "again", 9, interaction_protocol="nip", seed=2)
     comparison = compare_runs([*sweep, again], options=QUICK)
     assert len(comparison.runs) == len(sweep)
     assert any("Counted once" in note and "nip-2, again" in note for note in comparison.notes)
 
 
-def test_the_same_experiment_with_other_results_is_refused(tmp_path, sweep):
+def test_a_repeated_experiment_with_different_results_is_refused(tmp_path, sweep):
     again = make_run(tmp_path, "again", 7, interaction_protocol="nip", seed=2)
     with pytest.raises(DataError, match="nip-2 and again are the same experiment"):
         compare_runs([*sweep, again], options=QUICK)
 
 
-def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
+def test_one_seed_has_no_interval_and_gives_a_note(tmp_path):
     runs = [
         make_run(tmp_path, protocol, right, interaction_protocol=protocol)
         for protocol, right in (("adp", 5), ("nip", 7))
@@ -182,12 +180,12 @@ def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
     assert (row.iqm.value, math.isnan(row.iqm.low)) == (0.5, True)
     text = to_markdown(comparison)
     assert "| adp | 1 | 50.0 | one seed |" in text
-    assert "nothing can be said about other seeds" in text
+    assert "no conclusion about other seeds" in text
     data = json.dumps(to_data(comparison), allow_nan=False)
     assert json.loads(data)["metrics"][0]["groups"][0]["iqm"]["low"] is None
 
 
-def test_groups_that_have_not_recorded_a_metric_are_left_out_of_it(sweep):
+def test_groups_without_a_metric_are_omitted_from_it(sweep):
     name = "test-hard/prover.reward"
     for folder in sweep[:2]:
         folder.append_metrics("test-hard", 6, {"prover.reward": 0.5})
@@ -197,7 +195,7 @@ def test_groups_that_have_not_recorded_a_metric_are_left_out_of_it(sweep):
     comparison = compare_runs(sweep, metrics=[name], options=QUICK)
     assert [row.group.label for row in by_name(comparison, name).rows] == ["adp"]
     assert len(comparison.metrics[0].rows) == 2
-    assert draw_picture(comparison)
+    assert draw_svg(comparison)
 
 
 def test_recorded_metrics_can_be_compared_and_unknown_ones_are_refused(sweep):
@@ -209,7 +207,7 @@ def test_recorded_metrics_can_be_compared_and_unknown_ones_are_refused(sweep):
         compare_runs(sweep, metrics=["test/mean_episode_lenth"], options=QUICK)
 
 
-def test_markdown_has_every_group_and_pair_and_how_to_read_them(sweep):
+def test_markdown_contains_every_group_and_pair_with_explanations(sweep):
     text = to_markdown(compare_runs(sweep, title="Who wins", options=QUICK), "x.svg")
     assert text.startswith("# Who wins\n\n6 runs that differ in `interaction_protocol`; 2 groups")
     assert "![Who wins](x.svg)" in text
@@ -221,7 +219,7 @@ def test_markdown_has_every_group_and_pair_and_how_to_read_them(sweep):
     assert "Code c0ffeec0ffee." in text
 
 
-def test_files_are_whole_and_need_no_network(sweep, tmp_path):
+def test_files_are_complete_and_need_no_network(sweep, tmp_path):
     comparison = compare_runs(sweep, title="</script><b>wins", options=QUICK)
     files = write_comparison(comparison, tmp_path / "out" / "here")
     data = json.loads(files.data.read_text())
@@ -238,16 +236,16 @@ def test_files_are_whole_and_need_no_network(sweep, tmp_path):
     assert files.picture.name in files.markdown.read_text()
 
 
-def test_the_picture_is_the_same_each_time_and_shows_every_group(sweep):
+def test_the_picture_is_deterministic_and_shows_every_group(sweep):
     comparison = compare_runs(sweep, options=QUICK)
-    picture = draw_picture(comparison)
-    assert picture == draw_picture(comparison)
+    picture = draw_svg(comparison)
+    assert picture == draw_svg(comparison)
     assert picture.startswith("<?xml")
     assert ">adp</text>" in picture
     assert ">nip</text>" in picture
 
 
-def test_a_document_keeps_what_was_written_by_hand(sweep, tmp_path):
+def test_manually_written_parts_of_a_document_are_preserved(sweep, tmp_path):
     comparison = compare_runs(sweep, title="Wins", options=QUICK)
     page = tmp_path / "docs" / "wins.md"
     write_document(comparison, page)
@@ -268,7 +266,7 @@ def test_a_document_keeps_what_was_written_by_hand(sweep, tmp_path):
     assert page.read_text() == "no marks"
 
 
-def test_seeds_are_written_in_short():
+def test_seeds_are_written_as_ranges():
     assert [ranges([0, 1, 2, 3, 4]), ranges([3]), ranges([0, 2, 3, 9])] == [
         "0–4",
         "3",
@@ -276,7 +274,7 @@ def test_seeds_are_written_in_short():
     ]
 
 
-def test_arms_are_the_groups_if_asked_for_and_differ_in_their_seed_alone(tmp_path):
+def test_grouping_by_arm_requires_arms_that_differ_only_in_their_seed(tmp_path):
     def run(seed, **alone):
         arms = {"main": hyper_params(seed=seed), "alone": hyper_params(seed=seed, **alone)}
         plain = {name: params.to_dict() for name, params in arms.items()}
@@ -297,13 +295,13 @@ def test_arms_are_the_groups_if_asked_for_and_differ_in_their_seed_alone(tmp_pat
         compare_runs([*folders, run(2, rl__lr=0.1)], by_arm=True, options=QUICK)
 
 
-def test_known_values_stand_beside_accuracies_as_lines(sweep):
-    lines = known_values(["exact bound=0.936", "chance=0.5"])
+def test_reference_values_are_drawn_as_lines(sweep):
+    lines = reference_values(["exact bound=0.936", "chance=0.5"])
     comparison = compare_runs(sweep, lines=lines, options=QUICK)
     assert "Known values, drawn as lines: chance 50.0; exact bound 93.6." in to_markdown(comparison)
     assert to_data(comparison)["lines"][1] == {"label": "exact bound", "value": 0.936}
-    assert "exact bound" in draw_picture(comparison)
-    assert "exact bound" not in draw_picture(compare_runs(sweep, options=QUICK))
+    assert "exact bound" in draw_svg(comparison)
+    assert "exact bound" not in draw_svg(compare_runs(sweep, options=QUICK))
     (aggregate, *_) = aggregate_figures(comparison)
     assert [shape["x0"] for shape in aggregate.layout["shapes"]] == [0.5, 0.936]
     (learning, *_) = learning_figures(comparison)
@@ -311,12 +309,12 @@ def test_known_values_stand_beside_accuracies_as_lines(sweep):
 
 
 @pytest.mark.parametrize("text", ["bound", "=0.5", "bound=high", "bound=93.6", "bound=nan"])
-def test_a_known_value_is_an_accuracy_with_a_name(text):
+def test_a_reference_value_must_be_an_accuracy_with_a_label(text):
     with pytest.raises(ParameterError, match=rf"got '{text}', expected LABEL=VALUE"):
-        known_values([text])
+        reference_values([text])
 
 
-def test_the_picture_shows_how_groups_learn(sweep):
+def test_the_picture_contains_learning_curves(sweep):
     comparison = compare_runs(sweep, options=QUICK)
     assert comparison.learning
-    assert "IQM and band" in draw_picture(comparison)
+    assert "IQM and band" in draw_svg(comparison)

@@ -1,4 +1,4 @@
-"""What a comparison says of learning and of pairs: what was spent, who ended early, how many do."""
+"""Learning curves and pairs in a comparison: positions, early ends, required seeds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import pytest
 from made_runs import hyper_params, make_run, make_sweep, table
 
 from ratchet.errors import DataError
-from ratchet.reports.comparison.axes import spending
 from ratchet.reports.comparison.comparing import compare_runs
-from ratchet.reports.comparison.data import to_data
-from ratchet.reports.comparison.groups import Group
+from ratchet.reports.comparison.learning import cumulative_cost
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.pairs import compare_pairs
-from ratchet.reports.comparison.runs import ComparedRun
+from ratchet.reports.comparison.plain_data import to_data
+from ratchet.reports.comparison.runs import ComparedRun, Group
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.metrics import MetricPoint
@@ -25,7 +24,7 @@ QUICK = Options(num_resamples=200)
 
 
 def make(runs, name, curve, *, seed=0, **changes):
-    """Make a run that has recorded a curve while it played episodes."""
+    """Create a run with a recorded curve and numbers of episodes."""
     params = hyper_params(seed=seed, **changes)
     arms = {"main": params.to_dict()}
     folder = RunFolder.create(
@@ -51,10 +50,10 @@ def run_with(points, **rl):
 
 
 def spent(run, axis):
-    return spending(run, axis).at(run.points)
+    return cumulative_cost(run, axis).at(run.points)
 
 
-def test_frames_are_those_counted_or_those_of_the_parameters():
+def test_frames_are_recorded_or_taken_from_the_parameters():
     counted = run_with([("train", i, {"collected_frames": 50.0 * (i + 1)}) for i in range(3)])
     assert spent(counted, "frames") == [50, 100, 150]
     played = run_with([("train", i, {"num_episodes": 3.0}) for i in range(3)], frames_per_batch=100)
@@ -62,8 +61,8 @@ def test_frames_are_those_counted_or_those_of_the_parameters():
     unknown = run_with(
         [("train", 0, {"num_episodes": 3.0})], frames_per_batch=1, rollouts_per_iteration=7
     )
-    assert spending(unknown, "frames") is None
-    assert spending(played, "tokens") is None
+    assert cumulative_cost(unknown, "frames") is None
+    assert cumulative_cost(played, "tokens") is None
 
 
 def test_tokens_are_those_spent_before_a_value_is_measured():
@@ -85,7 +84,7 @@ def test_tokens_are_those_spent_before_a_value_is_measured():
     assert spent(local, "tokens") == [30, 60]
 
 
-def test_curves_go_over_frames_and_over_iterations_where_that_is_something_else(tmp_path):
+def test_curves_are_drawn_over_frames_and_also_over_iterations_if_different(tmp_path):
     slow = [make(tmp_path, "slow", rising(10, 0.02), seed=s) for s in (0, 1)]
     fast = [
         make(tmp_path, "fast", rising(10, 0.02), seed=s, rl__frames_per_batch=100) for s in (0, 1)
@@ -95,10 +94,10 @@ def test_curves_go_over_frames_and_over_iterations_where_that_is_something_else(
     both = compare_runs([*slow, *fast], options=QUICK).learning
     assert [each.axis for each in both] == ["frames", "iterations"]
     over_frames, over_iterations = both
-    # by iterations they learn alike; a tenth of the frames does for one of them
+    # equal curves by iterations, but one needs a tenth of the frames
     slow_row, fast_row = over_iterations.rows
     assert slow_row.area.value == pytest.approx(fast_row.area.value)
-    # one begins at the frames where the other ends: nothing to compare, and no area
+    # one starts at the frames where the other ends: no common range and no area
     assert (over_frames.start, over_frames.rows[0].area) == (None, None)
     asked = compare_runs([*slow, *fast], axis="iterations", options=QUICK).learning
     assert [each.axis for each in asked] == ["iterations"]
@@ -106,7 +105,7 @@ def test_curves_go_over_frames_and_over_iterations_where_that_is_something_else(
         compare_runs(slow, axis="tokens", options=QUICK)
 
 
-def test_efficiency_counts_runs_that_ended_before_they_were_there(tmp_path):
+def test_efficiency_includes_runs_that_end_below_the_threshold(tmp_path):
     good = [make(tmp_path, "good", rising(21, 0.02), seed=s, rl__lr=0.1) for s in range(3)]
     mixed = [make(tmp_path, "mixed", rising(21, 0.01 * s), seed=s, rl__lr=0.2) for s in range(3)]
     (found,) = compare_runs([*good, *mixed], reach=[0.7], options=QUICK).learning
@@ -119,29 +118,31 @@ def test_efficiency_counts_runs_that_ended_before_they_were_there(tmp_path):
     assert best.area.value == pytest.approx(0.7)
     assert worst.area.value == pytest.approx(0.6)
     (default,) = compare_runs([*good, *mixed], options=QUICK).learning
-    assert default.thresholds == [pytest.approx(0.7)]  # what the weaker ends at
+    assert default.thresholds == [pytest.approx(0.7)]  # the final value of the weaker group
 
 
-def test_a_curve_ends_with_the_first_of_its_runs_and_that_is_said(tmp_path):
+def test_a_curve_ends_with_its_shortest_run_and_gives_a_note(tmp_path):
     runs = [make(tmp_path, "a", rising(20 - 8 * s, 0.02), seed=s) for s in (0, 1)]
     comparison = compare_runs(runs, options=QUICK)
     (found,) = comparison.learning
     assert max(found.rows[0].band.positions) == found.end == 12_000
     assert found.rows[0].cut_off == 1
-    assert "1 of 2 runs go on after the first has ended (frames: 12,000)" in to_markdown(comparison)
+    assert "1 of 2 runs continue after the first has ended (frames: 12,000)" in to_markdown(
+        comparison
+    )
 
 
-def test_what_is_not_there_is_said_with_the_nearest_name(tmp_path):
+def test_missing_curves_are_reported_with_the_nearest_name(tmp_path):
     runs = make_sweep(tmp_path)
     with pytest.raises(DataError, match=r"Did you mean 'train/verifier.accuracy'"):
         compare_runs(runs, curves=["train/verifier.acuracy"], options=QUICK)
-    with pytest.raises(DataError, match="expected STAGE/NAME"):  # once is no curve
+    with pytest.raises(DataError, match="expected STAGE/NAME"):  # one value is not a curve
         compare_runs(runs, curves=["test/accuracy"], options=QUICK)
     (found,) = compare_runs(runs, curves=["train/verifier.accuracy"], options=QUICK).learning
     assert found.axis == "iterations"
 
 
-def test_all_of_it_is_in_the_data_and_the_text(tmp_path):
+def test_learning_curves_and_pairs_are_in_the_data_and_the_text(tmp_path):
     comparison = compare_runs(make_sweep(tmp_path), options=QUICK)
     data = json.loads(json.dumps(to_data(comparison), allow_nan=False))
     (learning,) = data["learning"]
@@ -174,7 +175,7 @@ def test_runs_are_paired_by_seed_where_seeds_and_data_are_shared(tmp_path):
     assert (other.paired, other.pairing) == (False, "the same seeds with other data")
 
 
-def test_pairs_go_by_seed_and_not_by_the_order_in_which_runs_are_named(tmp_path):
+def test_runs_are_paired_by_seed_regardless_of_their_order(tmp_path):
     shared = make_sweep(tmp_path, rights=((2, 5, 8), (3, 6, 9)))
     straight = pair_of(compare_runs(shared, options=QUICK))
     turned = pair_of(compare_runs([*shared[:3], *shared[:2:-1]], options=QUICK))
@@ -183,8 +184,8 @@ def test_pairs_go_by_seed_and_not_by_the_order_in_which_runs_are_named(tmp_path)
 
 
 @pytest.mark.parametrize("same_data", [True, False])
-def test_chance_tells_groups_apart_no_more_often_than_it_says(same_data):
-    """By their intervals alone it would be 28 % of pairs of three seeds, and 14 % unpaired."""
+def test_the_rate_of_false_differences_is_below_its_nominal_value(same_data):
+    """Intervals alone would separate 28 % of pairs of three seeds, and 14 % if unpaired."""
     rng = np.random.default_rng(5)
     told = 0
     for trial in range(200):
@@ -204,16 +205,19 @@ def test_chance_tells_groups_apart_no_more_often_than_it_says(same_data):
     assert told / 200 < 0.1
 
 
-def test_too_few_seeds_are_said_with_how_many_would_do(tmp_path):
+def test_too_few_seeds_are_reported_with_the_required_number(tmp_path):
     close = make_sweep(tmp_path, rights=((5, 7, 6), (8, 6, 7)))
     comparison = compare_runs(close, options=QUICK)
     pair = pair_of(comparison)
     assert not pair.is_told_apart
     assert pair.needed > pair.num_seeds == 3
     text = to_markdown(comparison)
-    assert "Too few seeds to tell adp from nip (accuracy on the test set): 3 each detect" in text
+    assert (
+        "Too few seeds to distinguish adp from nip (accuracy on the test set): 3 each detect"
+        in text
+    )
     assert f"for the 10.0 points seen here {pair.needed} each would do." in text
-    assert "With so few pairs of runs p is never below 0.25" in text
+    assert "With so few pairs of runs p is at least 0.25" in text
     equal = [
         make_run(tmp_path / "e", f"{p}-{s}", 5 + s, interaction_protocol=p, seed=s)
         for p in ("adp", "nip")

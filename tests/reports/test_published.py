@@ -1,4 +1,4 @@
-"""Results beside a page: what they say, and which runs have the same ones."""
+"""Published results: their content, and comparisons with other runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(tmp_path):
     return tmp_path / "wins.json"
 
 
-def test_each_run_is_published_with_what_tells_it_from_the_others(page):
+def test_each_run_is_published_with_its_differing_parameters(page):
     published = read_published(page)
     assert [(r.run, r.experiment, r.arm, r.seed) for r in published.runs] == [
         (f"{protocol}-{seed}", "made", "main", seed)
@@ -41,14 +41,14 @@ def test_each_run_is_published_with_what_tells_it_from_the_others(page):
     assert published.runs[0].tests["test"].rows == 60
 
 
-def test_a_run_that_was_made_again_has_the_published_decisions_whatever_its_id(page, tmp_path):
+def test_a_repeated_run_has_the_published_decisions_regardless_of_its_id(page, tmp_path):
     again = make_run(tmp_path / "other", "mine", 9, interaction_protocol="nip", seed=2)
     (checked,) = check_published(again, read_published(page))
     assert checked.is_same
     assert str(checked).startswith("test of arm main with the seed 2, 90.00 % of 60 rows, ")
 
 
-def test_other_decisions_with_the_same_accuracy_are_seen(page, tmp_path):
+def test_different_decisions_with_the_same_accuracy_are_detected(page, tmp_path):
     again = make_run(tmp_path / "other", "mine", 9, interaction_protocol="nip", seed=2)
     other = table("test", 9)
     for name in ("decision", "correct"):
@@ -59,7 +59,7 @@ def test_other_decisions_with_the_same_accuracy_are_seen(page, tmp_path):
     assert checked.here.accuracy == checked.published.accuracy
 
 
-def test_a_test_that_was_not_played_again_is_missing(page, tmp_path):
+def test_a_test_that_was_not_repeated_is_missing(page, tmp_path):
     given = json.loads(page.read_text())
     given["runs"][0]["tests"]["test-hard"] = given["runs"][0]["tests"]["test"]
     page.write_text(json.dumps(given))
@@ -71,13 +71,13 @@ def test_a_test_that_was_not_played_again_is_missing(page, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"seed": 3}, {"interaction_protocol": "debate"}])
-def test_a_run_of_something_else_is_refused_with_the_commands(page, tmp_path, changes):
+def test_a_run_of_a_different_experiment_is_refused(page, tmp_path, changes):
     other = make_run(tmp_path / "other", "mine", 9, **{"interaction_protocol": "nip", **changes})
     with pytest.raises(DataError, match="expected one of the published experiments"):
         check_published(other, read_published(page))
 
 
-def test_arms_are_told_apart_by_their_names(tmp_path):
+def test_arms_are_distinguished_by_their_names(tmp_path):
     folders = make_sweep(tmp_path / "runs", protocols=("adp",), rights=((5, 6),))
     for folder in folders:
         adp = folder.manifest.arms["main"]
@@ -94,7 +94,7 @@ def test_arms_are_told_apart_by_their_names(tmp_path):
     assert all(run.differing == {} for run in published.runs)
 
 
-def test_versions_that_differ_are_named(page):
+def test_differing_versions_are_reported(page):
     published = read_published(page).model_copy(
         update={"versions": {"torch": "2.13.0", "platform": "Linux-1", "numpy": "2.4"}}
     )
@@ -102,9 +102,9 @@ def test_versions_that_differ_are_named(page):
     assert different_versions(published, here) == ["torch 2.13.0, here 2.14.0"]
 
 
-def test_what_holds_no_results_is_refused(tmp_path):
+def test_files_without_results_are_refused(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(DataError, match=r"cannot be read \(.+ beside a page of results"):
+        with pytest.raises(DataError, match=r"cannot be read \(.+ for a page of results"):
             read_published(path)
     (tmp_path / "other.json").write_text('{"runs": 3}')
     with pytest.raises(DataError, match="expected results as `ratchet compare --page`"):

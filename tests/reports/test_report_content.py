@@ -1,4 +1,4 @@
-"""Reports show the numbers of the run folder, and need nothing else."""
+"""Reports show the numbers of the run folder and depend only on it."""
 
 import math
 import random
@@ -30,6 +30,7 @@ from ratchet.reports.tables import (
 )
 from ratchet.statistics import wilson_interval
 from ratchet.tracking import MetricPoint, RunFolder, RunManifest, StageRecord
+from ratchet.tracking.files import standalone_page
 from ratchet.tracking.manifest import ITERATION_STAGES
 
 
@@ -38,18 +39,32 @@ def arms(run):
     return read_content([run]).arms
 
 
-def test_a_report_is_one_small_page_without_addresses_to_fetch(run):
+def test_reports_share_one_copy_of_the_plotting_library(run):
     path = build_report(run.path)
+    page = path.read_text()
+    [shared] = run.path.parent.glob("plotly-*.js")
+    assert "plotly.js v" not in page
+    assert f'src="../{shared.name}"' in page
+    assert shared.read_text() in standalone_page(path)
+    shared.unlink()
+    assert standalone_page(path) == page
+    build_report(run.path)
+    assert shared.exists()
+
+
+def test_a_standalone_report_is_one_page_without_external_resources(run):
+    path = build_report(run.path, standalone=True)
     page = path.read_text()
     assert path.stat().st_size < 6e6
     assert page.count("plotly.js v") == 1
+    assert not list(run.path.parent.glob("plotly-*.js"))
     own = re.sub(r"<script>/\*.*?</script>", "", page, count=1, flags=re.DOTALL)
     assert not re.search(r"(src|href)=\"https?://(?!127\.0\.0\.1:4200)", own)
     assert "default-src 'none'" in own
     assert "&lt;b&gt;later" in own
 
 
-def test_a_run_that_has_just_begun_has_a_report(tmp_path):
+def test_a_run_that_has_just_started_has_a_report(tmp_path):
     folder = RunFolder.create(tmp_path, RunManifest(run_id="new", name="<script>alert(1)</script>"))
     page = build_report(folder).read_text()
     assert "<script>alert" not in page
@@ -60,12 +75,12 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path):
     assert "<script>alert" not in page.lower()
 
 
-def test_a_folder_without_a_run_has_none(tmp_path):
-    with pytest.raises(RunNotFoundError, match="holds no run"):
+def test_a_folder_without_a_run_has_no_report(tmp_path):
+    with pytest.raises(RunNotFoundError, match="contains no run"):
         build_report(tmp_path)
 
 
-def test_runs_are_compared_beside_each_other(run, tmp_path):
+def test_runs_are_compared_on_one_page(run, tmp_path):
     other = RunFolder.create(run.path.parent, RunManifest(run_id="other", name="other"))
     for table in run.read_tables():
         other.write_table(table)
@@ -82,7 +97,7 @@ def test_runs_are_compared_beside_each_other(run, tmp_path):
         build_comparison([run], tmp_path / "x.html")
 
 
-def test_accuracy_rows_have_the_tables_numbers(run, arms):
+def test_accuracy_rows_contain_the_numbers_of_the_tables(run, arms):
     rows = accuracy_rows(arms)
     assert [(row.arm, row.dataset, row.alone) for row in rows] == [
         ("main", "test", False),
@@ -97,7 +112,7 @@ def test_accuracy_rows_have_the_tables_numbers(run, arms):
     assert rows[3].who == "verifier alone, pretrained"
 
 
-def test_differences_are_to_every_other_arm_and_to_agents_alone(arms):
+def test_differences_are_computed_to_every_other_arm_and_to_single_agents(arms):
     rows = difference_rows(arms)
     assert [row.second for row in rows] == ["alone", "verifier alone, pretrained"]
     assert all(row.estimate.excludes_zero for row in rows)
@@ -110,7 +125,7 @@ def test_wl_scores_are_named_and_in_order(arms):
     assert labels == ["isomorphic", "round 1", "round 2", "round 3", "round 5", "not within 5"]
     assert sum(row.cells[0].n for row in rows if row.dataset == "test") == 600
     assert [cell is None for cell in rows[-1].cells] == [False, True, True]
-    assert groups.label(9) == "9", "what the scenario does not name is its own label"
+    assert groups.label(9) == "9", "groups without a name are labelled by their value"
     figures = group_figures(groups, rows, ["main", "alone", "verifier"])
     assert [figure.title for figure in figures] == ["test", "test-large"]
     assert [len(figure.data) for figure in figures] == [3, 1]
@@ -126,7 +141,7 @@ def test_parameters_that_differ_come_first(arms):
     assert [row.differs for row in rows] == sorted((row.differs for row in rows), reverse=True)
 
 
-def test_parameters_of_an_unknown_scenario_are_shown_as_they_are(tmp_path):
+def test_parameters_of_an_unknown_scenario_are_shown_unchanged(tmp_path):
     manifest = RunManifest(run_id="x", name="x", arms={"main": {"scenario": "mine", "a": {"b": 1}}})
     content = read_content([RunFolder.create(tmp_path, manifest)])
     assert {row.path: row.values for row in parameter_rows(content.arms)}["a.b"] == ["1"]
@@ -147,7 +162,7 @@ def _text_arm(num_iterations):
     return Arm("main", {}, [], {}, records)
 
 
-def test_stages_of_chat_models_count_their_iterations_and_do_not_add_up_their_numbers():
+def test_iterations_of_chat_model_stages_are_counted_not_summed():
     summed = {row.stage: row.iterations for row in stage_summaries([_text_arm(6)])}
     assert summed == dict.fromkeys(ITERATION_STAGES, 6) | dict.fromkeys(
         ("build_scenario", "initial_state", "test", "test-hard"), 0
@@ -164,12 +179,12 @@ def test_stages_of_chat_models_count_their_iterations_and_do_not_add_up_their_nu
         ("weekly", "Weekly"),
     ],
 )
-def test_metrics_are_named_as_people_write_them(name, label):
+def test_metric_labels_are_readable(name, label):
     assert metric_label(name) == label
 
 
 def _learning_arm(label, agents, num_iterations=6):
-    """Make an arm whose trainer logs losses of each agent, and summed up for the optimizer."""
+    """Return an arm with losses of each agent, and their sums for the optimizer."""
     rng, points = random.Random(label), []
     for i in range(num_iterations):
         own = {agent: (rng.gauss(0, 0.1), rng.random()) for agent in agents}
@@ -184,7 +199,7 @@ def _learning_arm(label, agents, num_iterations=6):
     return Arm(label, {}, points, {}, [])
 
 
-def test_a_loss_is_drawn_once_and_what_never_changes_comes_last():
+def test_a_loss_is_drawn_once_and_constant_metrics_come_last():
     arms = [_learning_arm("main", ("prover", "verifier")), _learning_arm("alone", ("verifier",))]
     figures = curve_figures(arms, "train", "iteration")
     shown = [figure.title for figure in figures if not figure.folded]
@@ -202,7 +217,7 @@ def test_a_loss_is_drawn_once_and_what_never_changes_comes_last():
 
 @pytest.mark.parametrize("values", [[0.1, 0.4, 0.2], [0.0, 0.0, 0.0]])
 @pytest.mark.parametrize("other", ["mean_datapoint_accuracy", "rewarded_mean"])
-def test_a_metric_that_equals_another_throughout_is_drawn_once(values, other):
+def test_equal_metrics_are_drawn_once(values, other):
     points = [
         MetricPoint("train", i, {"accuracy": y, other: y, "some_other_ratio": y}, "main")
         for i, y in enumerate(values)
@@ -215,19 +230,19 @@ def test_a_metric_that_equals_another_throughout_is_drawn_once(values, other):
 
 
 @pytest.mark.parametrize(("count", "step"), [(1, 1), (2, 1), (7, 1), (40, None)])
-def test_iterations_are_whole_on_a_short_axis_too(count, step):
+def test_iteration_ticks_are_integers_on_short_axes(count, step):
     points = [MetricPoint("train", i, {"accuracy": i / 100}, "main") for i in range(count)]
     (figure,) = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
     assert figure.layout["xaxis"].get("dtick") == step
 
 
-def test_what_has_had_no_time_to_change_is_not_called_constant():
+def test_metrics_with_too_few_points_are_not_constant():
     assert not is_constant([([0], [1.0])])
     assert not is_constant([([0, 1], [1.0, 1.0]), ([0, 1], [1.0, 2.0])])
     assert is_constant([([0, 1, 2], [1.0, math.nan, 1.0]), ([0], [3.0])])
 
 
-def test_curves_are_grouped_by_metric_and_told_apart_by_arm_and_agent(arms):
+def test_curves_are_grouped_by_metric_and_labelled_by_arm_and_agent(arms):
     figures = {figure.title: figure for figure in curve_figures(arms, "train", "iteration")}
     assert next(iter(figures)) == "Accuracy"
     reward = figures["Mean reward"]
@@ -253,7 +268,7 @@ def test_agents_are_found_in_metric_names(name, expected):
     assert split_agent(name, ["verifier", "prover0", "prover"]) == expected
 
 
-def test_long_curves_are_thinned_and_gaps_stay_gaps():
+def test_long_curves_are_thinned_and_gaps_are_preserved():
     xs, ys = thin((list(range(5000)), [float(i) for i in range(5000)]))
     assert len(xs) <= MAX_POINTS
     assert sum(ys) / len(ys) == pytest.approx(2499.5)
@@ -263,7 +278,7 @@ def test_long_curves_are_thinned_and_gaps_stay_gaps():
     assert point.same_values(MetricPoint("train", 0, {"loss": math.nan}))
 
 
-def test_durations_read_well():
+def test_durations_are_formatted():
     assert [duration(s) for s in (0.42, 12, 59.7, 200, 7500)] == [
         "0.4 s",
         "12 s",
@@ -279,7 +294,7 @@ def test_the_headline_interval_respects_repeated_datapoints(arms):
     assert estimate.high - estimate.low > naive.high - naive.low
 
 
-def test_curves_show_where_phases_begin():
+def test_curves_show_the_start_of_phases():
     phases = [{"name": "alone", "num_iterations": 2}, {"name": "joint", "num_iterations": 4}]
     points = [MetricPoint("train", i, {"accuracy": i / 6}, "main") for i in range(6)]
     arm = Arm("main", {"phases": phases}, points, {}, [])

@@ -39,7 +39,7 @@ def _cells(browser, table):
 
 
 def _drawn(browser):
-    """Count plots that are visible, and those of them that have lines or points, once they have."""
+    """Return the numbers of visible plots and of those with lines or points, once drawn."""
     script = """
         const all = [...document.querySelectorAll('.plot')];
         const visible = all.filter(p => !p.closest('details:not([open])'));
@@ -55,12 +55,21 @@ def _drawn(browser):
     return [visible, full]
 
 
+def _first(read, is_expected):
+    """Return the first expected value, or the value after ten seconds."""
+    for _ in range(100):
+        value = read()
+        if is_expected(value):
+            break
+        time.sleep(0.1)
+    return value
+
+
 @pytest.mark.slow
 def test_the_report_draws_all_plots_and_shows_the_right_tables(run, browser):
     browser.get(build_report(run).as_uri())
     assert _drawn(browser) == [12, 12]
     browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
-    time.sleep(0.5)
     assert _drawn(browser) == [13, 13]
     assert _complaints(browser) == []
     table = next(t for t in run.read_tables() if (t.arm, t.name) == ("main", "test"))
@@ -77,7 +86,7 @@ def test_the_report_draws_all_plots_and_shows_the_right_tables(run, browser):
 
 
 @pytest.mark.slow
-def test_the_report_is_dark_in_the_dark_and_fits_a_telephone(run, browser):
+def test_the_report_has_a_dark_mode_and_fits_a_phone(run, browser):
     browser.get(build_report(run).as_uri())
     look = (
         "return [getComputedStyle(document.body).backgroundColor,"
@@ -86,39 +95,38 @@ def test_the_report_is_dark_in_the_dark_and_fits_a_telephone(run, browser):
     light = browser.execute_script(look)
     features = [{"name": "prefers-color-scheme", "value": "dark"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    time.sleep(0.5)
-    dark = browser.execute_script(look)
+    dark = _first(lambda: browser.execute_script(look), lambda dark: dark[1] != light[1])
     assert light[0] != dark[0]
     assert light[1] != dark[1]
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    time.sleep(0.5)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    width = "return document.documentElement.scrollWidth"
+    assert _first(lambda: browser.execute_script(width), lambda width: width <= 390) <= 390
     edges = (
         "return [...document.querySelectorAll('#accuracy-table td:nth-child(2)')]"
         ".map(cell => cell.getBoundingClientRect().right)"
     )
-    assert max(browser.execute_script(edges)) <= 390, "the accuracy is read without scrolling"
+    assert max(browser.execute_script(edges)) <= 390, (
+        "the accuracy must be visible without scrolling"
+    )
     assert browser.execute_script("return document.querySelector('h1').offsetTop") >= 20
     assert _complaints(browser) == []
 
 
 @pytest.mark.slow
-def test_a_long_legend_leaves_the_plot_its_height_and_hides_what_is_clicked(run, browser):
+def test_a_long_legend_preserves_the_plots_height_and_hides_clicked_traces(run, browser):
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     browser.get(build_report(run).as_uri())
     area = "return document.querySelector('#wl-test .gridlayer').getBoundingClientRect().height"
-    assert browser.execute_script(area) > 190  # of 290; the labels below take the rest
+    assert browser.execute_script(area) > 190  # of 290; the rest is for the labels below
     drawn = "return document.querySelectorAll('#wl-test .scatterlayer .trace').length"
     assert browser.execute_script(drawn) == 3
     button = "document.querySelector('#wl-test').previousElementSibling.querySelector('button')"
     browser.execute_script(f"{button}.click()")
-    time.sleep(0.3)
-    assert browser.execute_script(drawn) == 2
+    assert _first(lambda: browser.execute_script(drawn), lambda count: count == 2) == 2
     browser.execute_script(f"{button}.click()")
-    time.sleep(0.3)
-    assert browser.execute_script(drawn) == 3
+    assert _first(lambda: browser.execute_script(drawn), lambda count: count == 3) == 3
     assert _complaints(browser) == []
 
 
@@ -136,7 +144,7 @@ def _serve_mlflow(port, folder, log):
             time.sleep(0.2)
         else:
             return server
-    raise AssertionError("the server did not come up")
+    raise AssertionError("the server did not start")
 
 
 @pytest.mark.slow

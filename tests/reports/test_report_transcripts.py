@@ -1,4 +1,4 @@
-"""Transcripts in the report: what is read, and the browser of them in a real one."""
+"""Transcripts in the report: reading, and their viewer in a real browser."""
 
 import base64
 import gzip
@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.errors import DataError
 from ratchet.reports import build_report
-from ratchet.reports.spending import read_spending
+from ratchet.reports.costs import read_costs
 from ratchet.reports.transcripts import read_transcripts
 from ratchet.rollouts.transcripts import sampled_transcripts
 
@@ -82,7 +82,7 @@ def with_transcripts(run):
     return run
 
 
-def test_tests_are_drawn_over_iterations_and_usage_is_summed(with_transcripts):
+def test_accuracies_of_tests_are_drawn_over_iterations_and_usage_is_summed(with_transcripts):
     rng = random.Random(2)
     write(with_transcripts, "test-0", [rollout(rng, i, i, correct=i % 2 == 0) for i in range(40)])
     row = {"arm": "main", "stage": "sample_rollouts", "agent": "prover", "model": "m"}
@@ -97,18 +97,18 @@ def test_tests_are_drawn_over_iterations_and_usage_is_summed(with_transcripts):
     )
     (figure,) = [figure for figure in figures if figure["id"] == "tested-accuracy"]
     (trace,) = figure["data"]
-    for one in figures:  # a plot finds its place by its name
+    for one in figures:  # plots are placed by id
         assert page.count(f'id="{one["id"]}"') == 1
-    assert trace["x"] == [0, 240]  # at the beginning, and after the last of 240 iterations
+    assert trace["x"] == [0, 240]  # before the first and after the last of 240 iterations
     assert trace["y"][0] == 0.5
     assert trace["text"][0] == "50.0 % [35.2, 64.8], n=40"
-    spent = [(row.agent, row.calls, row.price) for row in read_spending([with_transcripts])]
+    spent = [(row.agent, row.calls, row.price) for row in read_costs([with_transcripts])]
     assert spent == [("prover", 6, "1.50"), ("verifier", 2, "no price")]
     assert "no price" in page
     assert "Billed to this run: at least 1.50, at most 1.75: 3 attempts have no answer" in page
 
 
-def test_arms_that_differ_in_their_seeds_alone_are_summed_up_not_compared(with_transcripts):
+def test_arms_that_differ_only_in_their_seeds_are_aggregated(with_transcripts):
     parameters = with_transcripts.manifest.arms["main"]
     with_transcripts.update(arms={"main": parameters, "alone": {**parameters, "seed": 2}})
     rng = random.Random(2)
@@ -125,7 +125,7 @@ def unpack(file):
     return json.loads(gzip.decompress(base64.b64decode(file.packed)))
 
 
-def test_files_come_in_the_order_of_iterations_and_hold_what_was_written(with_transcripts):
+def test_files_are_in_the_order_of_iterations_with_unchanged_content(with_transcripts):
     files = read_transcripts([with_transcripts])
     main = [file for file in files if file.arm == "main"]
     assert [file.title for file in main] == [
@@ -141,7 +141,7 @@ def test_files_come_in_the_order_of_iterations_and_hold_what_was_written(with_tr
     assert [file.arm for file in files][-1] == "alone"
 
 
-def test_what_does_not_fit_is_left_out_from_the_middle_and_still_counted(with_transcripts):
+def test_middle_files_above_the_size_limit_are_omitted_but_counted(with_transcripts):
     everything = [f for f in read_transcripts([with_transcripts]) if f.arm == "main"]
     room = len(everything[0].packed) + len(everything[-1].packed) + 10
     files = [f for f in read_transcripts([with_transcripts], limit=room) if f.arm == "main"]
@@ -158,7 +158,7 @@ def test_line_separators_of_unicode_do_not_break_a_transcript(with_transcripts):
     assert unpack(found) == [said]
 
 
-def test_of_a_sample_what_was_said_is_shown_and_all_are_counted(with_transcripts):
+def test_sampled_transcripts_are_shown_and_all_rollouts_are_counted(with_transcripts):
     before = read_transcripts([with_transcripts])
     for path in (with_transcripts.transcripts_path / "main").glob("*.jsonl"):
         path.write_text(sampled_transcripts(path, 2))
@@ -173,14 +173,14 @@ def test_of_a_sample_what_was_said_is_shown_and_all_are_counted(with_transcripts
             assert all(one["question"] for one in shown)
 
 
-def test_a_damaged_file_is_named_with_its_line(with_transcripts):
+def test_a_damaged_file_is_reported_with_its_line(with_transcripts):
     path = write(with_transcripts, "4", [])
     path.write_text('{"rollout": 0, "correct": true}\n{"rollout": 1, "corr')
     with pytest.raises(DataError, match=r"4\.jsonl, line 2"):
         read_transcripts([with_transcripts])
 
 
-def test_a_report_without_transcripts_says_nothing_of_them(run):
+def test_a_report_without_transcripts_has_no_viewer(run):
     assert 'id="transcripts"' not in build_report(run).read_text()
 
 
@@ -213,7 +213,7 @@ def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
     browser.get(build_report(with_transcripts).as_uri())
     _wait(lambda: len(_rows(browser)) == 41)  # the latest: the final test
     groups = browser.find_elements("css selector", "#t-list li.t-group")
-    assert len(groups) == 20  # two rollouts of each datapoint, but of one
+    assert len(groups) == 20  # two rollouts of each datapoint except one
     assert "Datapoint 3, 0 of 2 right" in [group.text for group in groups]
     _press(browser, "failed")
     assert len(_rows(browser)) == 2
@@ -255,7 +255,7 @@ def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
 
 
 def on_graphs(number):
-    """Make a rollout in which two agents point at the same node, one after the other."""
+    """Return a rollout in which two agents mark the same node in turn."""
     said = [("verifier", [[0, 2]]), ("prover", [[1, 0], [0, 2]])]
     rounds = [
         {
@@ -288,7 +288,7 @@ def on_graphs(number):
 @pytest.mark.slow
 @pytest.mark.browser
 @needs_browser
-def test_what_is_true_is_said_in_the_scenarios_words(run, browser):
+def test_the_truth_is_shown_in_the_scenarios_words(run, browser):
     one = {**rollout(random.Random(0), 0, 0, correct=True), "y": 0, "decision": 0}
     write(run, "4", [{**one, "truth": "the sum is wrong"}])
     browser.get(build_report(run).as_uri())
@@ -303,7 +303,7 @@ def test_what_is_true_is_said_in_the_scenarios_words(run, browser):
 @pytest.mark.slow
 @pytest.mark.browser
 @needs_browser
-def test_graphs_are_drawn_round_by_round_with_what_was_pointed_at(run, browser):
+def test_graphs_are_drawn_for_each_round_with_the_marked_nodes(run, browser):
     write(run, "4", [on_graphs(0)])
     browser.get(build_report(run).as_uri())
     _wait(lambda: len(_rows(browser)) == 1)
@@ -326,7 +326,7 @@ def test_graphs_are_drawn_round_by_round_with_what_was_pointed_at(run, browser):
 @pytest.mark.slow
 @pytest.mark.browser
 @needs_browser
-def test_a_transcript_has_an_address_that_opens_it(with_transcripts, browser):
+def test_a_transcript_has_a_permanent_link(with_transcripts, browser):
     page = build_report(with_transcripts).as_uri()
     run_id = with_transcripts.run_id
     browser.get(f"{page}#transcript={run_id}/main/2/7/7")

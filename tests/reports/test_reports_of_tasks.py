@@ -1,4 +1,4 @@
-"""Tests whose answers are right or wrong without a decision: accuracies first, returns beside."""
+"""Tests with correct or wrong answers without decisions: accuracies first, then returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from flows.runs import result_table
+from flows.runs import result as results
 from ratchet.errors import DataError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.reports import build_report
@@ -15,17 +15,16 @@ from ratchet.reports.comparison import comparison
 from ratchet.reports.comparison.runs import check_same_tests, read_compared_runs
 from ratchet.reports.content import read_content
 from ratchet.reports.curves import curve_figures
-from ratchet.reports.headline import headline
-from ratchet.reports.report import render
+from ratchet.reports.report import headline, render
 from ratchet.reports.returns import return_difference_rows, return_rows
 from ratchet.reports.tables import accuracy_rows, difference_rows
 from ratchet.reports.transcripts import read_transcripts
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.statistics import accuracy, accuracy_difference, wilson_interval
-from ratchet.statistics.returns import agents_by_return, evaluator_metrics, mean_metric
-from ratchet.tracking.content import final_metrics
+from ratchet.statistics.results import agents_by_return, evaluator_metrics, mean_metric
 from ratchet.tracking.environment import CodeState
 from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.mirrors.payload import final_metrics
 from ratchet.tracking.result_table import ResultTable, holds_results
 from ratchet.tracking.run_folder import RunFolder
 
@@ -34,7 +33,7 @@ GIVEN = {"scenario": "language_task", "trainer": "grpo", "dataset": "reverse"}
 
 
 def columns(right, *, samples=1, exact=False, tasks="task"):
-    """Make a table in which the first ``right`` of ten answers are right."""
+    """Return a table in which the first ``right`` of ten answers are correct."""
     correct = [int(k % 10 < right) for k in range(SIZE) for _ in range(samples)]
     return {
         "datapoint_id": [k for k in range(SIZE) for _ in range(samples)],
@@ -67,7 +66,7 @@ def run(tmp_path):
     return make_run(tmp_path, "tasks", *tables)
 
 
-def test_a_table_says_what_was_right_without_decisions():
+def test_a_table_contains_correct_answers_without_decisions():
     given = columns(8)
     assert holds_results(given)
     assert holds_results({"datapoint_id": [0], "correct": [1]})
@@ -85,18 +84,16 @@ def test_accuracies_have_wilsons_interval_and_repeats_make_clusters():
     assert found == wilson_interval(32, SIZE)
     repeated = accuracy(columns(8, samples=4))
     assert (repeated.n, repeated.value) == (SIZE, 0.8)
-    assert repeated.low == pytest.approx(found.low, rel=0.01), (
-        "the same answer four times says no more"
-    )
+    assert repeated.low == pytest.approx(found.low, rel=0.01), "repeated answers add no information"
 
 
-def test_the_same_tasks_are_paired_and_others_are_not():
+def test_only_the_same_tasks_are_paired():
     assert "paired" in accuracy_difference(columns(8), columns(5)).method
     other = accuracy_difference(columns(8), columns(5, tasks="other"))
     assert "paired" not in other.method
 
 
-def test_the_report_says_accuracy_first_and_mean_reward_beside(run):
+def test_the_report_shows_accuracy_first_and_then_mean_reward(run):
     arms = read_content([run]).arms
     rows, differences = accuracy_rows(arms), difference_rows(arms)
     assert [row.estimate.value for row in rows] == [0.8, 0.5]
@@ -110,31 +107,31 @@ def test_the_report_says_accuracy_first_and_mean_reward_beside(run):
     assert len(return_difference_rows(arms)) == 1
     said = headline(rows, differences)
     assert said.startswith("“main” gets 80.0 % [65.2, 89.5] of 40 test tasks right; the difference")
-    page = render(read_content([run]))
+    page = render(read_content([run]), "")
     assert 'id="accuracy-table"' in page
     assert 'id="return-table"' in page
     for word in ("Undecided</th>", "is chance", "Who decides"):
         assert word not in page
 
 
-def test_rewards_of_other_tasks_are_not_paired(tmp_path):
+def test_rewards_of_different_tasks_are_not_paired(tmp_path):
     tables = (columns(8), columns(5, tasks="other"))
     made = [ResultTable("test", each, arm) for each, arm in zip(tables, ("main", "b"), strict=True)]
     arms = read_content([make_run(tmp_path, "tasks", *made)]).arms
     assert return_difference_rows(arms) == []
 
 
-def test_a_reward_for_right_answers_alone_is_said_once(tmp_path):
+def test_a_reward_equal_to_accuracy_is_not_repeated(tmp_path):
     assert agents_by_return(columns(8, exact=True)) == []
     folder = make_run(tmp_path, "exact", ResultTable("test", columns(8, exact=True)))
     assert return_rows(read_content([folder]).arms) == []
 
 
-def test_terminals_and_mlflow_have_both(run):
-    found = [each for each in result_table.test_results(run) if each.arm == "main"]
+def test_terminals_and_mlflow_show_accuracy_and_return(run):
+    found = [each for each in results.test_results(run) if each.arm == "main"]
     assert [each.measure for each in found] == ["accuracy", "return of agent"]
-    assert result_table.in_short(found[:1]) == "main 80.0 %"
-    assert len(result_table.result_table(run).rows) == 4
+    assert results.summary_line(found[:1]) == "main 80.0 %"
+    assert len(results.result_table(run).rows) == 4
     tables = [table for table in run.read_tables() if table.arm == "main"]
     values = {key: value for key, _, value, _ in final_metrics(tables, 0)}
     assert values["final/test/accuracy"] == 0.8
@@ -159,7 +156,7 @@ def test_runs_are_compared_by_accuracy_and_reward(tmp_path):
 
 @pytest.fixture
 def told(tmp_path):
-    """A run with transcripts of which one file knows what is right, and one the rewards alone."""
+    """Return a run with transcripts: one file with correctness, one with only rewards."""
     folder = make_run(tmp_path, "told", ResultTable("test", columns(8)))
     rounds = [{"round": 0, "messages": [], "raw": {}, "decision": {}}]
     one = {"rollout": 0, "datapoint_id": 0, "question": "ab=", "solution": "ba", "rounds": rounds}
@@ -170,17 +167,17 @@ def told(tmp_path):
     return folder
 
 
-def test_the_transcripts_of_tasks_say_what_is_known(told):
+def test_transcripts_of_tasks_show_accuracy_or_mean_reward(told):
     first, last = read_transcripts([told])
     assert (first.told, first.accuracy.value) == ("1 of 4 right", 0.25)
     assert (last.told, last.accuracy) == ("mean reward 0.375", None)
-    assert 'data-told="mean reward 0.375"' in render(read_content([told]))
+    assert 'data-told="mean reward 0.375"' in render(read_content([told]), "")
 
 
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs chromium and chromedriver")
-def test_answers_are_filtered_by_what_is_known_of_them(told, browser):
+def test_answers_are_filtered_by_correctness_if_available(told, browser):
     browser.get(build_report(told).as_uri())
 
     def offered(file):
@@ -214,7 +211,7 @@ CURVES = {
 }
 
 
-def test_plots_show_what_matters_first_and_nothing_twice(tmp_path):
+def test_plots_are_ordered_by_relevance_without_duplicates(tmp_path):
     folder = make_run(tmp_path, "curves", ResultTable("test", columns(8)))
     for iteration in range(8):
         values = {name: value * (1 + iteration / 10) for name, value in CURVES.items()}
@@ -237,19 +234,19 @@ def test_plots_show_what_matters_first_and_nothing_twice(tmp_path):
     assert layouts["Rollout · exact match"]["tickformat"] == ".0%"
     units = [layouts[name]["title"]["text"] for name in ("Actor · KL", "Response length · mean")]
     assert units == ["nats", "tokens"]
-    page = render(content)
+    page = render(content, "")
     assert page.index("Validation exact match") < page.index("Rollout · exact match")
 
 
-def test_an_evaluators_metric_comes_before_the_return(tmp_path):
+def test_the_metric_of_an_evaluator_comes_before_the_return(tmp_path):
     plain = {name: column for name, column in columns(8).items() if name != "correct"}
     given = {**plain, "metric.acceptance": [i % 4 != 0 for i in range(SIZE)]}
     given["metric.acceptance"] = [float(value) for value in given["metric.acceptance"]]
     folder = make_run(tmp_path, "accepted", ResultTable("test", given))
-    found = result_table.test_results(folder)
+    found = results.test_results(folder)
     assert [each.measure for each in found] == ["acceptance", "return of agent"]
     assert found[0].estimate.value == 0.75
-    assert result_table.in_short(found).startswith("main acceptance 0.75")
+    assert results.summary_line(found).startswith("main acceptance 0.75")
     rows = return_rows(read_content([folder]).arms)
     assert [row.measure for row in rows] == ["acceptance", "return of agent"]
     said = headline([], [], returns=rows)
@@ -259,7 +256,7 @@ def test_an_evaluators_metric_comes_before_the_return(tmp_path):
     assert sent["final/test/acceptance.low"] < 0.75 < sent["final/test/acceptance.high"]
 
 
-def test_answers_without_a_metric_are_left_out_of_its_mean():
+def test_answers_without_a_metric_are_excluded_from_its_mean():
     given = {"datapoint_id": [0, 1, 2], "metric.acceptance": [1.0, None, 0.0]}
     found = mean_metric(given, "acceptance")
     assert (found.value, found.n) == (0.5, 2)

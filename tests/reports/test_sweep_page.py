@@ -1,4 +1,4 @@
-"""The page of a sweep shows what is there at any time, and says what it cannot say yet."""
+"""The page of a sweep shows its current status and the limits of its numbers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from ratchet.errors import DataError, RunNotFoundError
-from ratchet.reports.sweep.growing import GrowingPage
-from ratchet.reports.sweep.page import make_sweep_page, write_sweep_page
-from ratchet.tracking.presence import Presence
+from ratchet.reports.sweep.page import LiveSweepPage, make_sweep_page, write_sweep_page
+from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
 
@@ -26,7 +25,7 @@ def record(runs, members, spec=None):
 
 @pytest.fixture
 def begun(tmp_path):
-    """Nine members are done, one has failed, one has not begun."""
+    """Create a sweep: nine members completed, one failed, one not started."""
     members = []
     for k in range(9):
         lr, seed = (0.1, 0.01, 0.001)[k % 3], k // 3
@@ -41,57 +40,57 @@ def begun(tmp_path):
     return tmp_path
 
 
-def test_members_stand_by_score_and_then_by_state(begun):
+def test_members_are_sorted_by_score_and_then_by_status(begun):
     page = make_sweep_page(begun, "s")
-    assert page.standing.counts == "9 completed, 1 failed, 1 not begun"
-    rows = page.standing.table.to_records()
+    assert page.status.counts == "9 completed, 1 failed, 1 not started"
+    rows = page.status.table.to_records()
     scores = [row["score"] for row in rows[:9]]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] == 0.9
     assert [(row["status"], row["score"]) for row in rows[9:]] == [
         ("failed", None),
-        ("not begun", None),
+        ("not started", None),
     ]
     assert rows[9]["iteration"] == 5
-    assert page.standing.measure == "test accuracy"
-    assert page.standing.training == "train/verifier.accuracy"
+    assert page.status.measure == "test accuracy"
+    assert page.status.training == "train/verifier.accuracy"
 
 
-def test_importance_leaves_the_seed_out_and_says_its_limits(begun):
+def test_importance_excludes_the_seed_and_states_its_limits(begun):
     page = make_sweep_page(begun, "s-1")
     assert [each.path for each in page.importance.parameters] == ["rl.lr"]
     assert page.importance.parameters[0].value > 0.5
     text = " ".join(page.notes)
     assert "permutation importance, out of sample" in text
-    assert "says no direction" in text
+    assert "has no direction" in text
 
 
-def test_the_page_is_whole_at_any_time(tmp_path):
+def test_the_page_is_complete_at_any_time(tmp_path):
     record(tmp_path, [("m0", {"seed": 0}), ("m1", {"seed": 1})])
     nothing = make_sweep_page(tmp_path, "s-1")
-    assert nothing.standing.counts == "2 not begun"
-    html = nothing.render()
+    assert nothing.status.counts == "2 not started"
+    html = nothing.render("")
     assert "plotly" not in html
-    assert "8 scored members on" in html
+    assert "at least 8 scored members" in html
     make_run(tmp_path, "m0", 7, seed=0)
     one = make_sweep_page(tmp_path, "s-1")
-    assert "Best so far: 70.0 %" in one.render()
+    assert "Best so far: 70.0 %" in one.render("")
     make_run(tmp_path, "m1", 8, seed=1)
     path = write_sweep_page(make_sweep_page(tmp_path, "s-1"), tmp_path / "s-1")
     assert set(re.findall(r'class="plot" id="([^"]+)"', path.read_text())) == {"coordinates"}
 
 
-def test_it_loads_itself_anew_only_while_something_runs(begun):
-    assert 'http-equiv="refresh"' not in make_sweep_page(begun, "s-1").render()
-    presence = Presence(begun / "s-1")
+def test_the_page_reloads_only_during_the_sweep(begun):
+    assert 'http-equiv="refresh"' not in make_sweep_page(begun, "s-1").render("")
+    presence = RunLock(begun / "s-1")
     try:
-        assert 'http-equiv="refresh"' in make_sweep_page(begun, "s-1").render()
+        assert 'http-equiv="refresh"' in make_sweep_page(begun, "s-1").render("")
     finally:
         presence.release()
 
 
-def test_lines_go_through_every_axis_and_errors_are_shown_as_text(begun):
-    html = make_sweep_page(begun, "s-1").render()
+def test_lines_cross_every_axis_and_errors_are_escaped(begun):
+    html = make_sweep_page(begun, "s-1").render("")
     figures = json.loads(re.search(r'type="application/json">(.*?)</script>', html, re.S)[1])
     coordinates = next(figure for figure in figures if figure["id"] == "coordinates")
     assert len(coordinates["data"]) == 9
@@ -99,11 +98,13 @@ def test_lines_go_through_every_axis_and_errors_are_shown_as_text(begun):
     best = coordinates["data"][-1]
     assert (best["meta"]["shade"], best["y"][-1]) == (1, 1)
     ticks = {(note["x"], note["text"]): note["y"] for note in coordinates["layout"]["annotations"]}
-    assert ticks[0, "0.01"] == pytest.approx(0.5)  # rates a hundredfold apart: by logarithms
+    assert ticks[0, "0.01"] == pytest.approx(
+        0.5
+    )  # rates differ by a factor of 100: logarithmic axis
     assert "loss is &lt;b&gt;NaN" in html
 
 
-def test_pruned_members_stand_behind_and_less_may_be_better(tmp_path):
+def test_pruned_members_are_listed_last_and_scores_may_be_minimised(tmp_path):
     members = []
     for k in range(9):
         status = "pruned" if k == 0 else "completed"
@@ -113,15 +114,15 @@ def test_pruned_members_stand_behind_and_less_may_be_better(tmp_path):
         tmp_path, members, {"kind": "optuna", "metric": "test/accuracy", "direction": "minimize"}
     )
     page = make_sweep_page(tmp_path, "s-1")
-    assert page.standing.counts == "8 completed, 1 pruned"
-    assert [member.run_id for member in page.standing.scored] == [
+    assert page.status.counts == "8 completed, 1 pruned"
+    assert [member.run_id for member in page.status.scored] == [
         *(f"m{k}" for k in range(1, 9)),
         "m0",
     ]
     assert page.importance.num_runs == 8
-    html = page.render()
+    html = page.render("")
     assert 'class="number status pruned"' in html
-    assert "less counts as better" in html
+    assert "less is better" in html
     figures = json.loads(re.search(r'type="application/json">(.*?)</script>', html, re.S)[1])
     best = figures[0]["data"][-1]
     assert (best["text"], best["meta"]["shade"]) == ("rl.lr=0.2: 10.0 %", pytest.approx(0.875))
@@ -131,27 +132,27 @@ def test_a_search_has_a_page_before_any_member_has_recorded_its_metric(tmp_path,
     make_run(tmp_path, "m0", 0, rl__lr=0.1)
     spec = {"kind": "optuna", "metric": "validate/score"}
     record(tmp_path, [("m0", {"rl.lr": 0.1})], spec)
-    GrowingPage(tmp_path, "s-1").close()
+    LiveSweepPage(tmp_path, "s-1").close()
     assert not caplog.records
     assert "m0" in (tmp_path / "s-1" / "sweep.html").read_text()
-    assert make_sweep_page(tmp_path, "s-1").standing.scored == []
+    assert make_sweep_page(tmp_path, "s-1").status.scored == []
     with pytest.raises(DataError, match="no member has recorded 'validate/score'"):
         make_sweep_page(tmp_path, "s-1", "validate/score")
 
 
-def test_another_metric_can_be_the_score_while_members_still_run(begun):
+def test_a_different_metric_can_be_the_score_during_the_sweep(begun):
     page = make_sweep_page(begun, "s-1", "train/verifier.accuracy")
-    assert sum(member.score is not None for member in page.standing.members) == 10
+    assert sum(member.score is not None for member in page.status.members) == 10
     with pytest.raises(DataError, match="Did you mean 'train/verifier"):
         make_sweep_page(begun, "s-1", "train/verifier.acuracy")
     with pytest.raises(RunNotFoundError, match=r"sweep\.json"):
         make_sweep_page(begun, "nothing")
 
 
-def test_the_command_writes_it_beside_the_sweep(begun):
+def test_the_command_writes_the_page_to_the_sweeps_folder(begun):
     result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs", str(begun)])
     assert result.exit_code == 0, result.output
-    assert "9 completed, 1 failed, 1 not begun" in result.output
+    assert "9 completed, 1 failed, 1 not started" in result.output
     assert "Best so far  90.0 %" in result.output
     assert (begun / "s-1" / "sweep.html").exists()
     result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs", str(begun), "--json"])

@@ -1,6 +1,6 @@
-"""Write ``rliable_reference.json``: what rliable and statsmodels make of a small score matrix.
+"""Write ``rliable_reference.json``: results of rliable and statsmodels on small samples.
 
-Run by hand, in an environment of its own, since rliable brings arch and seaborn along:
+Run it manually in a separate environment, since rliable depends on arch and seaborn:
     pip install rliable==1.2.0 arch==7.2.0 'pandas<3' statsmodels
     python tests/statistics/rliable_reference.py
 """
@@ -21,7 +21,7 @@ THRESHOLDS = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25]
 
 
 def scores() -> dict[str, np.ndarray]:
-    """Make runs × tasks: six runs of one algorithm, five of the other, four unlike tasks."""
+    """Return runs × tasks: six runs of one algorithm, five of the other, four different tasks."""
     rng = np.random.default_rng(11)
     first = rng.normal([0.3, 0.6, 0.9, 1.1], [0.05, 0.2, 0.1, 0.3], size=(6, 4))
     second = rng.normal([0.2, 0.65, 0.7, 0.9], [0.1, 0.1, 0.2, 0.2], size=(5, 4))
@@ -29,23 +29,23 @@ def scores() -> dict[str, np.ndarray]:
 
 
 def curves() -> np.ndarray:
-    """Make runs × tasks × steps that rise."""
+    """Return rising curves: runs × tasks × steps."""
     rng = np.random.default_rng(12)
     rise = 1 - np.exp(-np.arange(8) / 3)
     return (rise + rng.normal(0, 0.1, size=(6, 4, 8))).round(3)
 
 
 def survival() -> tuple[list[float], list[int]]:
-    """Make times to reach something; some runs ended before."""
+    """Return times to a threshold; some runs are censored."""
     rng = np.random.default_rng(13)
     times, ends = rng.exponential(20, 31).round(1), rng.uniform(10, 60, 31).round(1)
     return np.minimum(times, ends).tolist(), (times <= ends).astype(int).tolist()
 
 
 def main() -> None:
-    """Compute everything and write it."""
+    """Compute all references and write the file."""
     given, learned = scores(), curves()
-    np.random.seed(0)  # noqa: NPY002 -- rliable draws from the global generator
+    np.random.seed(0)  # noqa: NPY002 -- rliable uses the global generator
     aggregates = {
         "iqm": metrics.aggregate_iqm,
         "mean": metrics.aggregate_mean,

@@ -1,4 +1,4 @@
-"""Aggregates, intervals, profiles and curves are rliable's; power, Holm and medians statsmodels'.
+"""Statistics agree with rliable (aggregates, bands) and statsmodels (power, Holm, medians).
 
 The reference was computed by ``rliable_reference.py`` with rliable 1.2.0 and statsmodels 0.15.0.
 """
@@ -26,18 +26,18 @@ from ratchet.statistics import (
 )
 
 REFERENCE = json.loads(Path(__file__).with_name("rliable_reference.json").read_text())
-DRAWN = 4e-3  # what two bootstraps of so many resamples differ by
+DRAWN = 4e-3  # difference of two bootstraps with this number of resamples
 AGGREGATES = {"iqm": interquartile_mean, "mean": mean, "optimality_gap": optimality_gap}
 
 
 def strata(name):
-    """Turn runs × tasks into the runs of each task."""
+    """Return the scores of each task's runs."""
     return np.array(REFERENCE["scores"][name]).T.tolist()
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
 @pytest.mark.parametrize("aggregate", AGGREGATES)
-def test_aggregates_and_their_intervals(name, aggregate):
+def test_aggregates_and_intervals(name, aggregate):
     value, low, high = REFERENCE["aggregates"][name][aggregate]
     found = stratified_interval(
         strata(name), AGGREGATES[aggregate], method="percentile", num_resamples=30_000
@@ -60,7 +60,7 @@ def test_performance_profiles_with_their_bands(name):
         strata(name), REFERENCE["thresholds"], method="percentile", num_resamples=20_000
     )
     assert found.values == pytest.approx(values, abs=1e-6)
-    one_run = 1 / found.n + 1e-9  # quantiles of shares step from run to run
+    one_run = 1 / found.n + 1e-9  # quantiles of shares change in steps of one run
     assert found.lows == pytest.approx(lows, abs=one_run)
     assert found.highs == pytest.approx(highs, abs=one_run)
 
@@ -96,6 +96,6 @@ def test_power_and_needed_runs(kind):
         assert needed_runs(effect, paired=paired) == math.ceil(num_runs)
 
 
-def test_needed_runs_are_those_of_cohens_table():
+def test_needed_runs_match_cohens_table():
     """Cohen (1988), table 2.4.1: power 0.8 at a two-sided 5 %."""
     assert [needed_runs(effect) for effect in (0.2, 0.5, 0.8)] == [394, 64, 26]  # 393 rounded there

@@ -1,4 +1,4 @@
-"""Aggregates over runs have the published values, agree with scipy, and bootstrap honestly."""
+"""Aggregates over runs agree with published values and scipy; bootstrap intervals are valid."""
 
 import math
 
@@ -27,7 +27,7 @@ tasks = st.lists(few_scores, min_size=1, max_size=3)
 def test_golden_values():
     runs = [0.0, 0.5, 0.6, 0.7, 1.0]
     assert interquartile_mean(runs) == pytest.approx(0.6)
-    assert interquartile_mean([0.0, 1.0, 4.0]) == pytest.approx(5 / 3)  # too few to leave one out
+    assert interquartile_mean([0.0, 1.0, 4.0]) == pytest.approx(5 / 3)  # too few to omit one
     assert interquartile_mean([[9, 1, 2, 3], [0, 0, 0, 8]]).tolist() == [2.5, 0.0]
     assert median(runs) == 0.6
     assert mean(runs) == pytest.approx(0.56)
@@ -37,13 +37,13 @@ def test_golden_values():
 
 @settings(deadline=None)
 @given(scores)
-def test_interquartile_mean_is_scipys_trimmed_mean(values):
+def test_interquartile_mean_equals_scipys_trimmed_mean(values):
     assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25), abs=1e-9)
 
 
 @settings(deadline=None)
 @given(scores, st.floats(-5, 5), st.floats(0.1, 5))
-def test_interquartile_mean_moves_and_scales_with_its_scores(values, shift, scale):
+def test_interquartile_mean_shifts_and_scales_with_the_scores(values, shift, scale):
     moved = [scale * value + shift for value in values]
     expected = scale * interquartile_mean(values) + shift
     assert interquartile_mean(moved) == pytest.approx(expected, abs=1e-6)
@@ -51,7 +51,7 @@ def test_interquartile_mean_moves_and_scales_with_its_scores(values, shift, scal
 
 @settings(deadline=None)
 @given(scores)
-def test_outliers_move_the_interquartile_mean_no_further_than_the_middle_half(values):
+def test_interquartile_mean_stays_within_the_middle_half_despite_outliers(values):
     ordered = sorted(values)
     cut = len(values) // 4
     inner = ordered[cut : len(values) - cut]
@@ -74,7 +74,7 @@ def test_probability_of_improvement_is_the_mann_whitney_statistic(first, second)
 
 @settings(deadline=None)
 @given(tasks)
-def test_improvements_of_the_two_add_up_to_one(first):
+def test_probabilities_of_improvement_in_both_directions_add_up_to_one(first):
     second = [[value + 0.1 for value in task[::-1]] for task in first]
     there = probability_of_improvement(first, second, num_resamples=20)
     back = probability_of_improvement(second, first, num_resamples=20)
@@ -82,7 +82,7 @@ def test_improvements_of_the_two_add_up_to_one(first):
     assert there.value < 0.5
 
 
-def test_improvement_against_itself_is_even_and_monotone_changes_do_not_matter():
+def test_improvement_is_even_against_itself_and_invariant_under_monotone_maps():
     runs = [[0.1, 0.4, 0.2], [0.9, 0.8, 0.8]]
     assert probability_of_improvement(runs, runs).value == 0.5
     other = [[0.3, 0.3, 0.3], [0.85, 0.7, 0.95]]
@@ -93,13 +93,13 @@ def test_improvement_against_itself_is_even_and_monotone_changes_do_not_matter()
     assert (plain.value, plain.low, plain.high) == (cubed.value, cubed.low, cubed.high)
 
 
-def test_complete_separation_of_few_runs_proves_little():
+def test_complete_separation_of_few_runs_is_weak_evidence():
     better, worse = [[3.0, 4.0, 5.0]], [[0.0, 1.0, 2.0]]
     plain = probability_of_improvement(better, worse, method="percentile")
     assert (plain.value, plain.low, plain.high) == (1, 1, 1)
     honest = probability_of_improvement(better, worse)
     assert (honest.value, honest.high) == (1, 1)
-    assert honest.low < 0.5  # chance alone does it in one of ten
+    assert honest.low < 0.5  # happens by chance in one of ten cases
     five = probability_of_improvement([[5.0, 6, 7, 8, 9]], [[0.0, 1, 2, 3, 4]])
     assert 0.6 < five.low < 0.7
     back = probability_of_improvement([[0.0, 1, 2, 3, 4]], [[5.0, 6, 7, 8, 9]])
@@ -107,8 +107,8 @@ def test_complete_separation_of_few_runs_proves_little():
     assert back.high == pytest.approx(1 - five.low)
 
 
-def test_the_bound_of_separation_is_where_separation_is_rare():
-    """By simulation: the larger of k = θ / (1 - θ) scores, here with a whole k."""
+def test_the_bound_of_separation_matches_a_simulation():
+    """Simulate the largest of k = θ / (1 - θ) scores, with an integer k."""
     rng = np.random.default_rng(0)
     k, runs, others = 2, 4, 5
     ones = rng.random((200_000, runs, k)).max(axis=-1)
@@ -122,7 +122,7 @@ def test_the_bound_of_separation_is_where_separation_is_rare():
     assert separation_bound([(3, 3), (3, 3)]) > separation_bound([(3, 3)])
 
 
-def test_percentile_interval_of_one_task_is_scipys():
+def test_percentile_interval_of_one_task_equals_scipys():
     runs = [0.61, 0.63, 0.66, 0.68, 0.71, 0.74, 0.79, 0.8]
     ours = stratified_interval([runs], mean, method="percentile", num_resamples=100_000)
     theirs = stats.bootstrap(
@@ -132,13 +132,13 @@ def test_percentile_interval_of_one_task_is_scipys():
     assert ours.high == pytest.approx(theirs.high, abs=2e-3)
 
 
-def test_runs_are_drawn_within_their_task():
-    """Were tasks drawn together, the mean would vary with how many of each were drawn."""
+def test_runs_are_resampled_within_their_task():
+    """If tasks were resampled together, the mean would vary with the number of each."""
     estimate = stratified_interval([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]], mean)
     assert (estimate.low, estimate.value, estimate.high) == (0.5, 0.5, 0.5)
 
 
-def test_the_seed_decides_and_expanded_is_wider():
+def test_intervals_depend_on_the_seed_and_expanded_ones_are_wider():
     runs = [[0.61, 0.63, 0.66, 0.68, 0.79], [0.1, 0.2, 0.4, 0.3, 0.2]]
     once, again = (stratified_interval(runs, interquartile_mean, seed=3) for _ in range(2))
     assert once == again
@@ -148,7 +148,7 @@ def test_the_seed_decides_and_expanded_is_wider():
     assert once.n == 10
 
 
-def test_a_single_run_has_a_value_and_no_interval():
+def test_a_single_run_has_no_interval():
     estimate = stratified_interval([[0.7]], interquartile_mean)
     assert estimate.value == 0.7
     assert math.isnan(estimate.low)
@@ -160,12 +160,12 @@ def test_a_single_run_has_a_value_and_no_interval():
 
 
 @pytest.mark.parametrize("strata", [[], [[]], [[0.5], []], [[math.nan, 1.0]]])
-def test_no_runs_and_no_numbers_are_refused(strata):
+def test_missing_runs_and_nan_are_refused(strata):
     with pytest.raises(DataError, match="expected"):
         stratified_interval(strata, mean)
 
 
-def test_tasks_must_be_the_same_and_the_level_one():
+def test_different_tasks_and_invalid_levels_are_refused():
     with pytest.raises(DataError, match="1 and 2 tasks"):
         probability_of_improvement([[1.0]], [[1.0], [2.0]])
     with pytest.raises(DataError, match="level"):
@@ -179,16 +179,16 @@ def test_tasks_must_be_the_same_and_the_level_one():
         (5, 1, interquartile_mean, "expanded", 0.92, 0.98),
         (5, 1, interquartile_mean, "percentile", 0.87, 0.94),
         (5, 1, mean, "expanded", 0.88, 0.95),
-        (5, 1, mean, "percentile", 0.78, 0.86),  # what few seeds do to the plain bootstrap
+        (5, 1, mean, "percentile", 0.78, 0.86),  # few seeds make the plain bootstrap too narrow
         (10, 1, interquartile_mean, "expanded", 0.94, 0.99),
         (5, 6, interquartile_mean, "expanded", 0.93, 0.98),
         (5, 6, interquartile_mean, "percentile", 0.86, 0.93),
     ],
 )
-def test_intervals_cover_the_truth_about_as_often_as_they_say(
+def test_coverage_of_intervals_is_near_its_nominal_value(
     num_runs, num_tasks, aggregate, method, least, most
 ):
-    """The guide quotes these bounds. Runs are normal around 0, which every aggregate aims at."""
+    """The guide quotes these bounds. Runs are normal around 0, the target of every aggregate."""
     rng = np.random.default_rng(7)
     num_trials = 1000
     covered = 0
@@ -202,8 +202,8 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say(
 
 
 @pytest.mark.slow
-def test_probability_of_improvement_covers_the_truth():
-    """Normal runs, one half a deviation better than the other: P = Φ(0.5 / √2)."""
+def test_intervals_of_the_probability_of_improvement_cover_the_truth():
+    """Normal runs with means half a standard deviation apart: P = Φ(0.5 / √2)."""
     rng = np.random.default_rng(8)
     truth = stats.norm.cdf(0.5 / math.sqrt(2))
     covered = 0

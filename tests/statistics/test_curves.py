@@ -1,4 +1,4 @@
-"""Profiles, learning curves and what they say: order does not matter, bands hold the truth."""
+"""Profiles and learning curves do not depend on order, and bands cover the truth."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ THRESHOLDS = np.linspace(-0.1, 1.1, 13).tolist()
 @settings(deadline=None, max_examples=50)
 @given(tasks, st.sampled_from(["percentile", "expanded"]), st.randoms())
 @example([[0.0] * 2, [0.0] * 3, [0.0] * 2], "expanded", stdlib_random.Random(1))
-def test_profiles_fall_with_their_bands_and_know_no_order(runs, method, random):
+def test_profiles_and_bands_decrease_and_are_independent_of_order(runs, method, random):
     found = performance_profile(runs, THRESHOLDS, method=method, num_resamples=50)
     for curve in (found.values, found.lows, found.highs):
         assert all(one >= two for one, two in itertools.pairwise(curve))
@@ -42,16 +42,16 @@ def test_profiles_fall_with_their_bands_and_know_no_order(runs, method, random):
     assert performance_profile(runs, THRESHOLDS, num_resamples=5).values == found.values
 
 
-def test_where_all_runs_agree_few_of_them_prove_little():
+def test_agreement_of_few_runs_is_weak_evidence():
     runs = [[0.5, 0.6, 0.7, 0.8, 0.9]]
     plain = performance_profile(runs, [0.0, 1.0], method="percentile")
     assert (plain.lows, plain.highs) == ([1, 0], [1, 0])
     honest = performance_profile(runs, [0.0, 1.0])
-    # five of five happen by chance in 2.5 % of all cases where the share is this
+    # with this share, five of five happen by chance in 2.5 % of cases
     assert honest.lows[0] ** 5 == pytest.approx(0.025)
     assert honest.highs == pytest.approx([1, 1 - honest.lows[0]])
     at_it = performance_profile([[0.5, 0.5]], [0.5], method="percentile")
-    assert (at_it.values, at_it.lows, at_it.highs) == ([0], [0], [0])  # as good is not better
+    assert (at_it.values, at_it.lows, at_it.highs) == ([0], [0], [0])  # equal is not better
     alone = performance_profile([[0.5]], [0.0, 1.0])
     assert alone.values == [1, 0]
     assert math.isnan(alone.lows[0])
@@ -74,15 +74,15 @@ def line(length, slope=1.0, every=1):
     return RunCurve(steps, slope * steps)
 
 
-def test_a_curve_is_sorted_has_no_gaps_and_one_value_a_position():
-    curve = RunCurve.of([(3, 1.0), (1, 5.0), (2, math.nan), (3, 2.0)])
+def test_a_curve_is_sorted_without_gaps_and_with_one_value_per_position():
+    curve = RunCurve.from_points([(3, 1.0), (1, 5.0), (2, math.nan), (3, 2.0)])
     assert curve.positions.tolist() == [1, 3]
     assert curve.values.tolist() == [5, 1.5]
     with pytest.raises(DataError, match="no finite value"):
-        RunCurve.of([(0, math.nan)])
+        RunCurve.from_points([(0, math.nan)])
 
 
-def test_few_positions_are_kept_and_many_become_means_since_the_one_before():
+def test_few_positions_are_kept_and_many_become_means_of_their_interval():
     few = [line(6), line(4)]
     assert common_positions(few).tolist() == [0, 1, 2, 3, 4, 5]
     many = line(1000)
@@ -93,21 +93,21 @@ def test_few_positions_are_kept_and_many_become_means_since_the_one_before():
     assert values_at(many, positions)[:2] == pytest.approx([12, 37])
 
 
-def test_values_are_interpolated_inside_a_run_and_never_beyond_it():
-    curve = RunCurve.of([(2, 4.0), (6, 8.0)])
+def test_values_are_interpolated_but_not_extrapolated():
+    curve = RunCurve.from_points([(2, 4.0), (6, 8.0)])
     found = values_at(curve, np.array([1.0, 2.0, 3.0, 6.0, 7.0]))
     assert found[1:4].tolist() == [4, 5, 8]
     assert np.isnan(found[[0, 4]]).all()
 
 
-def test_the_curve_of_ragged_runs_ends_with_the_first_of_them():
-    """Were the rest averaged the curve would jump to what the longer runs reach."""
+def test_the_curve_of_runs_of_different_lengths_ends_with_the_shortest():
+    """Averaging the rest would make the curve jump to the longer runs."""
     runs = [[line(10, 1.0), line(10, 1.0), line(5, 100.0)]]
     band = learning_curve(runs, common_positions(runs[0]), mean)
     assert list(band.positions) == [0, 1, 2, 3, 4]
     assert band.values[-1] == pytest.approx(4 * 34)
     assert band.n == 3
-    apart = [[line(3)], [RunCurve.of([(7, 1.0)])]]
+    apart = [[line(3)], [RunCurve.from_points([(7, 1.0)])]]
     assert len(learning_curve(apart, common_positions([*apart[0], *apart[1]]), mean)) == 0
 
 
@@ -116,7 +116,7 @@ def test_the_curve_of_ragged_runs_ends_with_the_first_of_them():
     st.lists(st.lists(st.floats(-1, 1), min_size=4, max_size=4), min_size=2, max_size=6),
     st.randoms(),
 )
-def test_a_learning_curve_knows_no_order_and_its_band_lies_among_its_runs(values, random):
+def test_a_learning_curve_is_independent_of_order_and_its_band_is_within_its_runs(values, random):
     steps = np.arange(4.0)
     runs = [RunCurve(steps, np.array(each)) for each in values]
     band = learning_curve([runs], steps, interquartile_mean, num_resamples=40)
@@ -129,7 +129,7 @@ def test_a_learning_curve_knows_no_order_and_its_band_lies_among_its_runs(values
     assert again.values == pytest.approx(band.values)
 
 
-def test_long_curves_are_drawn_in_parts_that_fit_together(monkeypatch):
+def test_resampling_long_curves_in_parts_gives_the_same_result(monkeypatch):
     rng = np.random.default_rng(5)
     steps = np.arange(30.0)
     runs = [[RunCurve(steps, rng.normal(size=30)) for _ in range(4)] for _ in range(2)]
@@ -139,7 +139,7 @@ def test_long_curves_are_drawn_in_parts_that_fit_together(monkeypatch):
 
 
 def test_bands_of_learning_curves_cover_the_truth():
-    """Runs are lines with a slope of their own: at each step normal about the true line."""
+    """Runs are lines with individual slopes: normal around the true line at each step."""
     rng = np.random.default_rng(6)
     steps, covered = np.arange(5.0), np.zeros(5)
     for trial in range(300):
@@ -151,7 +151,7 @@ def test_bands_of_learning_curves_cover_the_truth():
 
 
 def test_the_mean_height_is_the_area_over_the_distance():
-    curve = RunCurve.of([(0, 0.0), (4, 4.0), (6, 4.0)])
+    curve = RunCurve.from_points([(0, 0.0), (4, 4.0), (6, 4.0)])
     assert mean_height(curve, 0, 6) == pytest.approx((8 + 8) / 6)
     assert mean_height(curve, 1, 5) == pytest.approx((7.5 + 4) / 4)
     with pytest.raises(DataError, match="from 0 to 6"):
@@ -166,13 +166,13 @@ def test_a_run_that_ends_below_a_threshold_is_censored_at_its_end():
     assert first_reached(lucky, 0.5, common_positions([lucky])) == (99, False)
 
 
-def test_the_median_counts_runs_that_ended_before():
+def test_the_median_includes_censored_runs():
     everyone = median_position([1, 2, 3, 4, 5], [True] * 5)
     assert (everyone.value, everyone.low, everyone.high) == (3, 1, math.inf)
     together = median_position([7] * 6, [True] * 6)
     assert (together.value, together.low, together.high) == (7, 7, 7)
     assert median_position([7] * 5, [True] * 5).high == math.inf  # 1 of 32 for half of all
-    # leaving out the censored would say 2, taking their ends for times would say 4
+    # without censored runs the median would be 2, with their ends as times 4
     some = median_position([1, 2, 4, 4, 5], [True, True, False, False, True])
     assert some.value == 5
     few = median_position([1, 9, 9, 9], [True, False, False, False])

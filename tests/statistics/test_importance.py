@@ -1,4 +1,4 @@
-"""Importance finds what matters, finds noise of no importance, and says when it knows nothing."""
+"""Importance finds relevant parameters, ignores noise, and reports when it has no power."""
 
 import itertools
 
@@ -10,14 +10,14 @@ from ratchet.statistics.importance import parameter_importance, varying_paths
 
 
 def grid(score, seeds=3):
-    """Score a grid of a learning rate, a protocol and something idle."""
+    """Return points and scores of a grid: a learning rate, a protocol, an irrelevant parameter."""
     rng = np.random.default_rng(0)
     values = itertools.product((0.001, 0.01, 0.1), ("nip", "adp"), (1, 2), range(seeds))
     points = [{"lr": lr, "protocol": p, "idle": i, "fixed": 7} for lr, p, i, _ in values]
     return points, [score(point) + rng.normal(0, 0.02) for point in points]
 
 
-def test_what_matters_more_comes_first_and_what_is_idle_does_not_matter():
+def test_parameters_are_sorted_by_importance_and_irrelevant_ones_have_none():
     points, scores = grid(lambda p: 0.4 * (p["lr"] == 0.01) + 0.15 * (p["protocol"] == "nip"))
     found = parameter_importance(points, scores)
     assert [each.path for each in found.parameters] == ["lr", "protocol", "idle"]
@@ -29,20 +29,20 @@ def test_what_matters_more_comes_first_and_what_is_idle_does_not_matter():
     assert found == parameter_importance(points, scores)
 
 
-def test_interactions_count_for_both():
+def test_interactions_count_for_both_parameters():
     points, scores = grid(lambda p: float((p["lr"] == 0.01) != (p["protocol"] == "nip")))
     values = {each.path: each.value for each in parameter_importance(points, scores).parameters}
     assert values["protocol"] > 0.3
     assert values["lr"] > 0.3
 
 
-def test_noise_explains_nothing():
+def test_noise_explains_no_variance():
     points, _ = grid(lambda _: 0.0)
     found = parameter_importance(points, np.random.default_rng(3).normal(size=len(points)).tolist())
     assert found.explained < 0.1
 
 
-def test_too_little_to_say_anything():
+def test_too_few_runs_or_no_variation_give_no_importance():
     points, scores = grid(lambda p: p["lr"])
     assert parameter_importance(points[:7], scores[:7]) is None
     assert parameter_importance(points, [0.5] * len(points)) is None

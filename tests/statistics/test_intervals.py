@@ -1,4 +1,4 @@
-"""Intervals agree with published values, cover what they promise, and respect clusters."""
+"""Intervals agree with published values, have nominal coverage, and respect clusters."""
 
 import math
 
@@ -30,7 +30,7 @@ from ratchet.statistics import (
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_wilson_has_the_values_of_newcombe_1998(successes, n, low, high):
+def test_wilson_intervals_match_newcombe_1998(successes, n, low, high):
     estimate = wilson_interval(successes, n)
     assert estimate.value == pytest.approx(successes / n)
     assert (estimate.low, estimate.high) == (
@@ -47,7 +47,7 @@ def test_wilson_has_the_values_of_newcombe_1998(successes, n, low, high):
         ((0, 10), (0, 10), -0.2775, 0.2775),
     ],
 )
-def test_difference_has_the_values_of_newcombe_1998_method_10(first, second, low, high):
+def test_differences_match_newcombe_1998_method_10(first, second, low, high):
     estimate = difference_of_proportions(first, second)
     assert (estimate.low, estimate.high) == (
         pytest.approx(low, abs=6e-5),
@@ -56,31 +56,31 @@ def test_difference_has_the_values_of_newcombe_1998_method_10(first, second, low
 
 
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_holds_the_value_and_mirrors(counts):
+def test_wilson_intervals_contain_the_value_and_are_symmetric(counts):
     successes, n = counts
     one, other = wilson_interval(successes, n), wilson_interval(n - successes, n)
     assert 0 <= one.low <= one.value <= one.high <= 1
     assert one.low == pytest.approx(1 - other.high)
 
 
-def test_no_trials_give_no_knowledge():
+def test_no_trials_give_no_information():
     estimate = wilson_interval(0, 0)
     assert math.isnan(estimate.value)
     assert (estimate.low, estimate.high, estimate.n) == (0, 1, 0)
 
 
 @pytest.mark.parametrize(("successes", "n"), [(3, 2), (-1, 2), (0, -1)])
-def test_counts_that_are_none_are_refused(successes, n):
+def test_invalid_counts_are_refused(successes, n):
     with pytest.raises(DataError, match="expected 0 <= successes <= n"):
         wilson_interval(successes, n)
 
 
-def test_a_level_that_is_none_is_refused():
+def test_an_invalid_level_is_refused():
     with pytest.raises(DataError, match="between 0 and 1"):
         wilson_interval(1, 2, level=95)
 
 
-def test_one_trial_a_cluster_is_wilson_and_repeats_add_no_knowledge():
+def test_one_trial_per_cluster_equals_wilson_and_repeats_add_no_information():
     correct = [1, 0, 1, 1, 0, 1, 1, 1]
     once = clustered_proportion(correct, range(8))
     assert (once.low, once.high) == (wilson_interval(6, 8).low, wilson_interval(6, 8).high)
@@ -90,7 +90,7 @@ def test_one_trial_a_cluster_is_wilson_and_repeats_add_no_knowledge():
     assert many.high - many.low == pytest.approx(once.high - once.low, rel=0.1)
 
 
-def test_independent_repeats_add_knowledge():
+def test_independent_repeats_add_information():
     rng = np.random.default_rng(0)
     correct = (rng.random(1000) < 0.7).astype(int).tolist()
     estimate = clustered_proportion(correct, [i // 10 for i in range(1000)])
@@ -105,7 +105,22 @@ def test_clusters_that_agree_count_once_each():
     assert estimate.high == 1
 
 
-def test_clustered_interval_covers_the_truth_as_often_as_it_says():
+def test_the_variance_of_few_clusters_is_corrected():
+    # residuals 1, 0, -1 of six trials: variance 2/36, times 3/2 for three clusters; .25 / (1/12)
+    estimate = clustered_proportion([1, 1, 0, 1, 0, 0], ["a", "a", "b", "b", "c", "c"])
+    wilson = wilson_interval(1.5, 3)
+    assert (estimate.low, estimate.high) == pytest.approx((wilson.low, wilson.high))
+    assert estimate.n == 3
+
+
+def test_opposite_repeats_count_at_most_as_independent_trials():
+    clusters = [cluster for cluster in range(10) for _ in range(2)]
+    estimate = clustered_proportion([1, 0] * 9 + [1, 1], clusters)
+    wilson = wilson_interval(11, 20)
+    assert (estimate.low, estimate.high) == pytest.approx((wilson.low, wilson.high))
+
+
+def test_clustered_intervals_have_nominal_coverage():
     rng = np.random.default_rng(1)
     clusters = np.repeat(np.arange(60), 5).tolist()
     covered = 0
@@ -127,7 +142,7 @@ def test_bootstrap_agrees_with_the_normal_interval_and_is_seeded(method):
     assert estimate != bootstrap_interval(values, method=method, seed=6)
 
 
-def test_bootstrap_draws_whole_clusters():
+def test_bootstrap_resamples_complete_clusters():
     values = np.random.default_rng(3).normal(0, 1, 50).tolist()
     once = bootstrap_interval(values)
     many = bootstrap_interval(values * 8, clusters=list(range(50)) * 8)
@@ -135,7 +150,14 @@ def test_bootstrap_draws_whole_clusters():
     assert many.high - many.low == pytest.approx(once.high - once.low, rel=0.01)
 
 
-def test_bootstrap_of_what_does_not_vary_is_the_value():
+def test_sums_and_sizes_of_clusters_are_resampled_together():
+    clusters = [cluster for cluster in range(20) for _ in range(1 + 3 * cluster)]
+    values = [0.5 + 0.01 * (cluster % 2) for cluster in clusters]
+    estimate = bootstrap_interval(values, clusters=clusters)
+    assert 0.5 <= estimate.low <= estimate.high <= 0.51
+
+
+def test_bootstrap_interval_of_constant_values_is_the_value():
     assert bootstrap_interval([1.0] * 9).low == bootstrap_interval([1.0] * 9).high == 1.0
     assert bootstrap_interval([2.0]).high == 2.0
     assert math.isnan(bootstrap_interval([]).value)
@@ -157,7 +179,7 @@ def test_pairing_by_datapoint_is_narrower_than_independence_and_ignores_order():
     assert not apart.excludes_zero
 
 
-def test_nothing_in_common_cannot_be_paired():
+def test_disjoint_datapoints_cannot_be_paired():
     with pytest.raises(DataError, match="none in common"):
         paired_difference(([1], [0]), ([1], [1]))
 
@@ -168,7 +190,7 @@ def _table(correct, ids=None, y=None):
     return {"datapoint_id": ids, "y": y, "decision": y, "correct": correct}
 
 
-def test_tables_on_the_same_datapoints_are_paired_and_others_are_not():
+def test_only_tables_on_the_same_datapoints_are_paired():
     first, second = _table([1, 1, 0, 1] * 20), _table([1, 0, 0, 1] * 20)
     assert "paired" in accuracy_difference(first, second).method
     relabelled = _table([1, 0, 0, 1] * 20, y=[1] * 80)
@@ -178,7 +200,7 @@ def test_tables_on_the_same_datapoints_are_paired_and_others_are_not():
     assert accuracy_difference(first, elsewhere).value == pytest.approx(0.25)
 
 
-def test_accuracy_by_group_leaves_out_what_is_unknown():
+def test_accuracy_by_group_excludes_unknown_groups():
     table = _table([1, 0, 1, 1, 0]) | {"wl_score": [2, 0, None, 2, 0]}
     groups = accuracy_by(table, "wl_score")
     assert list(groups) == [0, 2]
@@ -188,7 +210,7 @@ def test_accuracy_by_group_leaves_out_what_is_unknown():
         accuracy_by(table, "rounds")
 
 
-def test_an_estimate_reads_well():
+def test_estimates_are_formatted():
     estimate = Estimate(0.8731, 0.8612, 0.8841, 3600)
     assert str(estimate) == "0.873 [0.861, 0.884] (n=3600)"
     assert estimate.percent() == "87.3 % [86.1, 88.4]"

@@ -1,4 +1,4 @@
-"""Differences, paired or not, permutations and power agree with scipy and with simulation."""
+"""Paired and unpaired differences, permutations and power agree with scipy and simulations."""
 
 import math
 
@@ -26,7 +26,7 @@ FIRST = [[0.61, 0.63, 0.66, 0.68, 0.79], [0.1, 0.2, 0.4, 0.3, 0.2]]
 SECOND = [[0.55, 0.6, 0.61, 0.66, 0.7], [0.1, 0.15, 0.33, 0.25, 0.2]]
 
 
-def test_what_pairs_have_in_common_falls_out_of_their_difference():
+def test_variation_common_to_pairs_cancels_in_their_difference():
     apart = aggregate_difference(FIRST, SECOND)
     paired = aggregate_difference(FIRST, SECOND, paired=True)
     expected = interquartile_mean(np.concatenate(FIRST)) - interquartile_mean(
@@ -40,7 +40,7 @@ def test_what_pairs_have_in_common_falls_out_of_their_difference():
     assert (always.low, always.high) == pytest.approx((0.1, 0.1))
 
 
-def test_a_single_run_has_a_difference_and_no_interval_and_pairs_must_match():
+def test_a_single_run_has_no_interval_and_pairs_must_match():
     alone = aggregate_difference([[0.5]], [[0.2]], paired=True)
     assert alone.value == pytest.approx(0.3)
     assert math.isnan(alone.low)
@@ -53,7 +53,7 @@ def test_a_single_run_has_a_difference_and_no_interval_and_pairs_must_match():
 @settings(deadline=None, max_examples=30)
 @example([0.0, 0.0], [0.0, 5e-324])
 @given(few_scores, few_scores)
-def test_the_difference_is_the_other_way_round_its_negative(first, second):
+def test_the_reversed_difference_is_its_negative(first, second):
     there = aggregate_difference([first], [second], num_resamples=10)
     back = aggregate_difference([second], [first], num_resamples=10)
     assert there.value == pytest.approx(-back.value)
@@ -62,7 +62,7 @@ def test_the_difference_is_the_other_way_round_its_negative(first, second):
 
 @pytest.mark.parametrize(("paired", "spread"), [(False, 1.0), (True, 0.2)])
 def test_intervals_of_differences_cover_the_truth(paired, spread):
-    """Paired, most of what varies is common to both."""
+    """In the paired case, most of the variation is common to both."""
     rng = np.random.default_rng(1)
     covered = 0
     for trial in range(400):
@@ -75,7 +75,7 @@ def test_intervals_of_differences_cover_the_truth(paired, spread):
     assert 0.9 <= covered / 400 <= 0.995
 
 
-def test_permutations_of_few_runs_are_counted_as_scipy_counts_them():
+def test_exact_permutations_of_few_runs_match_scipy():
     one, two = np.array(FIRST[0]), np.array(SECOND[0])
     apart = stats.permutation_test((one, two), lambda a, b: a.mean() - b.mean())
     assert permutation_test([one], [two]) == pytest.approx(apart.pvalue)
@@ -87,7 +87,7 @@ def test_permutations_of_few_runs_are_counted_as_scipy_counts_them():
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_a_sample_of_permutations_is_near_the_count(paired):
+def test_sampled_permutations_are_close_to_exact_ones(paired):
     exact = permutation_test(FIRST, SECOND, paired=paired, num_permutations=10**6)
     drawn = permutation_test(FIRST, SECOND, paired=paired, num_permutations=500, seed=2)
     assert drawn == pytest.approx(exact, abs=0.07)
@@ -96,7 +96,7 @@ def test_a_sample_of_permutations_is_near_the_count(paired):
 
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize(("scale", "shift"), [(1e-9, 0.0), (1e-14, 0.0), (1.0, 1e9), (1e6, -1e12)])
-def test_units_and_a_common_shift_change_no_chance(paired, scale, shift):
+def test_permutation_tests_are_invariant_under_scale_and_shift(paired, scale, shift):
     first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [3.0, 4.0, 5.0, 6.0, 7.5]
     there = ([[scale * x + shift for x in group]] for group in (first, second))
     assert permutation_test(*there, paired=paired) == permutation_test(
@@ -104,13 +104,13 @@ def test_units_and_a_common_shift_change_no_chance(paired, scale, shift):
     )
 
 
-def test_runs_change_places_within_their_task():
-    """Tasks are far apart: shuffled together, their difference would drown that of the groups."""
+def test_runs_are_permuted_within_their_task():
+    """Tasks differ widely: permuted together, they would mask the difference of the groups."""
     first, second = [[10.0, 10.1, 10.2, 10.3], [0.0]], [[9.6, 9.7, 9.8, 9.9], [0.0]]
     assert permutation_test(first, second) == pytest.approx(2 / (math.comb(8, 4) * 2) * 2)
 
 
-def test_chance_alone_is_found_as_often_as_it_says():
+def test_the_false_positive_rate_is_nominal():
     rng = np.random.default_rng(4)
     chances = [
         permutation_test([rng.normal(size=5).tolist()], [rng.normal(size=5).tolist()])
@@ -119,7 +119,7 @@ def test_chance_alone_is_found_as_often_as_it_says():
     assert np.mean(np.array(chances) <= 0.1) == pytest.approx(0.1, abs=0.04)
 
 
-def test_a_correction_never_helps():
+def test_a_correction_never_lowers_p_values():
     chances = [0.2, 0.01, 0.04]
     assert all(a >= b for a, b in zip(adjust_for_many(chances), chances, strict=True))
     assert adjust_for_many([]) == []
@@ -127,7 +127,7 @@ def test_a_correction_never_helps():
 
 
 @pytest.mark.parametrize(("paired", "num_tasks"), [(False, 1), (True, 1), (False, 3)])
-def test_power_is_how_often_a_t_test_sees_the_effect(paired, num_tasks):
+def test_power_matches_simulated_t_tests(paired, num_tasks):
     rng = np.random.default_rng(2)
     effect, num_runs, trials = 0.9, 8, 20_000
     shape = (trials, num_tasks, num_runs)
@@ -148,7 +148,7 @@ def test_power_is_how_often_a_t_test_sees_the_effect(paired, num_tasks):
 
 @settings(deadline=None, max_examples=40)
 @given(st.floats(0.05, 60), st.booleans(), st.integers(1, 4))
-def test_needed_runs_are_the_fewest_that_do(effect, paired, num_tasks):
+def test_needed_runs_are_the_smallest_sufficient_number(effect, paired, num_tasks):
     needed = needed_runs(effect, paired=paired, num_tasks=num_tasks)
     assert needed is not None
     assert power_of_t_test(effect, needed, paired=paired, num_tasks=num_tasks) >= 0.8
@@ -158,16 +158,16 @@ def test_needed_runs_are_the_fewest_that_do(effect, paired, num_tasks):
     assert least <= effect * (1 + 1e-6)
 
 
-def test_a_level_that_chance_alone_exceeds_needs_no_effect():
+def test_no_effect_is_required_if_chance_exceeds_the_level():
     assert detectable_effect(3, level=0.1) == 0
 
 
-def test_more_runs_than_anybody_has_are_none():
+def test_an_unreachable_number_of_runs_is_none():
     assert needed_runs(1e-4) is None
     assert math.isinf(detectable_effect(1))
 
 
-def test_groups_say_what_they_can_tell():
+def test_power_of_groups_matches_their_spread_and_scipy():
     found = power_of_groups(FIRST, SECOND)
     pooled = np.mean([np.var(task, ddof=1) for task in (*FIRST, *SECOND)])
     assert found.spread == pytest.approx(math.sqrt(pooled))
@@ -188,3 +188,8 @@ def test_groups_say_what_they_can_tell():
     assert (same.spread, same.detectable, same.needed) == (0, 0, 2)
     with pytest.raises(DataError, match="two runs of each"):
         power_of_groups([[0.5]], [[0.4]])
+
+
+def test_a_sampled_p_value_is_never_zero():
+    first, second = [list(range(100, 115))], [list(range(15))]
+    assert permutation_test(first, second, num_permutations=99) == 1 / 100

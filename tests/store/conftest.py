@@ -1,4 +1,4 @@
-"""What the tests of the store share: a small stage, and scripts in processes of their own."""
+"""Fixtures of the store's tests: a small stage, and scripts in separate processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StageForTest:
             "iteration": 3,
             "parameters": {"rl": {"lr": 0.003, "gamma": 0.9}, **parameters},
             "inputs": {"base": "ab" * 32, "base_iteration": 0},
-            "fingerprint": Fingerprint.of_modules({"trainers.one": "1" * 64}),
+            "fingerprint": Fingerprint.from_modules({"trainers.one": "1" * 64}),
         }
 
     @property
@@ -71,7 +71,7 @@ def store(tmp_path: Path, damages: list[Damage]) -> StageStore:
 
 @pytest.fixture
 def script() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start Python source in a process of its own; what still runs afterwards is killed."""
+    """Start Python source in a separate process, which is killed after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(source: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:

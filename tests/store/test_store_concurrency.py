@@ -1,4 +1,4 @@
-"""Of those who want the same stage one works, and a killed one blocks nobody and leaves nothing."""
+"""Of processes that need the same stage one computes it; a killed one blocks no other."""
 
 from __future__ import annotations
 
@@ -80,21 +80,21 @@ def expect(process: subprocess.Popen[str], word: str) -> None:
     assert line == word, (line, process.stderr.read() if process.stderr else "")
 
 
-def test_eight_processes_race_and_one_works(
+def test_one_of_eight_processes_computes_a_stage(
     store: StageStore, stage: Any, script: Start, tmp_path: Path
 ) -> None:
     count = tmp_path / "count"
-    racers = [script(RACE, store.place, count) for _ in range(8)]
+    racers = [script(RACE, store.location, count) for _ in range(8)]
     for racer in racers:
         expect(racer, "ready")
-    Path(store.place + ".go").touch()
+    Path(store.location + ".go").touch()
     for racer in racers:
         output, errors = racer.communicate(timeout=60)
         assert output.strip() == stage.key, errors
     assert len(count.read_text().splitlines()) == 1
     assert store.verify(stage.key) == []
-    assert list(Path(store.place, "work").iterdir()) == []
-    assert list(Path(store.place, "locks").iterdir()) == []
+    assert list(Path(store.location, "work").iterdir()) == []
+    assert list(Path(store.location, "locks").iterdir()) == []
 
 
 def test_threads_of_one_process_exclude_each_other(store: StageStore, stage: Any) -> None:
@@ -133,7 +133,7 @@ def test_claims_of_different_keys_do_not_wait(store: StageStore, new_stage: Any)
         assert claim.existing is None
 
 
-def test_when_a_holder_fails_the_next_one_works(store: StageStore, stage: Any) -> None:
+def test_after_a_holder_fails_the_next_process_computes(store: StageStore, stage: Any) -> None:
     entered = threading.Event()
 
     def fail() -> None:
@@ -152,11 +152,11 @@ def test_when_a_holder_fails_the_next_one_works(store: StageStore, stage: Any) -
 
 
 @pytest.mark.parametrize("fork", [False, True])
-def test_a_killed_holder_blocks_nobody_and_leaves_nothing(
+def test_a_killed_holder_blocks_no_process_and_leaves_no_files(
     store: StageStore, stage: Any, script: Start, fork: bool
 ) -> None:
-    """Also if it had forked a child that lives on, as data loaders do."""
-    holder = script(HOLD, store.place, *(["fork"] if fork else []))
+    """Also if a forked child survives it, as data loaders do."""
+    holder = script(HOLD, store.location, *(["fork"] if fork else []))
     child = None
     if fork:
         assert holder.stdout is not None
@@ -170,14 +170,14 @@ def test_a_killed_holder_blocks_nobody_and_leaves_nothing(
         told = pytest.raises(StoreError, match=f"process {holder.pid} on ")
         with told, store.claim(stage.key, wait_seconds=0):
             pass
-        assert any(Path(store.place, "work").iterdir())
+        assert any(Path(store.location, "work").iterdir())
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         start = time.monotonic()
-        with StageStore(store.place).claim(stage.key, wait_seconds=20) as claim:
+        with StageStore(store.location).claim(stage.key, wait_seconds=20) as claim:
             assert claim.existing is None
-            names = [path.name for path in Path(store.place, "work").iterdir()]
-            assert names == [claim.workdir.name], "the killed one's work is cleaned"
+            names = [path.name for path in Path(store.location, "work").iterdir()]
+            assert names == [claim.workdir.name], "the killed process's work is removed"
             assert list(claim.workdir.iterdir()) == []
             stage.write(claim)
         assert time.monotonic() - start < 10
@@ -192,10 +192,10 @@ def test_a_killed_holder_blocks_nobody_and_leaves_nothing(
     [("fsync", 1), ("fsync", 2), ("fsync", 3), ("fsync", 4), ("rename", 1), ("fsync", 6)],
     ids=["file", "second file", "manifest", "folder", "rename", "after the rename"],
 )
-def test_killed_anywhere_in_a_commit_it_is_there_whole_or_not_at_all(
+def test_a_stage_killed_anywhere_in_its_commit_is_complete_or_absent(
     store: StageStore, stage: Any, script: Start, damages: list[Damage], function: str, number: int
 ) -> None:
-    process = script(STOP_WHEN, store.place, function, number)
+    process = script(STOP_WHEN, store.location, function, number)
     expect(process, "stopped")
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -208,25 +208,27 @@ def test_killed_anywhere_in_a_commit_it_is_there_whole_or_not_at_all(
     assert store.verify(stage.key) == []
     assert damages == []
     store.clean()
-    assert list(Path(store.place, "work").iterdir()) == []
+    assert list(Path(store.location, "work").iterdir()) == []
 
 
-def test_cleaning_leaves_those_who_work_alone(store: StageStore, stage: Any) -> None:
+def test_cleaning_keeps_the_work_of_live_processes(store: StageStore, stage: Any) -> None:
     with store.claim(stage.key) as claim:
         (claim.workdir / "a").write_text("a")
-        orphan = Path(store.place, "work", "e" * 64 + ".dead")
+        orphan = Path(store.location, "work", "e" * 64 + ".dead")
         orphan.mkdir()
         (orphan / "half").write_text("x")
-        Path(store.place, "locks", "e" * 64 + ".lock").touch()
-        assert StageStore(store.place).clean() == 1
+        Path(store.location, "locks", "e" * 64 + ".lock").touch()
+        assert StageStore(store.location).clean() == 1
         assert not orphan.exists()
-        assert [path.name for path in Path(store.place, "locks").iterdir()] == [f"{stage.key}.lock"]
+        assert [path.name for path in Path(store.location, "locks").iterdir()] == [
+            f"{stage.key}.lock"
+        ]
         assert (claim.workdir / "a").exists()
         stage.write(claim)
     assert store.verify(stage.key) == []
 
 
-def test_cleaning_leaves_alone_who_tries_whether_he_can_write(
+def test_cleaning_keeps_the_probe_of_a_writability_check(
     store: StageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = store.backend.folder
@@ -243,7 +245,7 @@ def test_cleaning_leaves_alone_who_tries_whether_he_can_write(
     assert list((folder.root / "locks").iterdir()) == []
 
 
-def test_who_waits_is_told_once_and_can_stop(store: StageStore, stage: Any) -> None:
+def test_a_wait_is_reported_once_and_can_be_cancelled(store: StageStore, stage: Any) -> None:
     told: list[str] = []
     stop = threading.Event()
     with store.claim(stage.key), ThreadPoolExecutor(1) as pool:
@@ -267,17 +269,17 @@ def test_a_forked_child_does_not_end_its_parents_claim(store: StageStore, stage:
         child = os.fork()
         if child == 0:
             try:
-                stack.close()  # what an error in the child would do
+                stack.close()  # as an error in the child would
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
         assert (claim.workdir / "a").exists()
-        assert not FileLock(Path(store.place, "locks", f"{stage.key}.lock")).try_acquire()
+        assert not FileLock(Path(store.location, "locks", f"{stage.key}.lock")).try_acquire()
         stage.write(claim)
     assert store.verify(stage.key) == []
 
 
-def test_damage_seen_by_many_at_once_is_set_aside_once(
+def test_damage_seen_concurrently_is_quarantined_once(
     store: StageStore, stage: Any, damages: list[Damage]
 ) -> None:
     stage.make(store)
@@ -294,10 +296,10 @@ def test_damage_seen_by_many_at_once_is_set_aside_once(
     assert store.verify(stage.key) == []
 
 
-def test_a_lock_on_a_removed_file_is_no_lock(
+def test_a_lock_on_a_removed_file_is_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may release, and remove the file, between our opening and locking it."""
+    """Another process may release, and remove the file, between open and lock."""
     path = tmp_path / "a.lock"
     real, calls = fcntl.flock, []
 
@@ -317,7 +319,7 @@ def test_a_lock_on_a_removed_file_is_no_lock(
 
 
 def test_many_short_claims_never_overlap(tmp_path: Path) -> None:
-    """The lock's file is removed and made anew all the time; still only one holds it."""
+    """The lock's file is removed and created continually, and only one process holds it."""
     inside: list[int] = []
     overlaps: list[int] = []
     path = tmp_path / "a.lock"
@@ -339,7 +341,7 @@ def test_many_short_claims_never_overlap(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_lock_may_be_given_back_in_another_thread(tmp_path: Path) -> None:
+def test_a_lock_may_be_released_in_a_different_thread(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     with ThreadPoolExecutor(1) as pool:
         for _ in range(2):
@@ -361,11 +363,11 @@ def test_a_folder_without_flock_is_refused(tmp_path: Path, monkeypatch: pytest.M
         FileLock(tmp_path / "a.lock").try_acquire()
 
 
-def test_two_who_look_at_once_do_not_take_each_other_for_the_holder(tmp_path: Path) -> None:
+def test_concurrent_tests_of_a_lock_do_not_see_each_other_as_the_holder(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     path.touch()
     looking = path.open()
-    fcntl.flock(looking, fcntl.LOCK_SH)  # what the other one's look does
+    fcntl.flock(looking, fcntl.LOCK_SH)  # as the other test does
     assert FileLock(path).is_free()
     assert path.read_text() == ""
     looking.close()

@@ -1,4 +1,4 @@
-"""A full disk or an unwritable store: path, reason and advice are said, nothing is half there."""
+"""A full disk or an unwritable store: errors contain path, reason and advice."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ratchet.store.store import StageStore
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-def nothing_is_left(place: str | Path) -> bool:
+def is_empty(folder: str | Path) -> bool:
     return not any(
-        any(Path(place, name).iterdir())
+        any(Path(folder, name).iterdir())
         for name in ("stages", "work")
-        if Path(place, name).is_dir()
+        if Path(folder, name).is_dir()
     )
 
 
@@ -43,17 +43,17 @@ def test_a_limit_on_file_size_stops_the_body(store: StageStore, stage: Any, scri
         except StoreError as error:
             print(error)
     """
-    output, errors = script(source, store.place).communicate(timeout=60)
+    output, errors = script(source, store.location).communicate(timeout=60)
     assert errors == ""
     assert "File too large [EFBIG]" in output
-    assert str(store.place) in output
+    assert str(store.location) in output
     assert "ulimit -f" in output
-    assert nothing_is_left(store.place)
+    assert is_empty(store.location)
     stage.make(store)
 
 
 def test_a_full_device_stops_the_body(store: StageStore, stage: Any, script: Start) -> None:
-    """A real full disk, where a small one can be mounted."""
+    """A real full disk, if a small one can be mounted."""
     source = """
         import os, subprocess, sys
         from conftest import StageForTest
@@ -81,14 +81,14 @@ def test_a_full_device_stops_the_body(store: StageStore, stage: Any, script: Sta
     """
     probe = ["unshare", "--mount", "true"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
-        pytest.skip("mounting needs rights that are not there")
+        pytest.skip("mounting needs additional rights")
     process = script(
         """
         import os, sys
         os.execvp("unshare", ["unshare", "--mount", sys.executable, "-c", *sys.argv[1:]])
         """,
         textwrap.dedent(source),
-        store.place,
+        store.location,
     )
     output, errors = process.communicate(timeout=60)
     if process.returncode == 77:
@@ -97,8 +97,8 @@ def test_a_full_device_stops_the_body(store: StageStore, stage: Any, script: Sta
     assert len(lines) == 5, (output, errors)
     for line in lines[:2]:
         assert "No space left on device [ENOSPC]" in line
-        assert "Free space there, or choose another place with the setting `store`" in line
-        assert store.place in line
+        assert "Free space there, or choose another location with the setting `store`" in line
+        assert store.location in line
     assert "bytes free, expected at least" in lines[2]
     assert lines[3:] == ["[] []", "[]"]
 
@@ -119,26 +119,26 @@ def test_a_failing_flush_or_rename_stores_nothing(
     message = str(caught.value)
     assert f"[{errno.errorcode[number]}]" in message
     assert os.strerror(number) in message
-    assert store.place in message
+    assert store.location in message
     assert stage.key in message
     assert "run the same command again" in message
     assert caught.value.errno == number
     assert isinstance(caught.value, OSError)
     assert store.find(stage.key) is None
-    assert nothing_is_left(store.place)
+    assert is_empty(store.location)
     stage.make(store)
     assert store.verify(stage.key) == []
 
 
-def test_an_error_of_the_device_in_the_body_is_the_stores(store: StageStore, stage: Any) -> None:
+def test_a_device_error_in_the_body_is_a_store_error(store: StageStore, stage: Any) -> None:
     full = pytest.raises(StoreError, match=r"No space left on device \[ENOSPC\]")
     with full as caught, store.claim(stage.key):
         Path("/dev/full").write_text("x")
     assert "/work/" in str(caught.value)
-    assert nothing_is_left(store.place)
+    assert is_empty(store.location)
 
 
-def test_other_errors_of_the_body_are_its_own(store: StageStore, stage: Any) -> None:
+def test_other_errors_in_the_body_propagate(store: StageStore, stage: Any) -> None:
     with pytest.raises(FileNotFoundError) as caught, store.claim(stage.key):
         raise FileNotFoundError(errno.ENOENT, "no such data", "data.csv")
     assert not isinstance(caught.value, RatchetError)
@@ -148,7 +148,7 @@ def test_other_errors_of_the_body_are_its_own(store: StageStore, stage: Any) -> 
 
 
 @pytest.mark.parametrize("where", ["the store", "a parent", "stages"])
-def test_a_file_in_the_place_of_a_folder(tmp_path: Path, stage: Any, where: str) -> None:
+def test_a_file_instead_of_a_folder(tmp_path: Path, stage: Any, where: str) -> None:
     path = {
         "the store": tmp_path / "store",
         "a parent": tmp_path,
@@ -163,16 +163,16 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, stage: Any, where: str)
     with pytest.raises(StoreError) as caught:
         stage.make(store)
     assert str(path) in str(caught.value)
-    assert "A file stands where a folder should be" in str(caught.value)
+    assert "A file has the name of an expected folder" in str(caught.value)
     with pytest.raises(StoreError):
         store.check_writable()
     assert path.read_text() == "in the way"
 
 
-def test_too_many_open_files_are_no_damage(
+def test_too_many_open_files_are_not_damage(
     store: StageStore, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A good stage must not be thrown away because it can't be read at the moment."""
+    """An intact stage must not be removed because it can't be read now."""
     stage.make(store)
 
     def refuse(path: Path) -> str:
@@ -181,11 +181,11 @@ def test_too_many_open_files_are_no_damage(
     with monkeypatch.context() as patch:
         patch.setattr(local, "hash_file", refuse)
         with pytest.raises(StoreError, match="ulimit -n"):
-            StageStore(store.place).find(stage.key)
-    assert StageStore(store.place).find(stage.key) is not None
+            StageStore(store.location).find(stage.key)
+    assert StageStore(store.location).find(stage.key) is not None
 
 
-def test_too_little_space_is_said_before_the_work(tmp_path: Path, stage: Any) -> None:
+def test_too_little_space_is_an_error_before_the_work(tmp_path: Path, stage: Any) -> None:
     store = StageStore(tmp_path / "store", reserve_bytes=1 << 60)
     with pytest.raises(StoreError, match="bytes free, expected at least"), store.claim(stage.key):
         raise AssertionError("the work began")
@@ -193,11 +193,54 @@ def test_too_little_space_is_said_before_the_work(tmp_path: Path, stage: Any) ->
         store.check_writable()
 
 
-def test_a_writable_store_says_so(store: StageStore) -> None:
+def test_a_writable_store_passes_the_check(store: StageStore) -> None:
     store.check_writable()
-    assert nothing_is_left(store.place)
+    assert is_empty(store.location)
 
 
-def test_an_empty_place_is_refused() -> None:
+def test_an_empty_location_is_refused() -> None:
     with pytest.raises(StoreError, match="empty"):
         StageStore("")
+
+
+def test_a_new_store_and_a_commit_are_flushed_to_the_disk(
+    store: StageStore, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not lose the entry of a folder that has been renamed or created."""
+    flushed: list[Path] = []
+    real = local.sync_folder
+
+    def note(path: Path) -> None:
+        flushed.append(path)
+        real(path)
+
+    monkeypatch.setattr(local, "sync_folder", note)
+    stage.make(store)
+    root = Path(store.location)
+    assert {root, root.parent, root / "stages"} <= set(flushed)
+    assert flushed.index(root / "stages") == len(flushed) - 1, "after the rename"
+
+
+def test_a_second_result_of_a_stage_does_not_replace_the_first(
+    store: StageStore, stage: Any
+) -> None:
+    """Locks exclude this, but not those of a network folder whose server has restarted."""
+    made = stage.make(store)
+    work = store.backend.folder.make_work(stage.key)
+    assert not store.backend.publish(work, stage.key, made)
+    assert store.verify(stage.key) == []
+
+
+def test_an_interrupted_note_leaves_the_earlier_one(
+    store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.backend.write_note("a.json", b"first")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="full"):
+        store.backend.write_note("a.json", b"second")
+    assert store.backend.read_note("a.json") == b"first"
+    assert store.backend.note_names() == ["a.json"]

@@ -1,6 +1,6 @@
-"""The code fingerprint: what the class stands on counts, and nothing else.
+"""Code fingerprints include exactly the definitions that a class uses.
 
-The project's packages are stood in for by copies in a temporary folder, so that they can be
+The project's packages are replaced by copies in a temporary folder, so that they can be
 edited.
 """
 
@@ -18,27 +18,49 @@ import pytest
 import ratchet.store.closure as closure
 from ratchet.errors import StageKeyError
 from ratchet.plugins import load_class
-from ratchet.store.fingerprint import Fingerprint, code_fingerprint
+from ratchet.store.fingerprint import Fingerprint, code_fingerprint, find_definition
 from ratchet.store.sources import read_facts
 from ratchet.store.store import StageStore
 
 FILES = {
-    "ratchet/__init__.py": '_HOMES = {"Store": "ratchet.store"}\n',
+    "ratchet/__init__.py": (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from ratchet.stored import Store as Store\n"
+    ),
     "ratchet/errors.py": "class Error(Exception): ...\n",
-    "ratchet/store.py": "import json\nclass Store: ...\n",
+    "ratchet/stored.py": "import json\nclass Store: ...\nclass Unused: ...\n",
     "ratchet/typing_only.py": "Kind = int\n",
     "ratchet/elsewhere.py": "x = 1\n",
     "ratchet/protocols/__init__.py": (
         "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    from ratchet.protocols.base import Handler\n"
-        '_HOMES = {"Handler": "ratchet.protocols.base", "Other": "ratchet.protocols.other"}\n'
+        "if TYPE_CHECKING:\n    from ratchet.protocols.base import Handler as Handler\n"
+        "    from ratchet.protocols.other import Other as Other\n"
     ),
-    "ratchet/protocols/base.py": "from ..errors import Error\nclass Handler: ...\n",
+    "ratchet/protocols/base.py": (
+        "from ratchet.errors import Error\n"
+        "class Handler:\n"
+        "    def rounds(self):\n        raise Error('no rounds', 3)\n"
+        "    def describe(self):\n        return 'unused'\n"
+        "    def __len__(self):\n        return 2\n"
+    ),
     "ratchet/protocols/other.py": "class Other: ...\n",
     "ratchet/protocols/third.py": "class Third: ...\n",
     "trainers/__init__.py": "from trainers.base import Trainer\n",
-    "trainers/base.py": "class Trainer: ...\n",
-    "trainers/losses.py": "def loss(x):\n    return x * 2\n",
+    "trainers/base.py": (
+        "import torch\nimport gymnasium\n"
+        "class Trainer:\n    def step(self):\n        return 1\n"
+        "    def called_by_the_library(self):\n        return 2\n"
+    ),
+    "trainers/losses.py": (
+        "from math import sin as f\n"
+        "SCALE = 2\n"
+        "UNUSED = 3\n"
+        "def loss(x: int) -> int:\n    return f(x) * SCALE\n"
+        "def unused(x):\n    return x\n"
+        "@register('loss')\ndef registered(x):\n    return x\n"
+        "if SCALE > 1:\n    def either(x):\n        return 1\n"
+        "print(SCALE)\n"
+    ),
     "trainers/late.py": "y = 2\n",
     "trainers/ppo.py": (
         "from __future__ import annotations\n"
@@ -48,16 +70,17 @@ FILES = {
         "from trainers import Trainer, losses\n"
         "if TYPE_CHECKING:\n    from ratchet.typing_only import Kind\n"
         "class Ppo(Trainer):\n"
-        "    def train(self) -> Kind:\n"
+        "    def train(self, handler: Handler) -> Kind:\n"
         "        from ratchet import Store\n"
         "        import importlib\n"
+        "        handler.rounds()\n"
+        "        losses.loss(Store())\n"
         '        importlib.import_module("trainers.late")\n'
     ),
 }
 EXPECTED = {
-    "ratchet.errors",
     "ratchet.protocols.base",
-    "ratchet.store",
+    "ratchet.stored",
     "trainers.base",
     "trainers.late",
     "trainers.losses",
@@ -66,18 +89,18 @@ EXPECTED = {
 
 
 class Project:
-    """Packages in a folder; ``module`` stands for one that was imported from there."""
+    """Packages in a folder; ``module`` is one that was imported from there."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.monkeypatch = monkeypatch
         for name, text in FILES.items():
             self.write(name, text)
-        folders = {name: (root / name,) for name in ("ratchet", "trainers")}
+        folders = {name: (root / name,) for name in ("ratchet", "trainers", "tasks")}
         monkeypatch.setattr(closure, "_project_folders", lambda: folders)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file anew, with another inode, as editors do."""
+        """Replace a file, with a new inode, as editors do."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(".new")
@@ -105,66 +128,158 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path / "project", monkeypatch)
 
 
-def test_the_closure_is_what_is_imported_and_no_more(project: Project) -> None:
+def test_the_closure_contains_only_used_definitions(project: Project) -> None:
     assert set(project.fingerprint().modules) == EXPECTED
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_code_below_the_class_counts(project: Project, name: str) -> None:
+def changed_by(project: Project, name: str, old: str, new: str) -> list[str]:
+    """Replace text in a file and return the changes of the fingerprint."""
     before = project.fingerprint()
-    project.add(name.replace(".", "/") + ".py", "z = 3\n")
-    after = project.fingerprint()
-    assert after.digest != before.digest
-    assert after.difference(before) == [f"{name} changed"]
+    text = (project.root / name).read_text()
+    assert old in text
+    project.write(name, text.replace(old, new))
+    return project.fingerprint().difference(before)
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["ratchet/elsewhere.py", "ratchet/protocols/other.py", "ratchet/protocols/third.py",
-     "ratchet/typing_only.py", "ratchet/__init__.py", "trainers/__init__.py"],
-)  # fmt: skip
-def test_code_elsewhere_does_not_count(project: Project, name: str) -> None:
+    ("name", "old", "new"),
+    [
+        ("trainers/losses.py", "* SCALE", "+ SCALE"),
+        ("trainers/losses.py", "SCALE = 2", "SCALE = 4"),
+        ("trainers/losses.py", "import sin as f", "import cos as f"),
+        ("trainers/losses.py", "('loss')", "('other')"),
+        ("trainers/losses.py", "def registered(x):", "def registered(y):"),
+        ("trainers/losses.py", "        return 1", "        return 5"),
+        ("trainers/losses.py", "print(SCALE)", "print(SCALE + 1)"),
+        ("trainers/losses.py", "SCALE = 2", "SCALE = 2\nSCALE += 1"),
+        ("trainers/base.py", "return 1", "return 3"),
+        ("trainers/base.py", "return 2", "return 3"),
+        ("trainers/ppo.py", "handler.rounds()", "handler.rounds"),
+        ("trainers/late.py", "y = 2", "y = 3"),
+        ("ratchet/protocols/base.py", "'no rounds', 3", "'no rounds', 4"),
+        ("ratchet/protocols/base.py", "return 2", "return 3"),
+        ("ratchet/stored.py", "class Store: ...", "class Store: x = 1"),
+    ],
+)
+def test_an_edit_of_used_code_counts(project: Project, name: str, old: str, new: str) -> None:
+    label = name.removesuffix(".py").replace("/", ".")
+    assert changed_by(project, name, old, new) == [f"{label} changed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("trainers/losses.py", "UNUSED = 3", "UNUSED = 4"),
+        ("trainers/losses.py", "UNUSED = 3\n", ""),
+        ("trainers/losses.py", "def unused(x):", "def unused(y):"),
+        ("trainers/losses.py", "(x: int) -> int", "(x: float)"),
+        ("trainers/losses.py", "from math", "import os\nfrom math"),
+        ("ratchet/protocols/base.py", "'no rounds'", "'there are no rounds'"),
+        ("ratchet/protocols/base.py", "'unused'", "'not used'"),
+        ("ratchet/stored.py", "class Unused: ...", "class Unused: x = 1"),
+        ("ratchet/stored.py", "import json", "import json, os"),
+        ("ratchet/errors.py", "...", "x = 1"),
+        ("ratchet/elsewhere.py", "1", "2"),
+        ("ratchet/typing_only.py", "int", "float"),
+        ("ratchet/__init__.py", "if TYPE", "z = 1\nif TYPE"),
+        ("trainers/__init__.py", "from", "z = 1\nfrom"),
+    ],
+)
+def test_an_edit_of_unused_code_does_not_count(
+    project: Project, name: str, old: str, new: str
+) -> None:
+    assert changed_by(project, name, old, new) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = h.describe()",
+        "y = getattr(h, 'describe')",
+        "match h:\n    case H(describe=1): ...",
+    ],
+)
+def test_a_method_counts_where_its_name_is_used(project: Project, text: str) -> None:
+    project.add("trainers/late.py", text + "\n")
+    changes = changed_by(project, "ratchet/protocols/base.py", "'unused'", "'changed'")
+    assert changes == ["ratchet.protocols.base changed"]
+
+
+def test_all_methods_count_where_a_library_may_call_them(project: Project) -> None:
+    project.write("ratchet/protocols/base.py", "import t\n" + FILES["ratchet/protocols/base.py"])
+    project.add("ratchet/protocols/base.py", "class Derived(Handler, t.Module): ...\n")
+    changes = changed_by(project, "ratchet/protocols/base.py", "'unused'", "'changed'")
+    assert changes == ["ratchet.protocols.base changed"]
+
+
+@pytest.mark.parametrize("field", ["rate: float = 1", "rate: float = 2", "more: int = 0"])
+def test_fields_of_parameters_do_not_count_since_keys_contain_values(
+    project: Project, field: str
+) -> None:
+    text = "class Store(SubParameters):\n    {}\n    def rounds(self):\n        return {}\n"
+    project.write("ratchet/stored.py", text.format("rate: float = 1", 1))
     before = project.fingerprint()
-    project.add(name, "z = 3\n")
+    project.write("ratchet/stored.py", text.format(field, 1))
     assert project.fingerprint() == before
+    project.write("ratchet/stored.py", text.format(field, 2))
+    assert project.fingerprint().difference(before) == ["ratchet.stored changed"]
 
 
-def test_a_new_import_and_a_lost_one_are_named(project: Project) -> None:
+def test_a_definition_counts_without_being_imported(project: Project) -> None:
+    project.write("tasks/stages.py", "from tasks.train import train\n")
+    project.write("tasks/train.py", "def train(): return 1\ndef test(): return 2\n")
+    assert find_definition(["tasks.none", "tasks.stages"], "train") == ("tasks.stages", "train")
+    before = code_fingerprint(definitions=[("tasks.stages", "train")])
+    assert set(before.modules) == {"tasks.train"}
+    project.write("tasks/train.py", "def train(): return 1\ndef test(): return 3\n")
+    assert code_fingerprint(definitions=[("tasks.stages", "train")]) == before
+    project.write("tasks/train.py", "def train(): return 2\ndef test(): return 3\n")
+    assert code_fingerprint(definitions=[("tasks.stages", "train")]) != before
+    with pytest.raises(StageKeyError, match="found no 'save'"):
+        find_definition(["tasks.stages"], "save")
+
+
+def test_added_and_removed_imports_are_reported(project: Project) -> None:
     before = project.fingerprint()
     project.write(
         "trainers/losses.py", "import ratchet.elsewhere\ndef loss(x):\n    return x * 2\n"
     )
-    project.write("ratchet/protocols/base.py", "class Handler: ...\n")
+    project.write("trainers/ppo.py", FILES["trainers/ppo.py"].replace("Store()", "1"))
+    project.write(
+        "trainers/ppo.py",
+        FILES["trainers/ppo.py"].replace("Store()", "1").replace("from ratchet import Store", ""),
+    )
     assert project.fingerprint().difference(before) == [
         "ratchet.elsewhere added",
-        "ratchet.errors removed",
-        "ratchet.protocols.base changed",
+        "ratchet.stored removed",
         "trainers.losses changed",
+        "trainers.ppo changed",
     ]
 
 
-def test_a_package_asked_by_attribute_brings_what_is_asked(project: Project) -> None:
+def test_attributes_of_a_package_count_if_they_are_used(project: Project) -> None:
     project.write("trainers/late.py", "import ratchet.protocols as p\nh = p.Other\n")
     found = set(project.fingerprint("trainers.late").modules)
-    assert found == {"trainers.late", "ratchet.protocols", "ratchet.protocols.other"}
+    assert found == {"trainers.late", "ratchet.protocols.other"}
 
 
 @pytest.mark.parametrize(
     "line", ["from ratchet.protocols import *", "from ratchet.protocols import q"]
 )
-def test_what_can_not_be_told_brings_everything(project: Project, line: str) -> None:
+def test_unresolved_names_count_as_everything(project: Project, line: str) -> None:
     project.write("trainers/late.py", line + "\n")
     found = set(project.fingerprint("trainers.late").modules)
-    assert found >= {"ratchet.protocols.base", "ratchet.protocols.other", "ratchet.errors"}
+    assert found >= {"ratchet.protocols.base", "ratchet.protocols.other"}
 
 
-def test_circular_imports_come_to_an_end(project: Project) -> None:
-    project.write("ratchet/errors.py", "import ratchet.protocols.base\nimport trainers.ppo\n")
+def test_circular_imports_terminate(project: Project) -> None:
+    project.write("ratchet/elsewhere.py", "import ratchet.protocols.base\nimport trainers.ppo\n")
+    project.add("ratchet/protocols/base.py", "import ratchet.elsewhere\n")
     project.write("trainers/__init__.py", "from trainers import Trainer\n")
-    assert set(project.fingerprint("ratchet.errors").modules) >= EXPECTED - {"trainers.base"}
+    assert set(project.fingerprint("ratchet.elsewhere").modules) >= EXPECTED - {"trainers.base"}
 
 
-def test_the_place_of_the_project_does_not_count(
+def test_the_location_of_the_project_does_not_count(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = project.fingerprint()
@@ -173,7 +288,7 @@ def test_the_place_of_the_project_does_not_count(
 
 def test_an_unreadable_file_fails_the_key(project: Project) -> None:
     project.write("trainers/losses.py", "def loss(x:\n")
-    with pytest.raises(StageKeyError, match=r"losses\.py can't be read as Python"):
+    with pytest.raises(StageKeyError, match=r"cannot read .*losses\.py as Python"):
         project.fingerprint()
 
 
@@ -193,7 +308,7 @@ BASE = 'import a\nclass C(B):\n    x: int = 1\n    def f(self, y):\n        retu
         BASE.replace("import a\n", "if t.TYPE_CHECKING:\n    import b\nelse:\n    import a\n"),
     ],
 )
-def test_looks_do_not_count(text: str) -> None:
+def test_formatting_does_not_count(text: str) -> None:
     assert read_facts(text.encode()).digest == read_facts(BASE.encode()).digest
 
 
@@ -215,7 +330,7 @@ def test_looks_do_not_count(text: str) -> None:
         ("import a\n", "import a\nif not TYPE_CHECKING:\n    import b\n"),
     ],
 )
-def test_what_runs_counts(old: str, new: str) -> None:
+def test_executed_code_counts(old: str, new: str) -> None:
     assert old in BASE
     changed = BASE.replace(old, new)
     assert read_facts(changed.encode()).digest != read_facts(BASE.encode()).digest
@@ -236,7 +351,7 @@ def plugin(tmp_path: Path) -> Iterator[Callable[..., type]]:
         del sys.modules[name]
 
 
-def test_a_plugin_counts_with_the_files_beside_it(
+def test_a_plugin_counts_with_the_files_that_it_imports(
     plugin: Callable[..., type], tmp_path: Path
 ) -> None:
     text = (
@@ -248,14 +363,14 @@ def test_a_plugin_counts_with_the_files_beside_it(
     beside.write_text("x = 1\n")
     (tmp_path / "plugins" / "json.py").write_text("never imported: the name is the library's\n")
     before = code_fingerprint(plugin(text))
-    assert set(before.modules) == {"mine", "beside", "ratchet.errors"}
+    assert set(before.modules) == {"mine", "beside"}
     beside.write_text("x = 22\n")
     assert code_fingerprint(plugin(text)).difference(before) == ["beside changed"]
     changed = code_fingerprint(plugin(text + "    y = 1\n"))
     assert changed.difference(before) == ["beside changed", "mine changed"]
 
 
-def test_the_place_of_a_plugin_does_not_count(plugin: Callable[..., type]) -> None:
+def test_the_location_of_a_plugin_does_not_count(plugin: Callable[..., type]) -> None:
     text = "class Mine: ...\n"
     assert code_fingerprint(plugin(text)) == code_fingerprint(plugin(text, folder="moved"))
 
@@ -263,7 +378,7 @@ def test_the_place_of_a_plugin_does_not_count(plugin: Callable[..., type]) -> No
 BY_DOTS = "from .beside import x\nclass Mine:\n    x = x\n"
 
 
-def test_what_a_plugin_imports_by_dots_counts(plugin: Callable[..., type], tmp_path: Path) -> None:
+def test_relative_imports_of_a_plugin_count(plugin: Callable[..., type], tmp_path: Path) -> None:
     plugin("class Mine: ...\n", name="unrelated")
     beside = tmp_path / "plugins" / "beside.py"
     beside.write_text("from . import json\nx = 1\n")
@@ -274,7 +389,9 @@ def test_what_a_plugin_imports_by_dots_counts(plugin: Callable[..., type], tmp_p
     assert code_fingerprint(plugin(BY_DOTS)).difference(before) == ["beside changed"]
 
 
-def test_each_folder_has_its_own_beside(plugin: Callable[..., type], tmp_path: Path) -> None:
+def test_neighbours_of_one_name_in_two_folders_both_count(
+    plugin: Callable[..., type], tmp_path: Path
+) -> None:
     for number, folder in enumerate(["plugins", "other"]):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "beside.py").write_text(f"x = {number}\n")
@@ -284,7 +401,9 @@ def test_each_folder_has_its_own_beside(plugin: Callable[..., type], tmp_path: P
     assert code_fingerprint(one) != code_fingerprint(two)
 
 
-def test_where_neighbours_lie_does_not_count(plugin: Callable[..., type], tmp_path: Path) -> None:
+def test_the_location_of_neighbours_does_not_count(
+    plugin: Callable[..., type], tmp_path: Path
+) -> None:
     for folder in ("plugins", "moved"):
         (tmp_path / folder / "parts").mkdir(parents=True)
         (tmp_path / folder / "beside.py").write_text("from .parts.one import x\n")
@@ -294,7 +413,7 @@ def test_where_neighbours_lie_does_not_count(plugin: Callable[..., type], tmp_pa
     assert found == code_fingerprint(plugin(BY_DOTS, folder="moved"))
 
 
-def test_a_file_reached_by_path_and_by_dots_counts_once(plugin: Callable[..., type]) -> None:
+def test_a_file_imported_by_path_and_relatively_counts_once(plugin: Callable[..., type]) -> None:
     beside = plugin("class Mine: ...\nx = 1\n", name="beside")
     assert set(code_fingerprint(beside, plugin(BY_DOTS)).modules) == {"beside", "mine"}
 
@@ -313,7 +432,7 @@ def test_bases_count_wherever_they_were_found(plugin: Callable[..., type]) -> No
     assert set(code_fingerprint(derived).modules) == {"base", "mine"}
 
 
-def test_an_installed_package_counts_whole_as_far_as_it_is_imported(
+def test_the_imported_modules_of_an_installed_package_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "site-packages" / "installed_plugin"
@@ -347,9 +466,7 @@ def test_extra_roots_are_followed(tmp_path: Path) -> None:
     assert set(found.modules) == {"one", "two"}
 
 
-def test_code_that_was_loaded_counts_as_it_was_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loaded_code_counts_as_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit during a run must not give the old code's results the new code's key."""
     path = tmp_path / "loaded_once.py"
     path.write_text("class A:\n    x = 1\n")
@@ -375,7 +492,7 @@ def test_code_without_a_source_has_no_key() -> None:
 
 
 def test_the_whole_code_base_is_fast_enough() -> None:
-    """Once read; a bound with much room, for it takes a few milliseconds of CPU."""
+    """Once read it takes a few milliseconds of CPU; the bound is generous."""
     code_fingerprint(StageStore)
     start = time.process_time()
     code_fingerprint(StageStore)

@@ -1,4 +1,4 @@
-"""Keys: equal data gives equal keys, any change another one, and what has no key fails."""
+"""Keys: equal data gives equal keys, any change a different one, other data raises."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def shuffled(value: Any, source: random.Random) -> Any:
     return value
 
 
-def leaf_places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def leaf_paths(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     pairs: Any = value.items() if isinstance(value, dict) else enumerate(value)
     places: list[tuple[Any, ...]] = []
     for name, item in pairs:
         if isinstance(item, dict | list):
-            places += leaf_places(item, (*place, name))
+            places += leaf_paths(item, (*place, name))
         else:
             places.append((*place, name))
     return places
@@ -79,7 +79,7 @@ def test_the_order_of_mappings_does_not_matter(data: Any, source: random.Random)
 @settings(deadline=None, max_examples=50)
 @given(DATA, LEAVES, st.data())
 def test_any_change_of_a_leaf_changes_the_key(data: Any, leaf: Any, draw: st.DataObject) -> None:
-    places = leaf_places(data)
+    places = leaf_paths(data)
     if not places:
         return
     *parents, last = draw.draw(st.sampled_from(places))
@@ -104,11 +104,11 @@ def test_different_data_has_different_keys(one: Any, two: Any) -> None:
     assert (canonical_json(one) == canonical_json(two)) == (key_of(one) == key_of(two))
 
 
-def test_numbers_of_equal_value_and_other_type_have_other_keys() -> None:
+def test_equal_numbers_of_different_types_have_different_keys() -> None:
     assert len({key_of({"a": value}) for value in (1, 1.0, True, "1", [1], None)}) == 6
 
 
-def test_a_leaf_does_not_change_place_unseen() -> None:
+def test_moving_a_leaf_changes_the_key() -> None:
     assert key_of({"a": {"b": 1}}) != key_of({"a.b": 1}) != key_of({"b": {"a": 1}})
 
 
@@ -124,7 +124,7 @@ def test_every_part_changes_the_key() -> None:
     assert len(keys) == 6
 
 
-def test_the_key_of_today_is_the_key_of_tomorrow() -> None:
+def test_the_key_of_an_example_never_changes() -> None:
     """A golden value: if it changes, every stored stage is lost, so raise SCHEMA_VERSION."""
     key = stage_key("train", 10, {"rl": {"lr": 0.001, "ümlaut": [1, None]}}, {"a": "b"}, "c")
     text = (
@@ -176,7 +176,7 @@ CYCLE.append(CYCLE)
         ({"a": CYCLE}, "a.0.0"),
     ],
 )
-def test_what_has_no_canonical_form_is_refused_with_its_path(value: Any, path: str) -> None:
+def test_data_without_canonical_form_is_refused_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(StageKeyError, match="stage key: ") as caught:
         key_of(value)
     assert str(caught.value).split(" is ")[0].startswith(f"stage key: parameters.{path}")

@@ -1,4 +1,4 @@
-"""Of machines that share only an object store one works, and who was paused overwrites nothing."""
+"""Of machines that share an object store one computes; a paused one overwrites no result."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
 
 from ratchet.errors import StoreError
-from ratchet.store.leases import Lease, LeaseRecord, Standing
-from ratchet.store.objects import MemoryObjects, Objects, Stored
+from ratchet.store.leases import Lease, LeaseRecord, LeaseStatus
+from ratchet.store.objects import MemoryObjects, Objects, S3Objects, TaggedObject
 from ratchet.store.store import StageStore
 
 SHORT = 0.1
-"""Seconds of a lease in tests that wait for its end; its holder is paused at once."""
+"""Seconds of a lease in tests that wait for its end; its holder is paused immediately."""
 
 
 class Clock:
-    """Stands still until it is told."""
+    """Changes only when a test sets it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,36 +48,36 @@ def lease(objects: Objects, path: str, machine: str, clock: Clock, seconds: floa
     return Lease(objects, path, seconds=seconds, copies=machine, clock=clock)
 
 
-def test_a_lease_ends_when_nothing_has_changed_for_its_length(
+def test_a_lease_expires_when_it_has_not_changed_for_its_length(
     objects: Objects, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = Clock(), Clock()
     one, two = lease(objects, path, "one", ours), lease(objects, path, "two", theirs)
-    assert one.take() is Standing.TAKEN
-    assert two.take() is Standing.HELD
-    ours.now = 1e9  # another machine's clock says nothing
+    assert one.take() is LeaseStatus.TAKEN
+    assert two.take() is LeaseStatus.HELD
+    ours.now = 1e9  # another machine's clock has no effect
     theirs.now = 59
-    assert two.take(look_first=True) is Standing.HELD
+    assert two.take(read_first=True) is LeaseStatus.HELD
     one.renew()
     theirs.now = 61
-    assert two.take(look_first=True) is Standing.HELD
+    assert two.take(read_first=True) is LeaseStatus.HELD
     theirs.now = 122
-    assert two.take(look_first=True) is Standing.TAKEN
+    assert two.take(read_first=True) is LeaseStatus.TAKEN
     assert two.generation == 2
-    assert "whose lease has ended" in caplog.text
+    assert "whose lease has expired" in caplog.text
 
 
-def test_who_was_paused_notices_and_commits_nothing(objects: Objects, path: str) -> None:
+def test_a_paused_holder_notices_and_commits_nothing(objects: Objects, path: str) -> None:
     clock = Clock()
     one, two = lease(objects, path, "one", clock), lease(objects, path, "two", clock)
-    assert (one.take(), two.take()) == (Standing.TAKEN, Standing.HELD)
+    assert (one.take(), two.take()) == (LeaseStatus.TAKEN, LeaseStatus.HELD)
     clock.now = 61
-    assert two.take() is Standing.TAKEN
+    assert two.take() is LeaseStatus.TAKEN
     assert not one.commit(b"mine")
     assert not one.held
     assert two.held
     assert two.commit(b"theirs")
-    assert one.take() is Standing.FINISHED
+    assert one.take() is LeaseStatus.FINISHED
     stored = objects.read(path)
     assert stored is not None
     assert stored.text == b"theirs"
@@ -86,37 +86,35 @@ def test_who_was_paused_notices_and_commits_nothing(objects: Objects, path: str)
 def test_a_renewal_that_comes_late_gives_up(objects: Objects, path: str) -> None:
     clock = Clock()
     one, two = lease(objects, path, "one", clock), lease(objects, path, "two", clock)
-    assert (one.take(), two.take()) == (Standing.TAKEN, Standing.HELD)
+    assert (one.take(), two.take()) == (LeaseStatus.TAKEN, LeaseStatus.HELD)
     clock.now = 61
-    assert two.take() is Standing.TAKEN
+    assert two.take() is LeaseStatus.TAKEN
     one.renew()
     one.release()
     assert not one.held
     assert two.commit(b"theirs")
 
 
-def test_a_lease_that_was_given_back_is_free_at_once(objects: Objects, path: str) -> None:
+def test_a_released_lease_is_free_immediately(objects: Objects, path: str) -> None:
     one, two = lease(objects, path, "one", Clock()), lease(objects, path, "two", Clock())
-    assert one.take() is Standing.TAKEN
+    assert one.take() is LeaseStatus.TAKEN
     one.release()
-    assert two.take() is Standing.TAKEN
+    assert two.take() is LeaseStatus.TAKEN
 
 
-def test_a_dead_holder_of_the_same_local_locks_is_not_waited_for(
-    objects: Objects, path: str
-) -> None:
-    assert lease(objects, path, "one", Clock()).take() is Standing.TAKEN
-    assert lease(objects, path, "one", Clock()).take() is Standing.TAKEN
+def test_a_dead_holder_of_the_same_local_locks_is_not_awaited(objects: Objects, path: str) -> None:
+    assert lease(objects, path, "one", Clock()).take() is LeaseStatus.TAKEN
+    assert lease(objects, path, "one", Clock()).take() is LeaseStatus.TAKEN
 
 
 class LosesAnswers(Objects):
-    """Does what it is asked, and then says that it has refused: the client has asked twice."""
+    """Executes a request and then reports a refusal, as after a client's retry."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self.losing = True
 
-    def read(self, path: str) -> Stored | None:
+    def read(self, path: str) -> TaggedObject | None:
         return self._objects.read(path)
 
     def create(self, path: str, text: bytes) -> str | None:
@@ -131,9 +129,9 @@ class LosesAnswers(Objects):
         self._objects.remove(path, tag)
 
 
-def test_an_answer_that_was_lost_is_no_refusal(objects: Objects, path: str) -> None:
+def test_a_lost_response_is_not_a_refusal(objects: Objects, path: str) -> None:
     one = lease(LosesAnswers(objects), path, "one", Clock())
-    assert one.take() is Standing.TAKEN
+    assert one.take() is LeaseStatus.TAKEN
     one.renew()
     assert one.held
     assert one.commit(b"mine")
@@ -144,12 +142,12 @@ def test_an_answer_that_was_lost_is_no_refusal(objects: Objects, path: str) -> N
 
 KINDS = ["take", "renew", "commit", "release", "outwait", "kill"]
 LONG = 1e6
-"""Seconds of a lease that nothing renews in the time of a test."""
+"""Seconds of a lease that is not renewed during a test."""
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_the_first_manifest_stays(seed: int) -> None:
-    """Three machines, any order of moves: one manifest, by who then held the lease."""
+def test_the_first_manifest_stays_in_every_order_of_moves(seed: int) -> None:
+    """Three machines, any order of moves: one manifest, from the lease's holder at that time."""
     chance = random.Random(seed)
     moves = [(chance.randrange(3), chance.choice(KINDS)) for _ in range(30)]
     objects = MemoryObjects(fsspec.filesystem("memory"))
@@ -159,8 +157,8 @@ def test_whatever_happens_the_first_manifest_stays(seed: int) -> None:
     committed: list[bytes] = []
     for number, move in moves:
         one = leases[number]
-        if move == "take" and not one.held:  # who believes to hold it does not look
-            assert (one.take() is Standing.FINISHED) == bool(committed)
+        if move == "take" and not one.held:  # a supposed holder does not read
+            assert (one.take() is LeaseStatus.FINISHED) == bool(committed)
         elif move == "renew":
             one.renew()
         elif move == "release":
@@ -173,7 +171,7 @@ def test_whatever_happens_the_first_manifest_stays(seed: int) -> None:
             one.take()
             clock.now += LONG + 1
             one.take()
-        elif move == "kill":  # its object is there still, as a paused process
+        elif move == "kill":  # its object still exists, like a paused process
             killed.append(one)
             leases[number] = lease(objects, path, str(number), clock, LONG)
     assert len(committed) <= 1
@@ -195,7 +193,9 @@ def machine(tmp_path: Path) -> Callable[..., StageStore]:
     return make
 
 
-def test_machines_race_and_one_works(machine: Callable[..., StageStore], stage: Any) -> None:
+def test_one_of_several_machines_computes_a_stage(
+    machine: Callable[..., StageStore], stage: Any
+) -> None:
     made: list[int] = []
 
     def work(number: int) -> object:
@@ -211,7 +211,7 @@ def test_machines_race_and_one_works(machine: Callable[..., StageStore], stage: 
     assert found == found[:1] * 6
 
 
-def test_who_comes_second_waits_and_says_for_whom(
+def test_a_second_machine_waits_and_reports_the_holder(
     machine: Callable[..., StageStore], stage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -221,7 +221,7 @@ def test_who_comes_second_waits_and_says_for_whom(
         with machine("one", 1.0).claim(stage.key) as claim:
             begun.set()
             assert waiting.wait(10)
-            time.sleep(1.2)  # a lease that is renewed does not end
+            time.sleep(1.2)  # a renewed lease does not expire
             stage.write(claim)
 
     with ThreadPoolExecutor(1) as pool:
@@ -239,12 +239,12 @@ def test_who_comes_second_waits_and_says_for_whom(
     assert "this process takes over 1 seconds later" in caplog.text
 
 
-def test_waiting_for_another_machine_ends_when_told(
+def test_waiting_for_another_machine_can_be_cancelled(
     machine: Callable[..., StageStore], stage: Any
 ) -> None:
     with machine("one").claim(stage.key):
         with (
-            pytest.raises(StoreError, match="is being made by process"),
+            pytest.raises(StoreError, match="is being computed by process"),
             machine("two").claim(stage.key, wait_seconds=0.05),
         ):
             raise AssertionError
@@ -258,7 +258,7 @@ def test_waiting_for_another_machine_ends_when_told(
             raise AssertionError
 
 
-def test_a_claim_that_fails_is_given_back(machine: Callable[..., StageStore], stage: Any) -> None:
+def test_a_failed_claim_is_released(machine: Callable[..., StageStore], stage: Any) -> None:
     with pytest.raises(KeyboardInterrupt), machine("one").claim(stage.key):
         raise KeyboardInterrupt
     with machine("two").claim(stage.key, wait_seconds=0.0) as claim:
@@ -273,7 +273,7 @@ def paused(store: StageStore, key: str) -> Lease:
     return held
 
 
-def test_a_paused_holder_takes_what_another_has_made(
+def test_a_paused_holder_takes_the_result_of_another(
     machine: Callable[..., StageStore], stage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = machine("one", SHORT), machine("two")
@@ -281,24 +281,24 @@ def test_a_paused_holder_takes_what_another_has_made(
         paused(one, stage.key)
         theirs = stage.make(two)
         (claim.workdir / "mine.txt").write_text("what only the loser has made")
-        (claim.workdir / "state.json").write_text("of another content than the winner's")
+        (claim.workdir / "state.json").write_text("with different content")
         mine = claim.commit(**stage.description)
     assert mine == theirs
     assert "another process has taken it over" in caplog.text
     for store in (one, two, machine("three")):
         assert store.find(stage.key) == theirs
-        assert store.verify(stage.key) == [], "nothing of the loser's is left"
+        assert store.verify(stage.key) == [], "no file of the loser remains"
 
 
-def test_an_upload_that_comes_when_all_is_over_overwrites_nothing(
+def test_a_late_upload_overwrites_nothing(
     machine: Callable[..., StageStore], stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = machine("one", SHORT), machine("two")
     with one.claim(stage.key) as claim:
         paused(one, stage.key)
         theirs = stage.make(two)
-        (claim.workdir / "state.json").write_text("of another content than the winner's")
-        monkeypatch.setattr(one.backend, "_withdraw", lambda *_: None)  # killed right then
+        (claim.workdir / "state.json").write_text("with different content")
+        monkeypatch.setattr(one.backend, "_withdraw", lambda *_: None)  # killed at that moment
         claim.commit(**stage.description)
     other = machine("three")
     assert other.find(stage.key) == theirs
@@ -307,15 +307,15 @@ def test_an_upload_that_comes_when_all_is_over_overwrites_nothing(
     assert left.endswith("state.json is not in the manifest")
 
 
-def test_without_conditions_a_late_manifest_is_refused_where_files_can_only_be_made(
+def test_without_conditions_a_late_manifest_is_refused_if_files_can_only_be_created(
     machine: Callable[..., StageStore], stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MemoryObjects, "keep_their_word", lambda *_: False)
+    monkeypatch.setattr(MemoryObjects, "supports_conditions", lambda *_: False)
     one, two = machine("one"), machine("two")
     with one.claim(stage.key) as claim:
         theirs = stage.make(two)
-        (claim.workdir / "state.json").write_text("of another content than the winner's")
-        looks = iter([None, None])  # it has looked before the other has written
+        (claim.workdir / "state.json").write_text("with different content")
+        looks = iter([None, None])  # it has read before the other has written
         read = one.backend.read_manifest
         monkeypatch.setattr(one.backend, "read_manifest", lambda key: next(looks, read(key)))
         mine = claim.commit(**stage.description)
@@ -323,7 +323,7 @@ def test_without_conditions_a_late_manifest_is_refused_where_files_can_only_be_m
     assert machine("three").find(stage.key) == theirs
 
 
-def test_a_paused_holder_goes_on_if_the_other_gives_up(
+def test_a_paused_holder_continues_if_the_other_gives_up(
     machine: Callable[..., StageStore], stage: Any
 ) -> None:
     one, two = machine("one", SHORT), machine("two")
@@ -335,12 +335,12 @@ def test_a_paused_holder_goes_on_if_the_other_gives_up(
     assert machine("three").find(stage.key) == mine
 
 
-def test_what_a_dead_holder_has_uploaded_goes(
+def test_the_uploads_of_a_dead_holder_are_removed(
     machine: Callable[..., StageStore], stage: Any
 ) -> None:
     store = machine("one")
     fs: Any = fsspec.filesystem("memory")
-    base = f"{store.place.removeprefix('memory:/')}/stages/{stage.key}"
+    base = f"{store.location.removeprefix('memory:/')}/stages/{stage.key}"
     dead = LeaseRecord("t", 1, 0, SHORT, "elsewhere", 1, "gone")
     fs.pipe_file(f"{base}/manifest.json", dead.to_bytes())
     fs.pipe_file(f"{base}/{'ab' * 32}/state.json", b"half")
@@ -351,7 +351,7 @@ def test_what_a_dead_holder_has_uploaded_goes(
     assert store.verify(stage.key) == []
 
 
-def test_a_stage_that_is_being_made_elsewhere_is_not_removed(
+def test_a_stage_in_progress_elsewhere_is_not_removed(
     machine: Callable[..., StageStore], stage: Any
 ) -> None:
     with machine("one").claim(stage.key) as claim:
@@ -361,7 +361,7 @@ def test_a_stage_that_is_being_made_elsewhere_is_not_removed(
         stage.write(claim)
 
 
-def test_a_place_without_conditions_says_so(
+def test_a_url_without_conditions_is_reported(
     machine: Callable[..., StageStore],
     stage: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -377,7 +377,92 @@ def test_a_place_without_conditions_says_so(
     store = machine("one")
     made = stage.make(store)
     monkeypatch.setattr(MemoryObjects, "create", real)
-    assert caplog.text.count("cannot write on condition") == 1
+    assert caplog.text.count("does not support conditional writes") == 1
     assert machine("two").find(stage.key) == made
     assert store.remove(stage.key)
     assert machine("two").find(stage.key) is None
+
+
+def test_a_paused_remover_does_not_remove_the_files_of_another(
+    machine: Callable[..., StageStore], stage: Any
+) -> None:
+    one, two = machine("one", SHORT).backend, machine("two")
+    one.folder.prepare()
+    lock = one.lock(stage.key)
+    assert lock.try_acquire()
+    held = one._leases[stage.key]  # type: ignore[attr-defined]
+    held._ended.set()
+    with two.claim(stage.key) as claim:
+        held.renew()  # it notices the loss
+        fs: Any = fsspec.filesystem("memory")
+        uploaded = f"{two.location.removeprefix('memory:/')}/stages/{stage.key}/{'ab' * 32}/file"
+        fs.pipe_file(uploaded, b"half")
+        assert not one.discard(stage.key)
+        assert fs.exists(uploaded)
+        lock.release()
+        made = stage.write(claim)
+    assert two.find(stage.key) == made
+
+
+class RefusesOnce(LosesAnswers):
+    """Refuses the first change without executing it, as S3 does during a concurrent one."""
+
+    def replace(self, path: str, text: bytes, tag: str) -> str | None:
+        if self.losing:
+            self.losing = False
+            return None
+        return self._objects.replace(path, text, tag)
+
+
+def test_a_commit_that_is_refused_although_the_lease_is_held_is_repeated(
+    objects: Objects, path: str
+) -> None:
+    refusing = RefusesOnce(objects)
+    refusing.losing = False
+    one = lease(refusing, path, "one", Clock())
+    assert one.take() is LeaseStatus.TAKEN
+    refusing.losing = True
+    assert one.commit(b"mine")
+    assert objects.read(path) is not None
+
+
+@pytest.mark.parametrize("ignored", ["create", "replace"])
+def test_a_server_that_ignores_a_condition_does_not_support_them(
+    ignored: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = MemoryObjects(fsspec.filesystem("memory"))
+    assert objects.supports_conditions(path)
+    monkeypatch.setattr(objects, ignored, lambda *_: "tag")
+    assert not objects.supports_conditions(path)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "refused"),
+    [
+        (404, "NoSuchKey", True),
+        (409, "ConditionalRequestConflict", True),
+        (412, "PreconditionFailed", True),
+        (403, "AccessDenied", False),
+        (404, "NoSuchBucket", False),
+    ],
+)
+def test_only_failed_conditions_are_refusals(status: int, code: str, refused: bool) -> None:
+    class ServerError(Exception):
+        response: ClassVar = {
+            "Error": {"Code": code},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        }
+
+    class FileSystem:
+        def split_path(self, path: str) -> tuple[str, str, None]:
+            return "bucket", path, None
+
+        def call_s3(self, *_: object, **__: object) -> None:
+            raise OSError("refused") from ServerError()
+
+    objects = S3Objects(FileSystem())
+    if refused:
+        assert objects.replace("path", b"x", "tag") is None
+    else:
+        with pytest.raises(OSError, match="refused"):
+            objects.replace("path", b"x", "tag")

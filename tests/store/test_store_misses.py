@@ -1,38 +1,39 @@
-"""Why a stage is a miss: the differences from the finished stage that is most like it."""
+"""Explanations of cache misses: the differences from the most similar finished stage."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from ratchet.store.fingerprint import Fingerprint
-from ratchet.store.misses import explain_miss
+from ratchet.store.manifest import explain_miss
 from ratchet.store.store import StageStore
 
 
 @pytest.fixture
-def wanted(store: StageStore, stage: Any) -> dict[str, Any]:
-    """What was made, to be changed; the store has it."""
+def requested(store: StageStore, stage: Any) -> dict[str, Any]:
+    """Description of a stored stage, for changes."""
     stage.make(store)
     return dict(stage.description)
 
 
-def test_nothing_like_it(store: StageStore, wanted: dict[str, Any]) -> None:
+def test_no_similar_stage(store: StageStore, requested: dict[str, Any]) -> None:
     for change in ({"stage": "test"}, {"iteration": 4}):
-        assert explain_miss(store, **{**wanted, **change}) == "no finished stage like this"
+        assert explain_miss(store, **{**requested, **change}) == "no finished stage like this"
 
 
-def test_nothing_differs(store: StageStore, wanted: dict[str, Any]) -> None:
-    assert "nothing differs" in explain_miss(store, **wanted)
+def test_no_difference(store: StageStore, requested: dict[str, Any]) -> None:
+    assert "no difference" in explain_miss(store, **requested)
 
 
-def test_parameters_inputs_and_code_are_named(store: StageStore, wanted: dict[str, Any]) -> None:
-    wanted["parameters"] = {"rl": {"lr": 0.001, "gamma": 0.9}, "agents": {"prover": [1, 2]}}
-    wanted["inputs"] = {"base": "cd" * 32, "base_iteration": 0}
+def test_parameters_inputs_and_code_are_named(store: StageStore, requested: dict[str, Any]) -> None:
+    requested["parameters"] = {"rl": {"lr": 0.001, "gamma": 0.9}, "agents": {"prover": [1, 2]}}
+    requested["inputs"] = {"base": "cd" * 32, "base_iteration": 0}
     modules = {"trainers.one": "2" * 64, "trainers.two": "1" * 64}
-    wanted["fingerprint"] = Fingerprint.of_modules(modules)
-    assert explain_miss(store, **wanted).split("; ") == [
+    requested["fingerprint"] = Fingerprint.from_modules(modules)
+    assert explain_miss(store, **requested).split("; ") == [
         "agents.prover.0: (absent) → 1",
         "agents.prover.1: (absent) → 2",
         "rl.lr: 0.003 → 0.001",
@@ -49,12 +50,13 @@ def test_parameters_inputs_and_code_are_named(store: StageStore, wanted: dict[st
         ({"lr": 0.003, "gamma": "0.9"}, "rl.gamma: 0.9 → 0.9"),
         ({"lr": 0.003, "gamma": None}, "rl.gamma: 0.9 → None"),
         ({"lr": 0.003, "gamma": []}, "rl.gamma: 0.9 → []"),
+        ({"lr": 0.003, "gamma": 0.9, "on": 1}, "rl.on: (absent) → 1"),
     ],
 )
-def test_what_is_absent_or_of_another_type_differs(
-    store: StageStore, wanted: dict[str, Any], rl: dict[str, Any], expected: str
+def test_absent_values_and_other_types_differ(
+    store: StageStore, requested: dict[str, Any], rl: dict[str, Any], expected: str
 ) -> None:
-    assert explain_miss(store, **{**wanted, "parameters": {"rl": rl}}) == expected
+    assert explain_miss(store, **{**requested, "parameters": {"rl": rl}}) == expected
 
 
 def test_the_nearest_one_is_compared(store: StageStore, new_stage: Any) -> None:
@@ -66,3 +68,19 @@ def test_the_nearest_one_is_compared(store: StageStore, new_stage: Any) -> None:
         parameters = {**base.description["parameters"], "seed": 9}
         line = explain_miss(store, **{**base.description, "parameters": parameters})
         assert line == f"seed: {base.description['parameters']['seed']} → 9"
+
+
+def test_equal_values_of_different_types_differ(store: StageStore, new_stage: Any) -> None:
+    stored = new_stage(size=1)
+    stored.make(store)
+    parameters = {**stored.description["parameters"], "size": 1.0}
+    line = explain_miss(store, **{**stored.description, "parameters": parameters})
+    assert line == "size: 1 → 1.0"
+
+
+def test_of_equally_near_stages_the_newest_is_compared(store: StageStore, new_stage: Any) -> None:
+    for seed in range(4):
+        new_stage(seed=seed).make(store)
+        time.sleep(0.002)  # times have milliseconds
+    line = explain_miss(store, **new_stage(seed=9).description)
+    assert line == "seed: 3 → 9"

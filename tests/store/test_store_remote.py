@@ -1,4 +1,4 @@
-"""The same promises at an fsspec URL, here in memory."""
+"""The store at an fsspec URL, in memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import fsspec
 import pytest
 
 from ratchet.errors import StoreError
+from ratchet.store.objects import MemoryObjects
 from ratchet.store.store import Damage, StageStore
 
 
@@ -30,7 +31,7 @@ class Remote:
         return "/".join([self.url.removeprefix("memory:/"), *parts])
 
     def file(self, key: str, name: str) -> str:
-        """Return where a stage's file lies."""
+        """Return the path of a stage's file."""
         (path,) = (path for path in self.fs.find(self.path("stages", key)) if path.endswith(name))
         return str(path)
 
@@ -40,7 +41,7 @@ def remote(tmp_path: Path, damages: list[Damage]) -> Remote:
     return Remote(tmp_path, damages)
 
 
-def test_another_machine_finds_what_one_has_made(remote: Remote, stage: Any) -> None:
+def test_another_machine_finds_a_stage(remote: Remote, stage: Any) -> None:
     made = stage.make(remote.store())
     assert remote.fs.exists(remote.path("stages", stage.key, "manifest.json"))
     other = remote.store("two")
@@ -55,25 +56,25 @@ def test_another_machine_finds_what_one_has_made(remote: Remote, stage: Any) -> 
     assert other.size == made.size
 
 
-def test_who_is_told_that_a_stage_is_there_looks_again(remote: Remote, stage: Any) -> None:
+def test_a_refresh_checks_a_missing_stage_again(remote: Remote, stage: Any) -> None:
     asking = remote.store("two")
     assert asking.find(stage.key) is None
     made = stage.make(remote.store())
-    assert asking.find(stage.key) is None, "a look costs a request"
-    assert asking.find(stage.key, again=True) == made
+    assert asking.find(stage.key) is None, "a check costs a request"
+    assert asking.find(stage.key, refresh=True) == made
     assert asking.find(stage.key) == made
 
 
 def test_the_manifest_comes_last(
     remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload that is cut off anywhere leaves nothing that counts, and the next one works."""
+    """An upload interrupted anywhere stores no stage, and the next one succeeds."""
     store = remote.store()
     calls: list[str] = []
-    assert store.remove(stage.make(store).key), "conditions are tried once"
+    assert store.remove(stage.make(store).key), "conditions are tested once"
     for number in range(4):
         with monkeypatch.context() as patch:
-            cut_off(patch, remote.fs, after=number, calls=calls)
+            interrupt(patch, remote.fs, after=number, calls=calls)
             with pytest.raises(StoreError, match="No space left"):
                 stage.make(store)
         assert remote.store("two").find(stage.key) is None
@@ -83,8 +84,8 @@ def test_the_manifest_comes_last(
     assert remote.damages == []
 
 
-def cut_off(patch: pytest.MonkeyPatch, fs: Any, *, after: int, calls: list[str]) -> None:
-    """Let the file system take ``after`` writes and then be full."""
+def interrupt(patch: pytest.MonkeyPatch, fs: Any, *, after: int, calls: list[str]) -> None:
+    """Let the file system accept ``after`` writes and then be full."""
     calls.clear()
     for name in ("put_file", "pipe_file"):
         real = getattr(fs, name)
@@ -116,7 +117,7 @@ def flip(fs: Any, path: str) -> None:
     ],
     ids=["flipped byte", "truncated", "missing", "manifest"],
 )
-def test_remote_damage_is_set_aside_and_made_again(
+def test_remote_damage_is_quarantined_and_recomputed(
     remote: Remote, stage: Any, damage: Callable[[Remote, str], None]
 ) -> None:
     stage.make(remote.store())
@@ -156,7 +157,7 @@ def test_a_copy_is_not_fetched_twice(
     assert remote.store("two").find(stage.key) is not None
 
 
-def test_files_that_lie_as_earlier_versions_put_them_are_found(remote: Remote, stage: Any) -> None:
+def test_files_at_the_paths_of_earlier_versions_are_found(remote: Remote, stage: Any) -> None:
     made = stage.make(remote.store())
     for name in made.files:
         remote.fs.mv(remote.file(stage.key, name), remote.path("stages", stage.key, name))
@@ -175,14 +176,14 @@ def test_removal_is_seen_by_others(remote: Remote, stage: Any) -> None:
     assert not remote.store().remove(stage.key)
 
 
-def test_files_of_others_are_told(remote: Remote, stage: Any) -> None:
+def test_extra_files_are_reported(remote: Remote, stage: Any) -> None:
     store = remote.store()
     stage.make(store)
     remote.fs.pipe_file(remote.path("stages", stage.key, "notes.txt"), b"x")
     assert store.verify(stage.key) == ["notes.txt is not in the manifest"]
 
 
-def test_a_manifest_that_is_damaged_on_its_way_is_read_again(
+def test_a_manifest_damaged_in_transit_is_read_again(
     remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = stage.make(remote.store())
@@ -200,3 +201,71 @@ def test_a_manifest_that_is_damaged_on_its_way_is_read_again(
     assert remote.store("two").peek(stage.key) == made
     assert len(reads) > 1
     assert remote.damages == []
+
+
+def test_a_file_damaged_in_transit_is_downloaded_again(
+    remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.make(remote.store())
+    downloads: list[str] = []
+    intact = remote.fs.get_file
+
+    def damaged_once(path: str, target: str) -> None:
+        intact(path, target)
+        if path.endswith("state.json") and not downloads:
+            downloads.append(path)
+            Path(target).write_text("damaged")
+
+    monkeypatch.setattr(remote.fs, "get_file", damaged_once)
+    assert remote.store("two").verify(stage.key) == []
+    assert downloads
+    assert remote.damages == []
+
+
+def test_a_copy_damaged_after_its_first_use_is_fetched_again(remote: Remote, stage: Any) -> None:
+    stage.make(remote.store())
+    store = remote.store("two")
+    copy = store.open(stage.key) / "state.json"
+    copy.write_text("{}")
+    store.open(stage.key)
+    assert copy.read_text() == '{"iteration": 3}'
+
+
+def test_a_committed_stage_is_not_downloaded(
+    remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = remote.store()
+    monkeypatch.setattr(remote.fs, "get_file", None)
+    stage.make(store)
+    assert (store.open(stage.key) / "state.json").read_text() == '{"iteration": 3}'
+
+
+def test_a_truncated_upload_is_no_stage(
+    remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Object stores write atomically; other file systems may not."""
+    monkeypatch.setattr(MemoryObjects, "supports_conditions", lambda *_: False)
+    monkeypatch.setattr(remote.fs, "put_file", lambda _, path: remote.fs.pipe_file(path, b"short"))
+    with pytest.raises(StoreError, match="has 5 bytes after the upload of"):
+        stage.make(remote.store())
+    assert remote.store("two").find(stage.key) is None
+
+
+@pytest.mark.parametrize("at_url", [False, True], ids=["folder", "URL"])
+def test_a_stage_is_restored_if_the_check_of_its_need_fails(
+    remote: Remote, stage: Any, store: StageStore, at_url: bool
+) -> None:
+    store = remote.store() if at_url else store
+    made = stage.make(store)
+
+    def fail(last_used: float) -> bool:
+        assert store.backend.read_manifest(stage.key) is None, "it is hidden during the check"
+        raise ValueError("unreadable run")
+
+    lock = store.backend.lock(stage.key)
+    assert lock.try_acquire()
+    with pytest.raises(ValueError, match="unreadable run"):
+        store.backend.discard_unless(stage.key, fail)
+    lock.release()
+    assert store.find(stage.key, refresh=True) == made
+    assert store.verify(stage.key) == []

@@ -1,4 +1,4 @@
-"""Processes that share nothing but a bucket, over real HTTP: one works, whatever befalls it."""
+"""Processes that share only a bucket, over real HTTP: one computes each stage."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec.asyn
 import pytest
 
 from ratchet.errors import StoreError
-from ratchet.store.failures import store_errors
-from ratchet.store.objects import S3Objects
+from ratchet.store.backend import store_errors
+from ratchet.store.garbage_collection import note_user
+from ratchet.store.objects import S3Objects, TaggedObject
 from ratchet.store.store import StageStore
-from ratchet.store.users import note_user
 from tests.s3_server import BUCKET, S3Server
 
 pytest.importorskip("moto")
@@ -59,7 +60,7 @@ def url(server: S3Server, request: pytest.FixtureRequest) -> str:
 def machine(
     script: Start, server: S3Server, url: str, tmp_path: Path
 ) -> Callable[..., subprocess.Popen[str]]:
-    """Start a process with its own cache that makes the stage, or waits for it."""
+    """Start a process with a separate cache that computes the stage, or waits for it."""
 
     def start(name: str, seconds: float) -> subprocess.Popen[str]:
         copies, count = tmp_path / name, tmp_path / "count"
@@ -85,40 +86,40 @@ def workers(tmp_path: Path) -> int:
     return len((tmp_path / "count").read_text().splitlines())
 
 
-def test_a_stage_costs_a_request_a_file_and_three(
+def test_a_stage_costs_one_request_per_file_and_three_more(
     server: S3Server, url: str, new_stage: Any, tmp_path: Path
 ) -> None:
     store = StageStore(url, copies=tmp_path / "one")
-    new_stage(first=True).make(store)  # conditions are tried once a process
+    new_stage(first=True).make(store)  # conditions are tested once per process
     stage = new_stage()
     server.forget()
     made = stage.make(store)
     assert [request.split()[0] for request in server.requests] == ["GET"] + ["PUT"] * 4
     server.forget()
     assert store.open(stage.key).is_dir()
-    assert store.peek(stage.key, lately=True) == made
-    assert server.requests == [], "its files are here"
+    assert store.peek(stage.key, allow_stale=True) == made
+    assert server.requests == [], "its files are local"
     other = StageStore(url, copies=tmp_path / "two")
     assert other.find(stage.key) == made
     assert len(server.requests) == 1 + len(made.files)
     server.forget()
     assert other.peek(stage.key) == other.find(stage.key) == made
-    assert len(server.requests) == 2, "a look, and one before it is used: its files are here"
+    assert len(server.requests) == 2, "one check, and one before use: its files are local"
     server.forget()
     third = new_stage(third=True)
     assert other.peek(third.key) is None
-    assert other.peek(stage.key, lately=True) == made
-    assert len(server.requests) == 1, "what was there lately is known"
+    assert other.peek(stage.key, allow_stale=True) == made
+    assert len(server.requests) == 1, "recent stages are cached"
     third.make(store)
     server.forget()
     with other.claim(third.key) as claim:
-        assert claim.existing is not None, "it was not there at the last look, and a claim tells"
+        assert claim.existing is not None, "a claim checks again"
     server.forget()
     assert len(list(other.iterate())) == 3
     assert len(server.requests) == 4
 
 
-def test_a_bucket_that_is_not_there_is_told_and_not_made(
+def test_a_missing_bucket_is_reported_and_not_created(
     server: S3Server, stage: Any, tmp_path: Path
 ) -> None:
     store = StageStore("s3://another/store", copies=tmp_path)
@@ -129,7 +130,7 @@ def test_a_bucket_that_is_not_there_is_told_and_not_made(
         note_user(store, tmp_path)
 
 
-def test_a_server_out_of_reach_is_told_in_words() -> None:
+def test_an_unreachable_server_is_reported() -> None:
     from botocore.exceptions import EndpointConnectionError
 
     with (
@@ -139,7 +140,7 @@ def test_a_server_out_of_reach_is_told_in_words() -> None:
         raise EndpointConnectionError(endpoint_url="http://nowhere")
 
 
-def test_the_store_itself_refuses_what_was_not_seen_last(server: S3Server, url: str) -> None:
+def test_the_server_refuses_writes_with_an_old_tag(server: S3Server, url: str) -> None:
     import fsspec
 
     objects, path = S3Objects(fsspec.filesystem("s3")), f"{url}/manifest.json"
@@ -160,17 +161,17 @@ def test_a_late_upload_overwrites_nothing(
         one.backend._leases[stage.key]._ended.set()  # type: ignore[attr-defined]  # paused
         theirs = stage.make(two)
         server.forget()
-        (claim.workdir / "state.json").write_text("of another content than the winner's")
+        (claim.workdir / "state.json").write_text("with different content")
         assert claim.commit(**stage.description) == theirs
     late = f"PUT /{BUCKET}/{url.removeprefix(f's3://{BUCKET}/')}/stages/{stage.key}/manifest.json"
-    assert server.asked(late), "it was tried"
+    assert server.asked(late), "it was attempted"
     other = StageStore(url, copies=tmp_path / "three")
     assert other.find(stage.key) == theirs
     assert other.verify(stage.key) == []
 
 
 @pytest.mark.slow
-def test_two_machines_that_share_a_bucket_make_a_stage_once(
+def test_two_machines_that_share_a_bucket_compute_a_stage_once(
     machine: Callable[..., subprocess.Popen[str]], tmp_path: Path, url: str
 ) -> None:
     started = [machine(name, 1.5 * LENGTH) for name in ("one", "two", "three")]
@@ -187,7 +188,7 @@ def test_a_killed_holder_is_taken_over(
     one = machine("one", 60)
     expect(one, "working")
     two = machine("two", 0)
-    time.sleep(0.5 * LENGTH)  # it lives, and is waited for
+    time.sleep(0.5 * LENGTH)  # it is alive, and the other waits
     one.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     expect(two, "working")
@@ -220,3 +221,31 @@ def test_a_stopped_holder_overwrites_nothing(
     assert "has lost it" in errors or "has taken it over" in errors
     assert theirs.find(stage.key) == made
     assert theirs.verify(stage.key) == []
+
+
+@pytest.mark.parametrize(("interruptions", "is_read"), [(1, True), (4, True), (5, False)])
+def test_an_interrupted_response_is_requested_again(interruptions: int, is_read: bool) -> None:
+    left = [interruptions]
+
+    class Body:
+        async def read(self) -> bytes:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise TimeoutError("interrupted")
+            return b"text"
+
+    class FileSystem:
+        loop = fsspec.asyn.get_loop()
+
+        def split_path(self, path: str) -> tuple[str, str, None]:
+            return "bucket", path, None
+
+        async def _call_s3(self, *_: object, **__: object) -> dict[str, object]:
+            return {"Body": Body(), "ETag": "tag"}
+
+    objects = S3Objects(FileSystem())
+    if is_read:
+        assert objects.read("path") == TaggedObject(b"text", "tag")
+    else:
+        with pytest.raises(OSError, match="the response was interrupted"):
+            objects.read("path")

@@ -1,4 +1,4 @@
-"""A finished stage is there whole; a damaged one is seen, set aside, said and made again."""
+"""Finished stages are complete; damaged ones are detected, quarantined and recomputed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ import pytest
 
 from ratchet.errors import StageKeyError, StoreError
 from ratchet.store import local
+from ratchet.store.garbage_collection import garbage_in_store
 from ratchet.store.manifest import Manifest
 from ratchet.store.store import Damage, StageStore
 
 
-def test_what_is_committed_is_found(store: StageStore, stage: Any) -> None:
+def test_a_committed_stage_is_found(store: StageStore, stage: Any) -> None:
     assert store.find(stage.key) is None
     made = stage.make(store)
-    found = StageStore(store.place).find(stage.key)
+    found = StageStore(store.location).find(stage.key)
     assert found == made
     assert found is not None
     assert (found.stage, found.iteration, found.start_iteration) == ("train", 3, 0)
@@ -32,7 +34,7 @@ def test_what_is_committed_is_found(store: StageStore, stage: Any) -> None:
     assert set(found.files) == {"state.json", "weights/agent.bin"}
     assert found.size == store.size == 256 * 64 + 16
     folder = store.open(stage.key)
-    assert folder == Path(store.place, "stages", stage.key)
+    assert folder == Path(store.location, "stages", stage.key)
     assert (folder / "weights" / "agent.bin").read_bytes() == bytes(range(256)) * 64
     assert store.verify(stage.key) == []
 
@@ -47,16 +49,16 @@ def test_the_manifest_is_readable_json(store: StageStore, stage: Any) -> None:
     assert content["fingerprint"]["modules"] == {"trainers.one": "1" * 64}
 
 
-def test_numbers_that_json_does_not_know_survive(store: StageStore, stage: Any) -> None:
+def test_numbers_without_json_form_survive(store: StageStore, stage: Any) -> None:
     with store.claim(stage.key) as claim:
         values = {"a": float("nan"), "b": float("-inf"), "c": 0.1}
         claim.commit(**stage.description, metrics=[{"iteration": 3, "values": values}])
-    found = StageStore(store.place).find(stage.key)
+    found = StageStore(store.location).find(stage.key)
     assert found is not None
     assert repr(found.metrics[0].values) == repr(values)
 
 
-def test_a_claim_of_what_is_finished_gives_it(store: StageStore, stage: Any) -> None:
+def test_a_claim_of_a_finished_stage_returns_it(store: StageStore, stage: Any) -> None:
     made = stage.make(store)
     with store.claim(stage.key) as claim:
         assert claim.existing == made
@@ -74,7 +76,7 @@ def test_without_a_commit_nothing_is_stored(store: StageStore, stage: Any) -> No
     assert store.find(stage.key) is None
     assert list(store.iterate()) == []
     for name in ("work", "locks", "stages"):
-        assert list(Path(store.place, name).iterdir()) == []
+        assert list(Path(store.location, name).iterdir()) == []
 
 
 def test_a_commit_under_another_key_is_refused(store: StageStore, stage: Any) -> None:
@@ -141,7 +143,7 @@ def list_for_manifest(folder: Path) -> None:
 
 
 def edit_manifest(folder: Path) -> None:
-    """Change a metric: still JSON, still of the right form."""
+    """Change a metric: still valid JSON of the right form."""
     path = folder / "manifest.json"
     text = path.read_text()
     assert '"loss": 0.5' in text
@@ -171,7 +173,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("same_process", [True, False])
-def test_a_damaged_stage_is_set_aside_and_made_again(
+def test_a_damaged_stage_is_quarantined_and_recomputed(
     store: StageStore,
     stage: Any,
     damages: list[Damage],
@@ -183,7 +185,7 @@ def test_a_damaged_stage_is_set_aside_and_made_again(
     folder = store.open(stage.key)
     damage(folder)
     if not same_process:
-        store = StageStore(store.place, on_damage=damages.append)
+        store = StageStore(store.location, on_damage=damages.append)
     problems = store.verify(stage.key)
     assert problems
     assert folder.exists(), "verify changes nothing"
@@ -191,15 +193,15 @@ def test_a_damaged_stage_is_set_aside_and_made_again(
         assert claim.existing is None
         stage.write(claim)
     assert f"stage {stage.key}" in caplog.text
-    assert "set aside" in caplog.text
-    aside = Path(store.place, "damaged", f"{stage.key}-1")
+    assert "quarantined" in caplog.text
+    aside = Path(store.location, "damaged", f"{stage.key}-1")
     assert aside.is_dir()
     assert damages == [Damage(stage.key, tuple(problems), str(aside))]
     assert store.verify(stage.key) == []
     assert store.find(stage.key) is not None
 
 
-def test_damages_of_one_key_are_all_kept(
+def test_all_damaged_stages_of_one_key_are_kept(
     store: StageStore, stage: Any, damages: list[Damage]
 ) -> None:
     for _ in range(3):
@@ -219,16 +221,17 @@ def test_a_manifest_of_another_stage_is_damage(store: StageStore, new_stage: Any
     assert store.find(two.key) is None
 
 
-def test_a_newer_schema_is_no_damage(store: StageStore, stage: Any) -> None:
+def test_a_newer_schema_is_not_damage(store: StageStore, stage: Any) -> None:
     manifest = stage.make(store)
     newer = manifest.model_copy(update={"schema_version": 2})
     (store.open(stage.key) / "manifest.json").write_bytes(newer.to_bytes())
     with pytest.raises(StoreError, match="schema 2"):
         store.find(stage.key)
-    assert Path(store.place, "stages", stage.key).is_dir()
+    assert Path(store.location, "stages", stage.key).is_dir()
+    assert list(garbage_in_store(store, frozenset())) == [], "another version may need it"
 
 
-def test_files_of_others_are_told_but_do_no_harm(store: StageStore, stage: Any) -> None:
+def test_extra_files_are_reported_and_harmless(store: StageStore, stage: Any) -> None:
     stage.make(store)
     (store.open(stage.key) / "notes.txt").write_text("mine")
     assert store.verify(stage.key) == ["notes.txt is not in the manifest"]
@@ -271,20 +274,20 @@ def test_iterate_peek_and_remove(store: StageStore, new_stage: Any) -> None:
     assert len(list(store.iterate())) == 3
     with pytest.raises(StoreError, match="not in"):
         store.open(stages[0].key)
-    with pytest.raises(StoreError, match="nothing to verify"):
+    with pytest.raises(StoreError, match="cannot verify it"):
         store.verify(stages[0].key)
 
 
-def test_a_listing_passes_over_what_is_damaged(store: StageStore, new_stage: Any) -> None:
+def test_a_listing_skips_damaged_stages(store: StageStore, new_stage: Any) -> None:
     one, two = new_stage(a=1), new_stage(a=2)
     one.make(store)
     two.make(store)
     garble_manifest(store.open(one.key))
-    Path(store.place, "stages", "README").write_text("not a stage")
+    Path(store.location, "stages", "README").write_text("not a stage")
     assert [manifest.key for manifest in store.iterate()] == [two.key]
 
 
-def test_paths_outside_a_stage_are_no_files_of_it(store: StageStore, stage: Any) -> None:
+def test_paths_outside_a_stage_are_refused(store: StageStore, stage: Any) -> None:
     manifest = stage.make(store)
     entry = manifest.files["state.json"]
     for name in ("../state.json", "/etc/passwd", "a/../../b", "./a", "manifest.json"):
@@ -298,7 +301,7 @@ def test_paths_outside_a_stage_are_no_files_of_it(store: StageStore, stage: Any)
 @pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}"])
 def test_a_folder_can_be_given_as_path_or_url(tmp_path: Path, stage: Any, form: str) -> None:
     store = StageStore(form.format(tmp_path / "s"))
-    assert not (tmp_path / "s").exists(), "nothing is made before the first claim"
+    assert not (tmp_path / "s").exists(), "no folder is created before the first claim"
     stage.make(store)
     assert (tmp_path / "s" / "stages" / stage.key / "manifest.json").is_file()
 
@@ -310,7 +313,7 @@ def test_a_manifest_reads_what_it_wrote(store: StageStore, stage: Any) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
-def test_what_is_no_manifest_is_damage_and_never_waited_for(
+def test_an_invalid_manifest_is_damage_and_never_blocks(
     store: StageStore, stage: Any, kind: str
 ) -> None:
     stage.make(store)
@@ -322,7 +325,45 @@ def test_what_is_no_manifest_is_damage_and_never_waited_for(
         path.mkdir()
     else:
         path.symlink_to("nowhere")
-    store = StageStore(store.place)
+    store = StageStore(store.location)
     assert store.peek(stage.key) is None
     assert store.find(stage.key) is None
-    assert not path.parent.exists(), "it is set aside"
+    assert not path.parent.exists(), "it is quarantined"
+
+
+def test_a_claim_commits_once(store: StageStore, stage: Any) -> None:
+    with store.claim(stage.key) as claim:
+        stage.write(claim)
+        for use in (lambda: claim.workdir, lambda: claim.commit(**stage.description)):
+            with pytest.raises(StoreError, match="is finished and cannot be written again"):
+                use()
+
+
+def test_an_adopted_stage_must_match_its_manifest(
+    store: StageStore, new_stage: Any, tmp_path: Path
+) -> None:
+    one, other = new_stage(seed=1), new_stage(seed=2)
+    source = StageStore(tmp_path / "source")
+    manifest = one.make(source)
+    with store.claim(other.key) as claim, pytest.raises(StageKeyError, match="was claimed"):
+        claim.adopt(manifest)
+    with store.claim(one.key) as claim:
+        shutil.copytree(source.open(one.key), claim.workdir, dirs_exist_ok=True)
+        (claim.workdir / "manifest.json").unlink()
+        (claim.workdir / "state.json").write_text("{}")
+        with pytest.raises(StoreError, match="don't match its manifest"):
+            claim.adopt(manifest)
+        (claim.workdir / "state.json").write_text('{"iteration": 3}')
+        assert claim.adopt(manifest) == manifest
+    assert store.find(one.key) == manifest
+
+
+def test_a_listing_sees_a_stage_that_was_stored_again(store: StageStore, stage: Any) -> None:
+    first = stage.make(store)
+    assert store.peek(stage.key) == first
+    other = StageStore(store.location)
+    assert other.remove(stage.key)
+    time.sleep(0.002)  # times have milliseconds
+    second = stage.make(other)
+    assert second != first, "its time differs"
+    assert store.peek(stage.key) == second

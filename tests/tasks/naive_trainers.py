@@ -1,4 +1,4 @@
-"""Trainers as a user might write them first: what they learn with is kept on ``self``.
+"""Trainers as beginners might write them: they keep training state on ``self``.
 
 Also a script that runs all stages of an experiment with one of them, to be killed:
 ``python -m tests.tasks.naive_trainers FAMILY FOLDER CHANGES``.
@@ -25,9 +25,8 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from tasks.stages.decorator import make_stage
 from tasks.stages.families import AnyKeys, arm_session, make_keys, stage_functions
-from tasks.stages.sequence import StoredCourse, in_order
-from tasks.stages.session import BaseSession
-from tasks.stages.spending import Spending
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
+from tasks.stages.session import BaseSession, RunBilling
 from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 from tests.tasks.phased import PARAMETERS as GRAPHS
@@ -42,19 +41,19 @@ from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 
 class Average:
-    """A running mean: an object of the user's own."""
+    """Running mean: a custom object."""
 
     def __init__(self, decay: float) -> None:
         self.decay, self.value = decay, 0.0
 
     def add(self, value: float) -> float:
-        """Take a value in and return the mean."""
+        """Add a value and return the mean."""
         self.value = self.decay * self.value + (1 - self.decay) * value
         return self.value
 
 
 class Keeping:
-    """Changes everything that it keeps, once an iteration, and reports a sum of it."""
+    """Mixin that changes all its attributes once per iteration and reports sums of them."""
 
     def _make(self) -> None:
         self._baseline = 0.0
@@ -83,7 +82,7 @@ class Keeping:
 
 
 class NaiveHosted(Keeping, SelfHostedTrainer):
-    """Subtracts a running baseline."""
+    """Trainer that subtracts a running baseline."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -97,7 +96,7 @@ class NaiveHosted(Keeping, SelfHostedTrainer):
 
 
 class NaiveRemote(Keeping, RemoteApiTrainer):
-    """The same for a model at a service."""
+    """Trainer that subtracts a running baseline, for a model at a service."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -111,7 +110,7 @@ class NaiveRemote(Keeping, RemoteApiTrainer):
 
 
 class NaiveNetworks(Keeping, VanillaPpoTrainer):
-    """Adds a running mean to the statistics."""
+    """Trainer that adds a running mean to the statistics."""
 
     def __init__(self, *components: Any) -> None:
         super().__init__(*components)
@@ -127,7 +126,7 @@ class NaiveNetworks(Keeping, VanillaPpoTrainer):
 
 
 class NaiveLibrary(Keeping, OwnTrainer):
-    """Logs a running mean from a hook of the library's trainer."""
+    """Trainer that logs a running mean from a hook of the library's trainer."""
 
     def __init__(self, *components: Any) -> None:
         super().__init__(*components)
@@ -144,14 +143,14 @@ class NaiveLibrary(Keeping, OwnTrainer):
 
 
 class NaiveLoop(TensorDictTrainer):
-    """Has its own loop, with a checkpoint after each iteration."""
+    """Trainer with a custom loop and a checkpoint after each iteration."""
 
     def __init__(self, *components: Any) -> None:
         super().__init__(*components)
         self._baseline = 0.0
 
     def train(self) -> None:
-        """Continue from the checkpoint; killed in the fourth iteration if asked to."""
+        """Continue from the checkpoint; with KILL_ONCE, be killed in the fourth iteration."""
         with ExitStack() as stack:
             self._build_train_context(stack)
             self._run_train_loop()
@@ -169,7 +168,7 @@ class NaiveLoop(TensorDictTrainer):
 
 
 class NaiveChat(Keeping, PureTextRlTrainer):
-    """Learns from rollouts that do better than a running baseline."""
+    """Trainer that fine-tunes on rollouts above a running baseline."""
 
     def __init__(self, *components: Any) -> None:
         super().__init__(*components)
@@ -225,7 +224,7 @@ FAMILIES: dict[str, tuple[type, dict[str, Any]]] = {
 
 
 class NaiveArm:
-    """An experiment whose stages this process makes, one after another."""
+    """Experiment whose stages this process computes sequentially."""
 
     def __init__(self, family: str, folder: Path, **changes: Any) -> None:
         trainer, parameters = FAMILIES[family]
@@ -242,10 +241,12 @@ class NaiveArm:
         self.store = StageStore(self.settings.store_url, reserve_bytes=0)
 
     def work(self) -> dict[tuple[str, int], dict[str, float]]:
-        """Make the stages that are not stored; return all metrics by stage and iteration."""
+        """Compute missing stages; return all metrics by stage and iteration."""
         functions, metrics = stage_functions(self.keys), {}
         with closing(self._session()) as session:
-            for call in in_order(self.keys.stages(StoredCourse(self.store, self.settings))):
+            for call in flatten_steps(
+                self.keys.stages(StoredStageLayout(self.store, self.settings))
+            ):
                 outcome = make_stage(functions[call.stage], call, session)
                 for each in outcome.manifest.metrics:
                     metrics[call.name, each.iteration] = dict(each.values)
@@ -253,7 +254,7 @@ class NaiveArm:
 
     def _session(self) -> BaseSession:
         if isinstance(self.keys, TextArmKeys):
-            return TextArmSession(self.keys, self.settings, self.store, Spending(Ledger()))
+            return TextArmSession(self.keys, self.settings, self.store, RunBilling(Ledger()))
         return arm_session(self.keys, self.settings, self.store)
 
 

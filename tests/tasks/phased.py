@@ -1,4 +1,4 @@
-"""The smallest experiment with phases, and stages worked one by one without a flow.
+"""Minimal experiment with phases, whose stages are executed sequentially without a flow.
 
 Also a script that plays it into a folder, to be killed: `python -m tests.tasks.phased FOLDER`.
 """
@@ -13,10 +13,10 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from tasks.stages.decorator import make_stage
-from tasks.stages.sequence import StoredCourse, in_order
+from tasks.stages.families import stage_functions
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession
-from tasks.tensordict.stages import STAGES
 from trainers.tensordict.states.state import State
 
 AGENT = {
@@ -53,7 +53,7 @@ POOLED: list[dict[str, Any]] = [
     PHASES[1],
     {**PHASES[2], "learners": ["verifier"], "partners": {"prover": {"kind": "pool", "every": 1}}},
 ]
-"""The same, but for the last phase, in which the prover is drawn from a pool."""
+"""The same phases, except that the prover of the last one is sampled from a pool."""
 PARAMETERS: dict[str, Any] = {
     "scenario": "graph_isomorphism",
     "trainer": "vanilla_ppo",
@@ -75,19 +75,19 @@ PARAMETERS: dict[str, Any] = {
 
 
 def parameters(phases: object = PHASES, **changes: object) -> HyperParameters:
-    """Make the parameters, with changes by dotted path (dots written as two underscores)."""
+    """Return the parameters, with changes by dotted path (dots written as two underscores)."""
     plain = {path.replace("__", "."): value for path, value in changes.items()}
     data = {**PARAMETERS, "phases": phases} if phases else PARAMETERS
     return HyperParameters(**data).replace(plain)
 
 
 def keys_of(hyper_params: HyperParameters | None = None) -> ArmKeys:
-    """Make the arm's keys."""
+    """Return the arm's keys."""
     return ArmKeys("main", hyper_params or parameters())
 
 
 class Played:
-    """An arm whose stages are worked in this process."""
+    """Arm whose stages are executed in this process."""
 
     def __init__(self, folder: Any, hyper_params: HyperParameters, per_task: int = 10) -> None:
         self.settings = ExperimentSettings(
@@ -97,25 +97,25 @@ class Played:
         self.store = StageStore(self.settings.store_url)
 
     def play(self, *, apart: bool = False) -> list[str]:
-        """Work the stages that are not stored; with ``apart`` as if each had its own process."""
-        made = []
+        """Execute missing stages; with ``apart``, as if each had a separate process."""
+        made, functions = [], stage_functions(self.keys)
         session = ArmSession(self.keys, self.settings, self.store)
-        for call in in_order(self.keys.stages(StoredCourse(self.store, self.settings))):
+        for call in flatten_steps(self.keys.stages(StoredStageLayout(self.store, self.settings))):
             if apart:
                 session.close()
                 session = ArmSession(self.keys, self.settings, self.store)
-            outcome = make_stage(STAGES[call.stage], call, session)
+            outcome = make_stage(functions[call.stage], call, session)
             if not outcome.hit:
                 made.append(call.label)
         with closing(session):
             return made
 
     def state(self, key: str) -> State:
-        """Read the state that a stage has ended with."""
+        """Read the final state of a stage."""
         return State.load(self.store.open(key) / "state")
 
     def after(self, iteration: int) -> State:
-        """Read the state after so many iterations."""
+        """Read the state after ``iteration`` iterations."""
         return self.state(self.keys.state_key(iteration))
 
 

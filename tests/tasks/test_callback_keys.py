@@ -1,4 +1,4 @@
-"""A callback is in the keys of the stages that it changes, and in no other."""
+"""A callback enters the keys of the stages that it changes, and no others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ TRAINED = {"train", "last train", "test"}
 LOGGED = {f"log_stats {i}" for i in range(3)}
 
 
-def test_without_callbacks_no_key_has_heard_of_them():
+def test_keys_without_callbacks_do_not_contain_them():
     calls = {**tensor_stages(tensor_keys()), **text_stages(text_keys())}
     for call in calls.values():
         assert "callback" not in str(call.parameters) + str(call.inputs)
@@ -93,7 +93,7 @@ def test_without_callbacks_no_key_has_heard_of_them():
 
 
 @pytest.mark.parametrize("callback", [STOP, KEEP, "gradient_statistics", "own.py:Looks"])
-def test_of_networks_training_is_another_and_what_comes_after_it(own, callback):
+def test_a_callback_of_networks_changes_training_and_later_stages(own, callback):
     assert tensor_changes(own, callbacks=[callback]) == TRAINED
     call = tensor_keys(own, callbacks=[callback]).train(0, 5)
     assert len(call.parameters["callbacks"]) == 1
@@ -101,12 +101,12 @@ def test_of_networks_training_is_another_and_what_comes_after_it(own, callback):
     assert call.parameters["callbacks"][0]["name"] in str(callback)
 
 
-def test_a_section_that_asks_for_a_callback_is_in_the_same_keys():
+def test_a_section_that_enables_a_callback_enters_the_same_keys():
     assert tensor_changes(**{"message_regression.enabled": True}) == TRAINED
     assert tensor_changes(**{"message_regression.method": "cnn"}) == set()
 
 
-def test_of_chat_models_who_looks_on_has_nothing_played_or_trained_again(own):
+def test_an_observing_callback_of_chat_models_changes_only_its_own_stages(own):
     assert text_changes(own, callbacks=["own.py:Looks"]) == LOGGED
     tests = {f"test_during_training {i}" for i in range(3)}
     assert text_changes(own, callbacks=["own.py:LooksAtTests"]) == {"test 3"}
@@ -114,7 +114,7 @@ def test_of_chat_models_who_looks_on_has_nothing_played_or_trained_again(own):
     assert tensor_changes(own, callbacks=["own.py:LooksAtTests"]) == {"test"}
 
 
-def test_of_chat_models_who_may_stop_the_run_comes_before_the_jobs():
+def test_a_stopping_callback_of_chat_models_changes_jobs_and_later_stages():
     later = {f"{stage} {i}" for i in (1, 2) for stage in ITERATION_STAGES}
     later -= {"create_fine_tune_jobs 2", "await_fine_tune_jobs 2"}
     jobs = {"create_fine_tune_jobs 0", "await_fine_tune_jobs 0"}
@@ -122,14 +122,14 @@ def test_of_chat_models_who_may_stop_the_run_comes_before_the_jobs():
     assert text_changes(callbacks=[STOP]) == text_changes(callbacks=[KEEP]) == expected
 
 
-def test_parameters_of_a_callback_and_their_order_count():
+def test_parameters_and_order_of_callbacks_enter_keys():
     one = tensor_stages(tensor_keys(callbacks=[STOP, KEEP]))
     for other in ([{**STOP, "patience": 3}, KEEP], [KEEP, STOP]):
         assert changed(one, tensor_stages(tensor_keys(callbacks=other))) == TRAINED
 
 
 @pytest.mark.parametrize("family", ["tensor", "text"])
-def test_more_iterations_go_on_where_fewer_ended_but_for_what_is_done_at_the_end(family):
+def test_more_iterations_extend_a_run_except_for_callbacks_at_the_end(family):
     make, stages = (
         (tensor_keys, lambda keys: {i: keys.train(0, i) for i in range(1, 8)})
         if family == "tensor"
@@ -143,9 +143,7 @@ def test_more_iterations_go_on_where_fewer_ended_but_for_what_is_done_at_the_end
     assert more == {7 if family == "tensor" else 2}
 
 
-def test_an_edit_of_ones_own_callback_changes_what_it_takes_part_in_and_its_path_nothing(
-    own, tmp_path
-):
+def test_keys_depend_on_the_code_of_a_custom_callback_and_not_on_its_path(own, tmp_path):
     callbacks = {"callbacks": ["own.py:Looks"]}
     before = tensor_stages(tensor_keys(own, **callbacks))
     text_before = text_stages(text_keys(own, **callbacks))
@@ -162,8 +160,8 @@ def test_an_edit_of_ones_own_callback_changes_what_it_takes_part_in_and_its_path
     assert not any("own" in name for name in keys.initial_state().fingerprint.modules)
 
 
-def test_a_callback_that_tests_has_in_its_keys_what_tests_read():
-    """What decides how weights are tested decides which are kept."""
+def test_parameters_of_tests_enter_the_keys_of_a_callback_that_tests():
+    """Parameters of the test determine which weights are kept."""
     watch, test = [KEEP], [{**KEEP, "dataset": "test"}]
     for change in ({"rl.num_test_iterations": 3}, {"rl.test_by_sampling": True}):
         before = tensor_stages(tensor_keys(callbacks=watch))

@@ -1,4 +1,4 @@
-"""The chain of stored states: as far as it goes without a gap."""
+"""The chain of stored states up to the first gap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ratchet.parameters.settings import ExperimentSettings
-from tasks.stages.chain import Cut, find_chain
+from tasks.stages.sequence import StageBoundaries, find_chain
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Link:
 
 
 class FakeStore:
-    """Has the states after these iterations, each made from another."""
+    """Store with the states after these iterations, each computed from an earlier one."""
 
     def __init__(self, links):
         self.links = {str(stop): Link(start, stop) for start, stop in links}
@@ -45,7 +45,7 @@ class FakeKeys:
         ([(7, 7)], 7, []),
     ],
 )
-def test_the_furthest_state_without_a_gap_is_found(links, target, expected):
+def test_the_latest_state_without_a_gap_is_found(links, target, expected):
     chain = find_chain(FakeStore(links), FakeKeys(), target)
     assert [link.iteration for link in chain] == expected
 
@@ -54,17 +54,17 @@ def test_the_furthest_state_without_a_gap_is_found(links, target, expected):
     ("position", "target", "size", "stop"),
     [(0, 25, 10, 10), (10, 25, 10, 20), (20, 25, 10, 25), (7, 25, 10, 10), (0, 3, 10, 3)],
 )
-def test_training_is_cut_at_multiples(position, target, size, stop):
-    assert Cut((size,)).next_stop(position, target) == stop
+def test_training_is_split_at_multiples_of_the_stage_size(position, target, size, stop):
+    assert StageBoundaries((size,)).next_stop(position, target) == stop
 
 
-def test_every_period_cuts_and_samples_are_of_iterations_that_take_place():
+def test_every_period_splits_training_and_samples_only_existing_iterations():
     settings = ExperimentSettings(
         iterations_per_task=10, checkpoint_period=4, rollout_sample_period=6
     )
-    cut, stops = Cut.of(settings), [0]
+    cut, stops = StageBoundaries.from_settings(settings), [0]
     while stops[-1] < 18:
         stops.append(cut.next_stop(stops[-1], 18))
     assert stops == [0, 4, 6, 8, 10, 12, 16, 18]
     assert [stop for stop in stops if cut.samples_at(stop, 18)] == [0, 6, 12]
-    assert not Cut.of(ExperimentSettings()).samples_at(0, 18)
+    assert not StageBoundaries.from_settings(ExperimentSettings()).samples_at(0, 18)

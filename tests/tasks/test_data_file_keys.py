@@ -1,4 +1,4 @@
-"""The key of data that are read from files: their content is in it, their place is not."""
+"""Keys of data from files depend on the content and not on the path."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def key_of(tmp_path):
     return make
 
 
-def test_the_same_file_elsewhere_is_the_same_data(key_of):
+def test_equal_files_with_different_paths_have_the_same_key(key_of):
     assert key_of("here", "{}") == key_of("there", "{}")
 
 
-def test_an_edited_file_is_other_data(key_of):
+def test_an_edited_file_has_a_different_key(key_of):
     assert key_of("here", "{}") != key_of("here", "[]")

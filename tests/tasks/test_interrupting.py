@@ -1,4 +1,4 @@
-"""What a thread computes ends where nobody waits for it any more."""
+"""Computations in threads are interrupted when their result is no longer awaited."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tasks.stages import decorator
-from tasks.stages.interrupting import StageInterrupted
+from tasks.stages.failures import StageInterrupted
 from tasks.stages.session import BaseSession
 
 
 @pytest.fixture
 def request_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make requests whose stage is a function of nothing, in one thread."""
+    """Return a function that creates requests of stages without arguments, in one thread."""
     with ThreadPoolExecutor(1) as executor:
 
         def make(work: Any, *, alone: bool = True) -> Any:
@@ -38,7 +38,7 @@ async def _cancel(request: Any, begun: threading.Event) -> None:
         await task
 
 
-def test_a_stage_that_computes_is_ended_and_cleans_up(request_of: Any) -> None:
+def test_a_computing_stage_is_interrupted_and_cleans_up(request_of: Any) -> None:
     begun, ended = threading.Event(), threading.Event()
     raised: list[BaseException] = []
 
@@ -60,7 +60,7 @@ def test_a_stage_that_computes_is_ended_and_cleans_up(request_of: Any) -> None:
     assert request.session.executor.submit(lambda: "next").result(5) == "next"
 
 
-def test_a_stage_that_waits_for_paid_answers_is_left_to_end(request_of: Any) -> None:
+def test_a_stage_that_waits_for_paid_responses_is_not_interrupted(request_of: Any) -> None:
     begun, ended, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -73,7 +73,7 @@ def test_a_stage_that_waits_for_paid_answers_is_left_to_end(request_of: Any) -> 
     assert ended.wait(5)
 
 
-def test_work_that_has_not_begun_or_has_ended_is_left_alone(request_of: Any) -> None:
+def test_work_that_has_not_started_or_has_ended_is_not_interrupted(request_of: Any) -> None:
     request = request_of(lambda: "done")
     request.interrupt()
     assert asyncio.run(request.fulfil()) == "done"

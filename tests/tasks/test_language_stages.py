@@ -1,4 +1,4 @@
-"""The stages of an arm whose model learns from its tokens: their order, and what they read."""
+"""Stages of an arm with a token-level language model: their order and inputs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.store.store import StageStore
 from tasks.language.session import LanguageArmSession
 from tasks.stages.decorator import make_stage
+from tasks.stages.failures import PrefetchFailedError
 from tasks.stages.families import make_keys, stage_functions
-from tasks.stages.sequence import Beside, StoredCourse, in_order
-from tasks.stages.session import AheadFailedError
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from trainers.language.trainer import LanguageTrainer
 
 
@@ -36,23 +36,28 @@ def store(tmp_path):
 
 
 def steps_of(keys, store, **settings):
-    course = StoredCourse(store, ExperimentSettings(**settings))
-    return list(keys.training(course))
+    layout = StoredStageLayout(store, ExperimentSettings(**settings))
+    return list(keys.stages(layout))
 
 
 def told(steps):
-    return [f"{c.stage} {c.iteration}" for c in in_order(steps) if c.stage in ("rollouts", "train")]
+    return [
+        f"{c.stage} {c.iteration}" for c in flatten_steps(steps) if c.stage in ("rollouts", "train")
+    ]
 
 
-def test_one_step_behind_each_step_is_taken_beside_the_next_rollouts(store):
+def test_one_step_behind_each_step_overlaps_with_the_next_rollouts(store):
     keys = keys_of(mode="one_step_behind")
     steps = steps_of(keys, store, iterations_per_task=1)
-    beside = [step for step in steps if isinstance(step, Beside)]
-    pairs = [(step.ahead.iteration, step.call.iteration) for step in beside]
-    assert pairs == [(1, 1), (2, 2), (3, 3), (4, 4)], "a longer run goes on from the same state"
+    parallel = [[next(chain) for chain in step] for step in steps if isinstance(step, tuple)]
+    names = [[call.stage for call in calls] for calls in parallel]
+    assert names == [["rollouts", "train"]] * 4
+    pairs = [(ahead.iteration, train.iteration) for ahead, train in parallel]
+    assert pairs == [(1, 1), (2, 2), (3, 3), (4, 4)], "a longer run extends the same state"
+    steps = steps_of(keys, store, iterations_per_task=1)
     assert told(steps)[:3] == ["rollouts 0", "rollouts 1", "train 1"]
-    ahead = beside[2].ahead
-    assert ahead.inputs["state"] == keys.state_key(2), "with the weights before the step"
+    ahead, _ = parallel[2]
+    assert ahead.inputs["state"] == keys.state_key(2), "expected the weights before the step"
     fused = steps_of(keys, store, iterations_per_task=4)
     assert told(fused) == ["train 4"]
     sampled = steps_of(keys, store, iterations_per_task=4, rollout_sample_period=2)
@@ -61,7 +66,7 @@ def test_one_step_behind_each_step_is_taken_beside_the_next_rollouts(store):
     assert told(synchronous)[:4] == ["rollouts 0", "train 1", "rollouts 1", "train 2"]
 
 
-def test_what_has_played_is_not_read_again_to_learn(store, monkeypatch):
+def test_states_in_memory_are_not_read_again(store, monkeypatch):
     keys = keys_of()
     loaded = []
     load = LanguageTrainer.load_state
@@ -74,22 +79,22 @@ def test_what_has_played_is_not_read_again_to_learn(store, monkeypatch):
     settings = ExperimentSettings(iterations_per_task=1, progress="none")
     session = LanguageArmSession(keys, settings, store)
     stages = stage_functions(keys)
-    for call in in_order(keys.training(StoredCourse(store, settings))):
+    for call in flatten_steps(keys.stages(StoredStageLayout(store, settings))):
         make_stage(stages[call.stage], call, session)
     session.close()
-    assert loaded == [keys.state_key(0)], "once written, each stage finds the state held"
+    assert loaded == [keys.state_key(0)], "after the first, each stage must use the state in memory"
 
 
-def test_a_stage_waits_for_one_that_is_made_meanwhile(store):
+def test_a_stage_waits_for_a_concurrent_computation(store):
     keys = keys_of(mode="one_step_behind")
     session = LanguageArmSession(keys, ExperimentSettings(), store)
     call = keys.rollouts(1)
-    assert session.find_ahead(call) is None
-    with ThreadPoolExecutor(1) as thread, session.making_ahead(call) as made:
-        waiting = thread.submit(session.find_ahead(call))
+    assert session.find_result(call) is None
+    with ThreadPoolExecutor(1) as thread, session.running([call]) as running:
+        waiting = thread.submit(session.find_result(call))
         assert not wait([waiting], 0.05).done
-        made.cancel()  # as where it fails
-        with pytest.raises(AheadFailedError, match="rollouts main 1, which was made meanwhile"):
+        running[call.key].cancel()  # as after a failure
+        with pytest.raises(PrefetchFailedError, match="rollouts main 1, which ran concurrently"):
             waiting.result(5)
-    assert session.find_ahead(call) is None
+    assert session.find_result(call) is None
     session.close()

@@ -1,4 +1,4 @@
-"""State that a user's trainer keeps on ``self`` survives SIGKILL, in every family of trainers."""
+"""State that a user's trainer keeps on ``self`` survives SIGKILL in every trainer family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.stages.session import STATE_FOLDER
+from tasks.stages.files import STATE_FOLDER
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from tests.tasks.naive_trainers import FAMILIES, NaiveArm
 from trainers.custom_state import load_attributes
@@ -53,7 +53,7 @@ def test_a_killed_run_of_a_naive_trainer_ends_like_an_undisturbed_one(
 
 
 def _killed(family: str, home: Path, changes: dict[str, object]) -> int:
-    """Run the experiment in a process that is killed in the middle; return its exit status."""
+    """Run the experiment in a process that is killed during training; return its exit status."""
     fault = FAULTS.get(family, TRAINING)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if fault:

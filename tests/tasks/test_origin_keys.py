@@ -1,4 +1,4 @@
-"""Keys of what builds on other runs: what they hold counts, not what they are called."""
+"""Keys of stages based on other runs depend on their content, not on their names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_keys(changes=None, digest=None, pins=None):
     return ArmKeys("main", hyper_params, checkpoints=checkpoints, pins=pins)
 
 
-def test_a_loaded_agents_content_decides_and_its_run_does_not():
+def test_keys_depend_on_the_weights_of_a_loaded_agent_and_not_on_its_run():
     one, other = (
         make_keys({**LOADED, "agents.verifier.checkpoint_run_id": run}, "a" * 64)
         for run in ("one", "other")
@@ -70,12 +70,12 @@ def test_a_loaded_agents_content_decides_and_its_run_does_not():
         ({"debate_protocol.max_message_rounds": 3}, False),
     ],
 )
-def test_pretraining_is_kept_until_something_changes_that_determines_it(change, counts):
+def test_the_key_of_pretraining_changes_only_with_its_inputs(change, counts):
     before, after = make_keys().pretrain("prover").key, make_keys(change).pretrain("prover").key
     assert (before != after) == counts
 
 
-def test_tests_of_an_earlier_runs_states_are_one_for_each_in_order():
+def test_a_retest_has_one_test_for_each_state_in_order():
     change = {"base_run.base_run_type": "rerun_tests", "base_run.run_id": "one"}
     pins = {("pretrained_state", 0): "0" * 64, ("train", 3): "3" * 64, ("train", 2): "2" * 64}
     keys = make_keys(change, pins=pins)
@@ -91,7 +91,7 @@ def test_tests_of_an_earlier_runs_states_are_one_for_each_in_order():
     assert make_keys().tested_iterations == [5]
 
 
-def test_rollouts_are_of_a_state_and_of_no_period():
+def test_rollouts_depend_on_a_state_and_not_on_the_sample_period():
     keys = make_keys()
     call = keys.rollouts(2)
     assert call.inputs["state"] == keys.state_key(2)

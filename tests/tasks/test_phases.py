@@ -1,4 +1,4 @@
-"""Phases as they are played: who learns, who stays, and that a cut changes no bit."""
+"""Execution of phases: learners, frozen agents, and independence of stage boundaries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRAWN = [
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """The three phases, played in one process."""
+    """Play the three phases in one process."""
     arm = Played(tmp_path_factory.mktemp("whole"), parameters())
     arm.play()
     return arm
@@ -46,7 +46,7 @@ def pooled(tmp_path_factory):
 
 
 def weights(state, agent):
-    """Return what one agent is, to be compared bit by bit."""
+    """Return a state with only one agent's weights, for bitwise comparison."""
     return State(agents={agent: state.agents[agent]})
 
 
@@ -56,7 +56,7 @@ def metrics(arm, iteration):
     return manifest.metrics
 
 
-def test_who_does_not_learn_stays_as_it_is_bit_for_bit(played):
+def test_agents_that_do_not_learn_are_unchanged_bit_for_bit(played):
     first = played.state(played.keys.pretrained_state().key)
     alone, answer, joint = (played.after(iteration) for iteration in (3, 5, 8))
     assert weights(alone, "prover") == weights(first, "prover"), "it was replaced"
@@ -67,21 +67,21 @@ def test_who_does_not_learn_stays_as_it_is_bit_for_bit(played):
     assert weights(joint, "verifier") != weights(answer, "verifier")
 
 
-def test_a_replaced_agents_own_weights_come_back(played):
+def test_the_weights_of_a_replaced_agent_are_restored(played):
     first = played.state(played.keys.pretrained_state().key)
     begun = played.state(played.keys.phase_state(played.keys.phases[1]).key)
     assert weights(begun, "prover") == weights(first, "prover")
     assert begun.stand_ins == {}
-    assert begun.optimizer == {}, "a phase begins with a new optimizer"
+    assert begun.optimizer == {}, "a phase starts with a new optimizer"
 
 
-def test_an_agent_may_begin_a_phase_with_its_first_weights(played, tmp_path):
+def test_an_agent_may_start_a_phase_with_its_initial_weights(played, tmp_path):
     attack = {
         "name": "attack",
         "num_iterations": 1,
         "learners": ["prover"],
         "fresh": ["prover"],
-        "min_message_rounds": 3,  # else the verifier may leave it no turn
+        "min_message_rounds": 3,  # otherwise the verifier may decide first
     }
     arm = Played(tmp_path, parameters([*PHASES[:2], attack]))
     arm.play()
@@ -92,7 +92,7 @@ def test_an_agent_may_begin_a_phase_with_its_first_weights(played, tmp_path):
     assert weights(arm.after(6), "prover") != weights(first, "prover")
 
 
-def test_rounds_and_rates_are_the_phases_own(played):
+def test_rounds_and_learning_rates_are_those_of_the_phase(played):
     (alone,) = [point for point in metrics(played, 3) if point.iteration == 2]
     assert alone.values["mean_episode_length"] <= 3
     rates = {
@@ -100,11 +100,11 @@ def test_rounds_and_rates_are_the_phases_own(played):
         for stop in (3, 8)
         for point in metrics(played, stop)
     }
-    assert set(rates) == {0, 1, 2, 5, 6, 7}, "the count of iterations goes on"
+    assert set(rates) == {0, 1, 2, 5, 6, 7}, "the count of iterations continues"
     assert rates[2] == pytest.approx(0.01)
     assert rates[7] == pytest.approx(0.0003)
     annealed = [value for point in metrics(played, 5) for value in _rates(point.values)]
-    assert max(annealed) == pytest.approx(0.003), "annealing begins with the phase"
+    assert max(annealed) == pytest.approx(0.003), "annealing starts with the phase"
     assert min(annealed) == pytest.approx(0.0015), "and ends with it"
 
 
@@ -112,7 +112,7 @@ def _rates(values):
     return [value for name, value in values.items() if name.endswith("lr") and value]
 
 
-def test_stages_cut_elsewhere_and_worked_apart_end_alike(played, tmp_path):
+def test_results_do_not_depend_on_stage_boundaries_and_sessions(played, tmp_path):
     apart = Played(tmp_path, parameters(), per_task=1)
     apart.play(apart=True)
     assert apart.keys.final_state_key == played.keys.final_state_key
@@ -122,14 +122,14 @@ def test_stages_cut_elsewhere_and_worked_apart_end_alike(played, tmp_path):
     assert apart.play() == []
 
 
-def test_a_later_phase_that_is_changed_keeps_the_earlier_ones(tmp_path):
+def test_a_changed_phase_reuses_earlier_phases(tmp_path):
     before = Played(tmp_path, parameters(PHASES[:2]))
     before.play()
     after = Played(tmp_path, parameters(PHASES[:2], phases__answer__changes__rl__lr=0.5))
     assert after.play() == ["phase state main answer", "train main 3-5", "test main test"]
 
 
-def test_tests_are_played_by_the_agents_themselves_with_the_experiments_parameters(tmp_path):
+def test_tests_use_the_agents_and_parameters_of_the_experiment(tmp_path):
     arm = Played(tmp_path, parameters(PHASES[:1]))
     arm.play()
     tested = arm.store.find(arm.keys.test().key)
@@ -145,7 +145,7 @@ def test_tests_are_played_by_the_agents_themselves_with_the_experiments_paramete
     assert State.load(arm.store.open(arm.keys.state_key(3)) / "state").agents["prover"]
 
 
-def test_earlier_selves_are_drawn_and_none_of_them_changes(pooled):
+def test_earlier_versions_are_sampled_from_the_pool_unchanged(pooled):
     begun = pooled.state(pooled.keys.phase_state(pooled.keys.phases[1]).key)
     assert sorted(begun.pool) == ["prover@1", "prover@2", "prover@3"]
     members = {name: State(agents={"prover": own}) for name, own in begun.pool.items()}
@@ -158,16 +158,16 @@ def test_earlier_selves_are_drawn_and_none_of_them_changes(pooled):
     assert pooled.after(7).pool == {}
 
 
-def test_a_pool_is_drawn_alike_however_the_phase_is_cut(pooled, tmp_path):
+def test_sampling_from_a_pool_does_not_depend_on_stage_boundaries(pooled, tmp_path):
     whole = Played(tmp_path, parameters(DRAWN), per_task=10)
     whole.play()
     assert whole.after(6) == pooled.after(6)
     assert whole.keys.final_state_key == pooled.keys.final_state_key
-    assert len({name for name, _ in _draws(pooled)}) > 1, "not always the same one"
+    assert len({name for name, _ in _draws(pooled)}) > 1, "expected different members"
 
 
 def _draws(arm):
-    """Return which member has played in each iteration."""
+    """Yield the pool member of each iteration."""
     for iteration in (4, 5, 6):
         state = arm.after(iteration)
         mine = State(agents={"prover": state.stand_ins["prover"]})
@@ -177,7 +177,7 @@ def _draws(arm):
 
 
 @pytest.mark.slow
-def test_killed_in_each_phase_and_between_them_is_as_if_never_killed(tmp_path):
+def test_kills_in_and_between_phases_do_not_change_the_result(tmp_path):
     whole = Played(tmp_path / "whole", parameters(POOLED))
     whole.play()
     faults = [
@@ -200,12 +200,12 @@ def test_killed_in_each_phase_and_between_them_is_as_if_never_killed(tmp_path):
         assert killed.after(iteration) == whole.after(iteration)
         assert metrics(killed, iteration)[-1].values == metrics(whole, iteration)[-1].values
     tests = [arm.store.find(arm.keys.test().key) for arm in (killed, whole)]
-    assert tests[0].files == tests[1].files, "not a byte is another"
+    assert tests[0].files == tests[1].files, "expected identical files"
     assert tests[0].metrics == tests[1].metrics
 
 
 def _play(folder, fault=""):
-    """Play in a process of its own; return its exit status."""
+    """Play in a separate process; return its exit status."""
     command = [sys.executable, "-m", "tests.tasks.phased", str(folder)]
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "RATCHET_FAULT": fault, "PYTHONPATH": root}

@@ -1,4 +1,4 @@
-"""A stage is not tried again where it would fail the same way, however that is wrapped."""
+"""Stages are not retried after deterministic errors, also if these are wrapped."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.plugins import load_module
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
-from ratchet.tracking.live_file import NamedStage
-from ratchet.tracking.observing import StageObserver
+from ratchet.tracking.live_file import StageRef
+from ratchet.tracking.observers import StageObserver
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import (
     Stage,
@@ -51,7 +51,7 @@ def wrapped(cause: Exception) -> RolloutError:
         (ConnectionError("gone"), True),
     ],
 )
-def test_what_would_fail_again_is_not_tried_again(
+def test_deterministic_errors_are_not_retried(
     error: Exception, expected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     state: State[object] = Failed(data=error, message=str(error))
@@ -59,7 +59,7 @@ def test_what_would_fail_again_is_not_tried_again(
     heard: list[bool] = []
 
     class Observer(StageObserver):
-        def failed(self, call: NamedStage, error: Exception, *, again: bool) -> None:
+        def failed(self, call: StageRef, error: Exception, *, again: bool) -> None:
             heard.append(again)
 
     async def fails(call: StageCall, force: bool) -> StageOutcome:
@@ -73,7 +73,7 @@ def test_what_would_fail_again_is_not_tried_again(
         level = caplog.at_level(logging.INFO, logger="tasks.stages.decorator")
         with level, pytest.raises(type(error)):
             asyncio.run(request.fulfil())
-    how = " at attempt 1, tried again" if expected else ", and would again"
+    how = " at attempt 1, retrying" if expected else " and would fail again"
     assert f"train main 0-10 failed{how}: {type(error).__name__}" in caplog.text
     assert heard == [expected, False]
 

@@ -1,4 +1,4 @@
-"""A stage continues from the state that its key names, whatever the process did before."""
+"""A stage continues from the state of its key, regardless of earlier work of the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainers.staged import StagedTrainer
 
 
 class FakeState:
-    loaded: list = []  # noqa: RUF012 -- what was read, in order
+    loaded: list = []  # noqa: RUF012 -- keys in the order of reads
 
     @classmethod
     def load(cls, directory):
@@ -58,18 +58,18 @@ def session(monkeypatch):
     session.close()
 
 
-def test_the_state_is_read_unless_the_trainer_holds_that_very_one(session):
+def test_the_state_is_read_unless_the_trainer_has_it_in_memory(session):
     trainer = session.trainer_at("a")
     assert trainer.state == "a"
     session.holds("b")
     assert session.trainer_at("b") is trainer
-    assert FakeState.loaded == ["a"], "what it holds need not be read"
+    assert FakeState.loaded == ["a"], "the state in memory must not be read"
     session.holds("b")
     session.trainer_at("c")
-    assert FakeState.loaded == ["a", "c"], "another run has made what comes after b"
+    assert FakeState.loaded == ["a", "c"], "a different run has computed the stage after b"
 
 
-def test_whoever_takes_the_trainer_may_change_its_state(session):
+def test_the_state_is_read_again_after_the_trainer_was_handed_out(session):
     session.trainer_at("a")
     session.trainer_at("a")
     assert FakeState.loaded == ["a", "a"]

@@ -1,4 +1,4 @@
-"""A suite's stage is found again by what decides its result, and changes no other stage."""
+"""The key of a suite's stage contains the inputs of its result; other keys do not change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from tasks.language.keys import LanguageArmKeys
-from tasks.stages.sequence import RecordedCourse, in_order
+from tasks.stages.sequence import RecordedStageLayout, flatten_steps
 from trainers.combinations import check_combination
 
 CHOSEN = {
@@ -24,7 +24,7 @@ SUITE = {"task": "spelling.py@spelling"}
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A task, what it imports and reads, and whatever versions are installed."""
+    """Write a task with its imports and data files; set installed versions."""
     (tmp_path / "spelling.py").write_text(TASK)
     (tmp_path / "words.py").write_text("WORDS = 1\n")
     (tmp_path / "words.txt").write_text("one\n")
@@ -40,28 +40,28 @@ def make_keys(folder, *, python=None, **suites):
 
 def calls(keys):
     stops = [("train", 2), ("train", 4)]
-    return [(c.name, c.iteration) for c in in_order(keys.stages(RecordedCourse(stops)))]
+    return [(c.name, c.iteration) for c in flatten_steps(keys.stages(RecordedStageLayout(stops)))]
 
 
 def key(folder, **changes):
     return make_keys(folder, spelling={**SUITE, **changes}).suite("spelling", 4).key
 
 
-def test_suites_come_after_training_or_with_each_validation(folder):
+def test_suites_run_after_training_or_with_each_validation(folder):
     keys = make_keys(folder, often={**SUITE, "when": "validate"}, last=SUITE)
     found = [each for each in calls(keys) if each[0].startswith("suite")]
     assert found == [("suite-often", 0), ("suite-often", 2), ("suite-often", 4), ("suite-last", 4)]
 
 
-def test_a_suite_is_in_no_other_stages_key(folder):
-    bare = {c.name: c.key for c in in_order(make_keys(folder).stages(RecordedCourse([])))}
+def test_a_suite_does_not_enter_other_keys(folder):
+    bare = {c.name: c.key for c in flatten_steps(make_keys(folder).stages(RecordedStageLayout([])))}
     with_one = make_keys(folder, spelling=SUITE)
-    found = {c.name: c.key for c in in_order(with_one.stages(RecordedCourse([])))}
+    found = {c.name: c.key for c in flatten_steps(with_one.stages(RecordedStageLayout([])))}
     assert found.pop("suite-spelling")
     assert found == bare
 
 
-def test_what_decides_its_answers_is_in_its_key(folder):
+def test_parameters_of_a_suites_answers_enter_its_key(folder):
     first = key(folder)
     changes = [{"limit": 3}, {"temperature": 0.5}, {"max_tokens": 7}, {"arguments": {"a": 1}}]
     (folder / "spelling.py").write_text(TASK.replace("():", "(a=0):"))
@@ -69,11 +69,11 @@ def test_what_decides_its_answers_is_in_its_key(folder):
     assert len({first, *keys}) == 6
     assert key(folder, max_connections=1) == key(folder) == key(folder, when="validate")
     renamed = make_keys(folder, other=SUITE).suite("other", 4).key
-    assert renamed == key(folder), "its name is nothing that it is asked"
+    assert renamed == key(folder), "the name does not affect answers"
     assert make_keys(folder, spelling=SUITE).suite("spelling", 2).key != key(folder)
 
 
-def test_its_code_with_what_that_imports_and_its_files_are_in_its_key(folder):
+def test_code_imports_and_files_of_a_suite_enter_its_key(folder):
     found = [key(folder), key(folder, files=["words.txt"])]
     (folder / "words.txt").write_text("two\n")
     found += [key(folder, files=["words.txt"]), key(folder, files=["."])]
@@ -84,19 +84,19 @@ def test_its_code_with_what_that_imports_and_its_files_are_in_its_key(folder):
     moved.mkdir()
     for name in ("spelling.py", "words.py"):
         (moved / name).write_text((folder / name).read_text())
-    assert key(moved) == key(folder), "where it lies is no matter"
+    assert key(moved) == key(folder), "the path does not enter the key"
     with pytest.raises(ParameterError, match=r"there is no .*nothing.txt"):
         key(folder, files=["nothing.txt"])
 
 
-def test_the_version_that_is_installed_is_in_its_key(folder, monkeypatch):
+def test_installed_versions_enter_the_key_of_a_suite(folder, monkeypatch):
     before = key(folder)
     asked = "ratchet.language_models.suites.asking.find_versions"
     monkeypatch.setattr(asked, lambda *_: {"inspect-ai": "0.3.70", "openai": "3.52.0"})
     assert key(folder) != before
 
 
-def test_suites_are_refused_where_nothing_could_be_asked():
+def test_suites_that_could_never_run_are_refused():
     def check(**changes):
         check_combination(HyperParameters(**{**CHOSEN, **changes}))
 

@@ -1,4 +1,4 @@
-"""Keys of the stages of chat models: what changes which, and what is never paid for again."""
+"""Keys of chat model stages: which parameters change them, and which paid stages are reused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import pytest
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.tracking.manifest import ITERATION_STAGES
 from tasks.stages.families import make_keys
-from tasks.stages.playing_code import class_that_plays
-from tasks.stages.sequence import RecordedCourse, in_order, recorded_calls
+from tasks.stages.sequence import RecordedStageLayout, flatten_steps, recorded_calls
 from tasks.tensordict.keys import ArmKeys
-from tasks.text.keys import TextArmKeys
+from tasks.text.keys import TextArmKeys, rollout_class
 from trainers.text.expert_iteration import PureTextEiTrainer
 
 
@@ -33,7 +32,7 @@ def text_keys():
 
 
 def all_stages(keys):
-    return in_order(keys.stages(RecordedCourse([("test", keys.num_iterations)])))
+    return flatten_steps(keys.stages(RecordedStageLayout([("test", keys.num_iterations)])))
 
 
 def by_place(keys):
@@ -46,7 +45,7 @@ def changed(keys, **changes):
 
 
 def after(iteration, *stages):
-    """Name stages of an iteration, and all that come after its fine-tuning."""
+    """Return stages of an iteration and all stages after its fine-tuning."""
     found = {f"{stage} {iteration}" for stage in stages}
     later = {
         f"{stage} {i}"
@@ -71,23 +70,23 @@ def test_there_is_a_stage_for_each_step_and_no_jobs_in_the_last_iteration(text_k
     assert by_place(make_text_keys(arm="other")) == by_place(text_keys)
 
 
-def test_what_is_learned_from_leaves_the_first_rollouts_alone(text_keys):
+def test_parameters_of_learning_do_not_change_the_first_rollouts(text_keys):
     for change in ({"pure_text_ei.reward_threshold": 0.5}, {"text_rl.test_on_whole_dataset": 0}):
         assert "sample_rollouts 0" not in changed(text_keys, **change)
     assert changed(text_keys, **{"pure_text_ei.reward_threshold": 0.5}) == after(0, *LEARNING)
 
 
-def test_what_only_tests_read_changes_only_tests(text_keys):
+def test_parameters_of_tests_change_only_tests(text_keys):
     tests = {f"test_during_training {i}" for i in range(4)} | {"test 4"}
     assert changed(text_keys, **{"text_rl.test_on_whole_dataset": False}) == tests
     assert changed(text_keys, **{"text_rl.test_scheme": "none"}) == tests - {"test 4"}
 
 
-def test_more_iterations_go_on_where_fewer_ended(text_keys):
+def test_more_iterations_extend_a_run(text_keys):
     assert changed(text_keys, **{"rl.num_iterations": 6}) == {"test 4"}
 
 
-def test_agents_play_their_part_in_all_but_the_data(text_keys):
+def test_parameters_of_agents_change_all_stages_except_the_data(text_keys):
     assert changed(text_keys, **{"agents._default.temperature": 0.5}) == FIRST
     model = {"agents._default.model_name": "other"}
     assert changed(text_keys, **model) == FIRST | {"initial_state 0"}
@@ -96,17 +95,17 @@ def test_agents_play_their_part_in_all_but_the_data(text_keys):
     assert changed(text_keys, **{"code_validation.num_train": 30}) == everything
 
 
-def test_where_the_key_of_a_service_is_found_changes_nothing(text_keys):
+def test_the_name_of_an_api_key_does_not_enter_keys(text_keys):
     assert changed(text_keys, **{"agents._default.api_key_name": "MY_KEY"}) == set()
 
 
-def test_all_earlier_rollouts_are_taken_in_where_they_are_learned_from():
+def test_all_earlier_rollouts_are_inputs_if_they_are_learned_from():
     keys = make_text_keys(**{"text_rl.fine_tune_on_all_previous_rollouts": True})
     inputs = keys.create_fine_tune_jobs(2).inputs
     assert set(inputs) == {"state", "rollouts", "rollouts.0", "rollouts.1"}
 
 
-def test_a_pinned_stage_is_what_the_later_ones_take_in(text_keys):
+def test_a_pinned_stage_is_the_input_of_later_ones(text_keys):
     keys = make_text_keys()
     for call in all_stages(keys):
         if call.name == "await_fine_tune_jobs" and call.iteration == 0:
@@ -120,7 +119,7 @@ def test_a_recorded_text_stage_is_recognised(text_keys):
     call = text_keys.sample_rollouts(2)
     calls = recorded_calls(text_keys, [("test-hard", 4)])
     assert calls["sample_rollouts", 2].key == call.key != calls["sample_rollouts", 1].key
-    assert ("create_fine_tune_jobs", 3) not in calls, "the last iteration makes none"
+    assert ("create_fine_tune_jobs", 3) not in calls, "the last iteration creates no jobs"
     assert [place for place in calls if "test-" in place[0]] == [("test-hard", 4)]
     assert call.label == "sample rollouts main 2"
 
@@ -140,8 +139,8 @@ def test_a_retest_only_tests():
     }
 
 
-def test_who_only_learns_otherwise_plays_by_its_bases_code():
-    assert class_that_plays(PureTextEiTrainer) is PureTextEiTrainer.__mro__[1]
+def test_a_trainer_that_changes_only_learning_samples_with_its_bases_code():
+    assert rollout_class(PureTextEiTrainer) is PureTextEiTrainer.__mro__[1]
 
     class Learns(PureTextEiTrainer):
         def _stage_create_fine_tune_jobs(self, rollouts):
@@ -161,11 +160,11 @@ def test_who_only_learns_otherwise_plays_by_its_bases_code():
     class Mixed(Mixin, PureTextEiTrainer):
         pass
 
-    assert class_that_plays(Learns) is PureTextEiTrainer.__mro__[1]
-    assert class_that_plays(Plays) is Plays
-    assert class_that_plays(Mixed) is Mixed
+    assert rollout_class(Learns) is PureTextEiTrainer.__mro__[1]
+    assert rollout_class(Plays) is Plays
+    assert rollout_class(Mixed) is Mixed
 
 
-def test_other_trainers_are_of_the_other_family():
+def test_network_trainers_have_network_keys():
     params = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
     assert isinstance(make_keys("main", HyperParameters(**params)), ArmKeys)

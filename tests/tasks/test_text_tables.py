@@ -1,23 +1,23 @@
-"""Tables of chat models have the names that those of networks have."""
+"""Result tables of chat models have the same column names as those of networks."""
 
 from __future__ import annotations
 
 from ratchet import HyperParameters
-from ratchet.parameters.declared_groups import test_groups
+from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.spec import rollout_spec
 from ratchet.scenarios.code_validation.dataset import examples_to_dataset
 from ratchet.scenarios.code_validation.generator.examples import Example
-from ratchet.statistics.returns import mean_return, paid_agents
+from ratchet.statistics.results import mean_return, paid_agents
 from ratchet.tracking.result_table import ResultTable
 from tasks.text.files import result_table
 
 PARAMETERS = {"scenario": "code_validation", "trainer": "pure_text_ei", "dataset": "generated"}
 
 
-def test_statistics_and_reports_find_what_chat_models_were_paid():
+def test_statistics_and_reports_find_rewards_of_chat_models():
     protocol = build_protocol_handler(HyperParameters(**PARAMETERS))
     rollouts = rollout_spec(3, 2, 1).blank(2)
     rollouts["agents", "reward"][:, 1] = [[1.0, -1.0], [0.0, 1.0]]
@@ -27,7 +27,7 @@ def test_statistics_and_reports_find_what_chat_models_were_paid():
     assert mean_return(table.columns, "prover").value == 0.5
 
 
-def test_each_row_says_which_kind_of_bug_its_program_has():
+def test_each_row_contains_the_kind_of_bug_of_its_program():
     hyper_params = HyperParameters(**PARAMETERS)
     protocol, groups = build_protocol_handler(hyper_params), test_groups(hyper_params)
     rollouts = rollout_spec(3, 2, 1).blank(3)

@@ -1,4 +1,4 @@
-"""A run whose model is at a tinker service: cut off in a step, it goes on from its last model."""
+"""A run with a tinker service that is interrupted in a step resumes from its last model."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.training_service.tinker_client import TinkerTrainingService
-from tasks.language.stages import STAGES
 from tasks.stages.decorator import make_stage
-from tasks.stages.sequence import StoredCourse, in_order
-from tasks.stages.session import STATE_FOLDER
+from tasks.stages.families import stage_functions
+from tasks.stages.files import STATE_FOLDER
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from tasks.tensordict.session import ArmSession
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers.language.state import LanguageState
@@ -35,7 +35,7 @@ SMALL = (
 
 @pytest.fixture
 def work(tmp_path, monkeypatch):
-    """Do all stages, as a process does that finds some of them; return metrics and last state."""
+    """Return a function that executes missing stages and returns metrics and the final state."""
     folder = tmp_path / "model"
     shape = SmallModelShape(layers=1, d_model=16, heads=2, context_length=32)
     make_small_model(folder, alphabet="abcdef=", shape=shape)
@@ -54,10 +54,11 @@ def work(tmp_path, monkeypatch):
 
 def _work(experiment):
     (keys,), store, metrics = experiment.keys, experiment.store, {}
+    stages = stage_functions(keys)
     session = ArmSession(keys, experiment.settings, store)
     try:
-        for call in in_order(keys.stages(StoredCourse(store, experiment.settings))):
-            done = make_stage(STAGES[call.stage], call, session)
+        for call in flatten_steps(keys.stages(StoredStageLayout(store, experiment.settings))):
+            done = make_stage(stages[call.stage], call, session)
             metrics[call.name, call.iteration] = [p.values for p in done.manifest.metrics]
     finally:
         session.close()
@@ -65,7 +66,7 @@ def _work(experiment):
 
 
 @pytest.mark.slow
-def test_what_was_cut_off_is_taken_again_and_ends_alike(work, monkeypatch):
+def test_an_interrupted_iteration_is_repeated_with_the_same_result(work, monkeypatch):
     whole, last = work("whole")
     steps = []
     taken = TinkerTrainingService.optim_step
@@ -80,10 +81,10 @@ def test_what_was_cut_off_is_taken_again_and_ends_alike(work, monkeypatch):
     with pytest.raises(ConnectionError):
         work("cut")
     resumed, other = work("cut")
-    assert len(steps) == 3 + 2, "the first iteration's steps are kept"
+    assert len(steps) == 3 + 2, "the first iteration's steps must be reused"
     assert resumed == whole
     assert {"rollouts", "train", "test"} <= {name for name, _ in whole}
     names = [s.learners["agent"].pop(name) for s in (last, other) for name in ("model", "session")]
     assert all(name.startswith("tinker://") for name in names)
-    assert len(set(names)) == 4, "the same weights, under names that the service gives"
+    assert len(set(names)) == 4, "the same weights, with names from the service"
     assert last.learners == other.learners

@@ -1,4 +1,4 @@
-"""A collector for OpenTelemetry: takes what is pushed over HTTP and keeps it."""
+"""A collector for OpenTelemetry that stores the data pushed over HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Points = dict[tuple[str, tuple[tuple[str, Any], ...]], float]
 
 
 class Collector:
-    """What was pushed: the last value of each metric, spans, resources, headers."""
+    """Pushed data: the last value of each metric, spans, resources, headers."""
 
     def __init__(self) -> None:
         self.points: Points = {}
@@ -33,7 +33,7 @@ class Collector:
         return sum(v for (name, a), v in self.points.items() if name == metric and wanted <= set(a))
 
     def take(self, path: str, body: bytes, headers: dict[str, str]) -> None:
-        """Take a request."""
+        """Store the data of a request."""
         self.headers.append(headers)
         if path == "/v1/traces":
             for part in ExportTraceServiceRequest.FromString(body).resource_spans:

@@ -1,4 +1,4 @@
-"""One empty MLflow database for all tests of tracking: setting it up takes seconds."""
+"""One empty MLflow database for all tracking tests: its setup takes seconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.tracking.mlflow.client import connect, default_tracking_uri
+from ratchet.tracking.mirrors.mlflow.client import connect, default_tracking_uri
 
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Set a database up once, to be copied."""
+    """Create a database once, to be copied."""
     home = tmp_path_factory.mktemp("mlflow")
     connect(default_tracking_uri(home)).search_experiments()
     return home / "mlflow.db"

@@ -1,4 +1,4 @@
-"""``mlflow.pyfunc.load_model`` loads what runs have entered; it does what the agents did."""
+"""``mlflow.pyfunc.load_model`` loads runs' models, which act like the agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratchet.errors import DataError, UnknownNameError
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.tracking import MlflowMirror, ResultTable, RunFolder, RunManifest
 from ratchet.tracking.environment import capture_versions
-from ratchet.tracking.mlflow.client import connect, default_tracking_uri
+from ratchet.tracking.mirrors.mlflow.client import connect, default_tracking_uri
 from trainers.registry import trainer_class
 
 Load = Callable[..., Any]
@@ -86,7 +86,7 @@ CHAT = {
 
 
 def trained(parameters: dict[str, Any], iterations: int = 1) -> Any:
-    """Make a trainer, and train for so many iterations."""
+    """Create a trainer, and train for the given number of iterations."""
     torch.set_num_threads(1)
     hyper_params, settings = HyperParameters(**parameters), ExperimentSettings(progress="none")
     found = trainer_class(hyper_params)
@@ -100,7 +100,7 @@ def trained(parameters: dict[str, Any], iterations: int = 1) -> Any:
 
 @pytest.fixture
 def enter(tmp_path: Path, empty_database: Path) -> Load:
-    """Enter a trainer's state in MLflow as a run's model, and nothing else; return where it is."""
+    """Return a function that logs a trainer's state in MLflow as a run's model."""
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     uri = default_tracking_uri(tmp_path)
 
@@ -129,7 +129,7 @@ def enter(tmp_path: Path, empty_database: Path) -> Load:
 
 @pytest.fixture
 def load(enter: Load) -> Load:
-    """Enter a trainer's state in MLflow as a run's model, and load that by its alias."""
+    """Return a function that logs a trainer's state in MLflow and loads it by its alias."""
 
     def enter_and_load(*given: Any) -> Any:
         import mlflow.pyfunc
@@ -140,7 +140,7 @@ def load(enter: Load) -> Load:
 
 
 @pytest.mark.parametrize("parameters", [NETWORKS, ALONE, LIBRARY], ids=["ppo", "alone", "torchrl"])
-def test_networks_play_datapoints_as_in_the_run_s_test(
+def test_networks_play_datapoints_as_in_the_runs_test(
     load: Load, parameters: dict[str, Any]
 ) -> None:
     trainer = trained(parameters)
@@ -159,7 +159,7 @@ def test_networks_play_datapoints_as_in_the_run_s_test(
     assert list(on_train["datapoint_id"]) == [1]
 
 
-def test_networks_of_a_phase_with_another_loss_play_as_they_did(load: Load) -> None:
+def test_networks_of_a_phase_with_a_different_loss_give_the_same_results(load: Load) -> None:
     learned = trained(NETWORKS | {"ppo": {"loss_type": "kl_penalty"}})
     phase = {"name": "last", "num_iterations": 1, "changes": {"ppo.loss_type": "kl_penalty"}}
     given = HyperParameters(**NETWORKS, phases=[phase])
@@ -170,7 +170,7 @@ def test_networks_of_a_phase_with_another_loss_play_as_they_did(load: Load) -> N
         assert list(again[name]) == [column[2], column[0]], name
 
 
-def test_a_language_model_answers_prompts_as_in_the_run_s_test(load: Load) -> None:
+def test_a_language_model_answers_prompts_as_in_the_runs_test(load: Load) -> None:
     trainer = trained(LANGUAGE)
     tasks = trainer.scenario_instance.test_dataset
     answers = [said["rounds"][0]["messages"][0]["text"] for said in trainer.run_test().transcripts]
@@ -186,13 +186,13 @@ def test_a_language_model_answers_prompts_as_in_the_run_s_test(load: Load) -> No
     )
 
 
-def test_chat_models_are_asked_where_they_are(load: Load) -> None:
+def test_chat_models_are_queried_at_their_service(load: Load) -> None:
     model = load(trained(CHAT, iterations=0), "chat_models")
     said = model.predict(pd.DataFrame({"prompt": ["Hello", "Hello"]}))["text"]
     assert said[0] != said[1]
     assert said[0]
     again = model.predict(model.input_example, params={"agent": "verifier"})["text"]
-    assert again[0] == said[0], "the dummy answers by the seed alone"
+    assert again[0] == said[0], "the dummy's response depends only on the seed"
     with pytest.raises(UnknownNameError, match=r"agent: got 'provr'.*'prover'"):
         model.predict(model.input_example, params={"agent": "provr"})
 
@@ -212,7 +212,7 @@ print(json.dumps({name: played[name].tolist() for name in played}))
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_needs_the_model_s_files_only(enter: Load, tmp_path: Path) -> None:
+def test_a_separate_process_needs_only_the_models_files(enter: Load, tmp_path: Path) -> None:
     trainer = trained(NETWORKS)
     table = trainer.run_test().table
     source = enter(trainer, "networks", table).removeprefix("file://")

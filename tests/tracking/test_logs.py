@@ -1,4 +1,4 @@
-"""Lines say where they were written: on a terminal in words, in the run's folder as JSON."""
+"""Log lines have their context: on a terminal as text, in the run's folder as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ratchet.tracking import logs
-from ratchet.tracking.logs import LOG_FILE, JsonFormatter, WithPlace, kept_log, log_place
+from ratchet.tracking.logs import LOG_FILE, JsonFormatter, WithLogContext, kept_log, log_context
 
 ours = logging.getLogger("ratchet.somewhere")
 
@@ -34,10 +34,10 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LOG_FILE).read_text().splitlines()]
 
 
-def test_a_run_keeps_its_own_lines_from_info_on_with_their_places(tmp_path: Path) -> None:
-    with log_place(run="nip-1"), kept_log(tmp_path, "nip-1"):
+def test_a_run_stores_its_lines_from_level_info_with_their_context(tmp_path: Path) -> None:
+    with log_context(run="nip-1"), kept_log(tmp_path, "nip-1"):
         ours.info("begins")
-        with log_place(arm="main", stage="train", iteration=10):
+        with log_context(arm="main", stage="train", iteration=10):
             ours.info("half\nway é")
             ours.debug("not kept")
             logging.getLogger("somebody.else").warning("theirs %d", 1)
@@ -45,7 +45,7 @@ def test_a_run_keeps_its_own_lines_from_info_on_with_their_places(tmp_path: Path
             thread = threading.Thread(target=in_thread, args=(ours.warning, "in a thread"))
             thread.start()
             thread.join()
-        with log_place(run="nip-2"):
+        with log_context(run="nip-2"):
             ours.warning("of another run")
         try:
             raise ValueError("lost")
@@ -64,27 +64,27 @@ def test_a_run_keeps_its_own_lines_from_info_on_with_their_places(tmp_path: Path
     assert "ValueError: lost" in found[4]["exception"]
 
 
-def test_a_disk_that_takes_no_line_ends_no_run(
+def test_an_unwritable_log_does_not_end_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with log_place(run="nip-1"), kept_log(tmp_path / "not there", "nip-1"):
+    with log_context(run="nip-1"), kept_log(tmp_path / "not there", "nip-1"):
         ours.warning("said to nobody")
     full = Path("/dev/full")
     (tmp_path / LOG_FILE).symlink_to(full)
-    with log_place(run="nip-1"), kept_log(tmp_path, "nip-1"):
+    with log_context(run="nip-1"), kept_log(tmp_path, "nip-1"):
         ours.warning("said to nobody")
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_words_have_the_place_behind_the_first_line() -> None:
+def test_text_lines_have_the_context_after_the_first_line() -> None:
     record = logging.makeLogRecord({"msg": "tried again\nmore", "levelname": "WARNING"})
-    formatter = WithPlace(logging.Formatter("%(levelname)s %(message)s"))
+    formatter = WithLogContext(logging.Formatter("%(levelname)s %(message)s"))
     assert formatter.format(record) == "WARNING tried again\nmore"
-    with log_place(run="nip-1", arm="main", stage="test", iteration=0):
+    with log_context(run="nip-1", arm="main", stage="test", iteration=0):
         assert formatter.format(record) == "WARNING tried again [nip-1 main test 0]\nmore"
 
 
-def test_the_environment_has_lines_written_to_stderr_as_json(
+def test_an_environment_variable_selects_json_on_stderr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = io.StringIO()
@@ -92,8 +92,8 @@ def test_the_environment_has_lines_written_to_stderr_as_json(
     words = logging.StreamHandler()
     logging.getLogger().addHandler(words)
     monkeypatch.setenv(logs.VARIABLE, "json")
-    for _ in range(2):  # as often as there are runs in the process
-        with log_place(run="nip-1"), kept_log(tmp_path, "nip-1"):
+    for _ in range(2):  # once for each run in the process
+        with log_context(run="nip-1"), kept_log(tmp_path, "nip-1"):
             ours.info("begins")
     written = [json.loads(line) for line in screen.getvalue().splitlines()]
     assert [(line["message"], line["run"]) for line in written] == [("begins", "nip-1")] * 2

@@ -1,4 +1,4 @@
-"""Models and sweeps in MLflow: each entered once, whatever is repeated or killed."""
+"""Models and sweeps in MLflow: each logged once, despite repetitions and kills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from ratchet.errors import TrackingError
 from ratchet.tracking import MlflowMirror, ResultTable, RunFolder, RunManifest
 from ratchet.tracking.manifest import StageRecord
-from ratchet.tracking.mlflow.client import artifact_location, connect, default_tracking_uri
+from ratchet.tracking.mirrors.mlflow.client import artifact_location, connect, default_tracking_uri
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 from trainers.tensordict.states.state import State
 
@@ -36,7 +36,7 @@ def killed(*_, **__):
 
 
 def sync_and_fail(uri, folder, client):
-    """Enter a run through a client of which one call fails."""
+    """Sync a run with a client of which one call fails."""
     mirror = MlflowMirror(uri)
     mirror._connected = client
     with pytest.raises(TrackingError, match="killed"):
@@ -51,7 +51,7 @@ def models(uri, name):
 
 @pytest.fixture
 def completed(tmp_path):
-    """A completed run with a final state."""
+    """Return a run with a final state, and the state."""
     folder = new_run(tmp_path / "runs", "one")
     state = State(iteration=4, stage="train", agents={"prover": {"weight": torch.rand(2, 3)}})
     state.save(tmp_path / "state")
@@ -70,7 +70,7 @@ def test_the_final_agents_are_a_model_that_loads_without_pickle(uri, completed, 
     folder, state = completed
     run_id = MlflowMirror(uri).sync(folder)
     name = folder.manifest.name
-    assert models(uri, name) == [], "a run that goes on has no final agents"
+    assert models(uri, name) == [], "a running run has no final agents"
     folder.set_status("completed")
     for _ in range(2):
         MlflowMirror(uri).sync(folder)
@@ -96,7 +96,9 @@ def test_the_final_agents_are_a_model_that_loads_without_pickle(uri, completed, 
     }
     assert {metric.step for metric in model.metrics} == {4}
     told = connect(uri).get_metric_history(run_id, "final/test/accuracy")
-    assert [(point.step, point.value) for point in told] == [(4, 0.75)], "the run's own, once"
+    assert [(point.step, point.value) for point in told] == [(4, 0.75)], (
+        "expected the run's value once"
+    )
     assert {(m.dataset_name, m.dataset_digest) for m in model.metrics} == {("test", "b" * 36)}
     assert model.params == {"rl.lr": "0.1"}
     described = yaml.safe_load(Path(place, "MLmodel").read_text())
@@ -107,7 +109,9 @@ def test_the_final_agents_are_a_model_that_loads_without_pickle(uri, completed, 
 @pytest.mark.parametrize(
     "call", ["log_model_artifacts", "create_model_version", "set_registered_model_alias"]
 )
-def test_a_model_that_a_kill_cut_off_is_finished_not_doubled(uri, completed, monkeypatch, call):
+def test_a_model_interrupted_by_a_kill_is_completed_and_not_duplicated(
+    uri, completed, monkeypatch, call
+):
     folder, _ = completed
     folder.set_status("completed")
     client, name = connect(uri), folder.manifest.name
@@ -121,13 +125,15 @@ def test_a_model_that_a_kill_cut_off_is_finished_not_doubled(uri, completed, mon
     assert connect(uri).get_model_version_by_alias(name, "newest").version == version.version
 
 
-def test_parameters_that_a_kill_cut_off_are_told_later(uri, completed, monkeypatch):
+def test_parameters_interrupted_by_a_kill_are_logged_later(uri, completed, monkeypatch):
     folder, _ = completed
     folder.set_status("completed")
     client = connect(uri)
 
     def killed(*given, params, own=client.create_logged_model, **named):
-        own(*given, **named)  # as a server is told of many: the others come with a second request
+        own(
+            *given, **named
+        )  # servers accept a limited number of parameters; a second request sends the rest
         raise ConnectionError("killed")
 
     monkeypatch.setattr(client, "create_logged_model", killed)
@@ -137,7 +143,7 @@ def test_parameters_that_a_kill_cut_off_are_told_later(uri, completed, monkeypat
     assert model.params == {"rl.lr": "0.1"}
 
 
-def test_an_older_run_that_is_entered_again_is_not_the_newest(uri, completed):
+def test_an_older_run_that_is_synced_again_is_not_the_newest(uri, completed):
     folder, _ = completed
     folder.set_status("completed")
     newer = new_run(folder.path.parent, "two", checkpoints=folder.manifest.checkpoints)
@@ -151,7 +157,7 @@ def test_an_older_run_that_is_entered_again_is_not_the_newest(uri, completed):
     assert connect(uri).get_model_version_by_alias(name, "newest").tags["ratchet.run_id"] == "two"
 
 
-def test_a_sweeps_members_are_children_of_a_run_that_stands_for_it(uri, tmp_path):
+def test_members_are_children_of_a_run_for_their_sweep(uri, tmp_path):
     runs = tmp_path / "runs"
     members = [SweepMemberRecord(run_id=f"s-{i}", changes={"seed": i}) for i in range(2)]
     record = SweepRecord(
@@ -177,7 +183,7 @@ def test_a_sweeps_members_are_children_of_a_run_that_stands_for_it(uri, tmp_path
 
 
 @pytest.mark.parametrize("call", ["log_batch", "log_artifact", "set_tag"])
-def test_a_sweep_that_a_kill_cut_off_is_entered_whole_later(uri, tmp_path, monkeypatch, call):
+def test_a_sweep_interrupted_by_a_kill_is_completed_later(uri, tmp_path, monkeypatch, call):
     runs = tmp_path / "runs"
     members = [SweepMemberRecord(run_id=f"s-{i}", changes={"seed": i}) for i in range(2)]
     record = SweepRecord(sweep_id="s", name=tmp_path.name, grid={"seed": [0, 1]}, members=members)
@@ -185,7 +191,7 @@ def test_a_sweep_that_a_kill_cut_off_is_entered_whole_later(uri, tmp_path, monke
     folder, client = new_run(runs, "s-0", parent_run_id="s"), connect(uri)
     monkeypatch.setattr(client, call, killed)
     sync_and_fail(uri, folder, client)
-    write_sweep(runs, record)  # another member is chosen meanwhile
+    write_sweep(runs, record)  # a different member is chosen in the meantime
     mine = MlflowMirror(uri).sync(folder)
     client = connect(uri)
     parent = client.get_run(client.get_run(mine).data.tags["mlflow.parentRunId"])
@@ -219,13 +225,13 @@ def test_an_experiment_shows_the_pages_of_trained_models(uri, tmp_path):
     client.set_experiment_tag(experiment, "mlflow.experimentKind", "finetuning")
     MlflowMirror(uri).sync(folder)
     tags = client.get_experiment(experiment).tags
-    assert tags["mlflow.experimentKind"] == "finetuning", "what a user has chosen stays"
+    assert tags["mlflow.experimentKind"] == "finetuning", "a user's choice must not be replaced"
     tags = client.get_run(run_id).data.tags
     assert tags["mlflow.user"] == "ada"
     assert "seed **1**" in tags["mlflow.note.content"]
 
 
-def test_only_parameters_that_were_read_are_entered(uri, tmp_path):
+def test_only_read_parameters_are_logged(uri, tmp_path):
     folder = new_run(tmp_path / "runs", "one", read_parameters={"main": ["rl.lr"]})
     run_id = MlflowMirror(uri).sync(folder)
     assert connect(uri).get_run(run_id).data.params == {"rl.lr": "0.1"}
@@ -234,7 +240,7 @@ def test_only_parameters_that_were_read_are_entered(uri, tmp_path):
     assert connect(uri).get_run(run_id).data.params == {"rl.lr": "0.1", "seed": "1"}
 
 
-def test_an_arm_that_waits_for_its_turn_has_read_nothing_yet(uri, tmp_path):
+def test_an_arm_that_has_not_started_has_no_parameters(uri, tmp_path):
     folder = new_run(tmp_path / "runs", "one")
     folder.update(arms={"main": {"seed": 1}, "later": {"seed": 1, "gamma": 0.9}})
 
@@ -250,7 +256,7 @@ def test_an_arm_that_waits_for_its_turn_has_read_nothing_yet(uri, tmp_path):
     assert params() == {"main": {"seed": "1"}, "later": {"seed": "1"}}
 
 
-def test_what_is_looked_at_first_is_how_agents_learn(uri, tmp_path):
+def test_metrics_of_agents_come_first(uri, tmp_path):
     folder = new_run(tmp_path / "runs", "one", dataset_hashes={"main": {"train": "a" * 64}})
     folder.append_metrics("build_scenario", 0, {"num_datapoints/train": 40.0})
     folder.append_metrics("await_fine_tune_jobs", 0, {"cost": 0.0})

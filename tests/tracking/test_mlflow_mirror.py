@@ -1,4 +1,4 @@
-"""The MLflow mirror sends each point once, whatever is repeated, lost, killed or replaced."""
+"""The MLflow mirror sends each point once, despite repetitions, losses and kills."""
 
 import getpass
 import json
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -20,13 +21,12 @@ from ratchet.tracking import (
     RunFolder,
     RunManifest,
 )
-from ratchet.tracking.content import flatten, metric_key, run_params
-from ratchet.tracking.environment import CodeState
-from ratchet.tracking.invocation import command_line
-from ratchet.tracking.mlflow.arm import ArmMirror
-from ratchet.tracking.mlflow.client import connect, default_tracking_uri, run_url
-from ratchet.tracking.mlflow.sweep import BestMember
-from ratchet.tracking.presence import Presence
+from ratchet.tracking.environment import CodeState, command_line
+from ratchet.tracking.mirrors.mlflow.arm import ArmMirror
+from ratchet.tracking.mirrors.mlflow.client import connect, default_tracking_uri, run_url
+from ratchet.tracking.mirrors.mlflow.sweep import BestMember
+from ratchet.tracking.mirrors.payload import flatten, metric_key, run_params
+from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
 COLUMNS = {
@@ -98,11 +98,12 @@ def check_each_point_once(uri, folder, num_iterations):
     return runs
 
 
-def test_everything_of_a_run_arrives(uri, folder, tmp_path):
+def test_all_data_of_a_run_are_mirrored(uri, folder, tmp_path):
     checkpoint = tmp_path / "state.safetensors"
     checkpoint.write_bytes(b"weights")
     folder.write_table(ResultTable("test", COLUMNS))
-    folder.report_path.write_text("<p>report</p>")
+    (folder.path.parent / "plots.js").write_text("draw()")
+    folder.report_path.write_text('<p>report</p><script src="../plots.js"></script>')
     folder.update(checkpoints={"main": [str(checkpoint)], "alone": [str(tmp_path / "gone")]})
     folder.set_status("completed")
     main_id = MlflowMirror(uri).sync(folder)
@@ -129,10 +130,12 @@ def test_everything_of_a_run_arrives(uri, folder, tmp_path):
         "checkpoint/state.safetensors"
     ]
     assert (tmp_path / "home" / "mlartifacts").is_dir()
+    report = Path(client.download_artifacts(main_id, "report.html", str(tmp_path)))
+    assert report.read_text() == "<p>report</p><script>draw()</script>"
     assert folder.manifest.tracking["runs"]["main"] == main_id
 
 
-def test_syncing_again_and_again_sends_each_point_once(uri, folder):
+def test_repeated_syncs_send_each_point_once(uri, folder):
     for stop in (3, 3, 5, 5):
         record(folder, 0, stop)
         MlflowMirror(uri).sync(folder)
@@ -143,7 +146,7 @@ def test_syncing_again_and_again_sends_each_point_once(uri, folder):
 
 
 @pytest.mark.parametrize("damage", ["lost", "rubbish", "behind"])
-def test_a_lost_cursor_is_made_up_for_by_comparing_with_mlflow(uri, folder, damage, monkeypatch):
+def test_a_lost_cursor_is_rebuilt_by_comparison_with_mlflow(uri, folder, damage, monkeypatch):
     cursor = folder.path / "mlflow.json"
     MlflowMirror(uri).sync(folder)
     old = cursor.read_text()
@@ -174,15 +177,15 @@ def test_a_lost_cursor_is_made_up_for_by_comparing_with_mlflow(uri, folder, dama
     check_each_point_once(uri, folder, 7)
 
 
-def test_a_crash_while_sending_doubles_nothing(uri, folder, monkeypatch):
+def test_a_crash_while_sending_duplicates_no_points(uri, folder, monkeypatch):
     record(folder, 0, 4)
-    monkeypatch.setattr("ratchet.tracking.mlflow.arm.MAX_METRICS_PER_BATCH", 3)
+    monkeypatch.setattr("ratchet.tracking.mirrors.mlflow.arm.MAX_METRICS_PER_BATCH", 3)
     client = connect(uri)
     calls = []
     original = client.log_batch
 
     def failing(run_id, metrics=(), **kwargs):
-        original(run_id, metrics=metrics, **kwargs)  # it arrives, but nobody hears of it
+        original(run_id, metrics=metrics, **kwargs)  # it arrives, but the response is lost
         calls.append(len(metrics))
         if metrics:
             raise ConnectionError("lost the answer")
@@ -197,7 +200,7 @@ def test_a_crash_while_sending_doubles_nothing(uri, folder, monkeypatch):
     check_each_point_once(uri, folder, 4)
 
 
-def test_a_crash_after_a_run_is_created_makes_no_second_one(uri, folder, monkeypatch):
+def test_a_crash_after_a_run_is_created_creates_no_second_one(uri, folder, monkeypatch):
     create = ArmMirror._create
 
     def crash_after(self, experiment_id):
@@ -212,7 +215,7 @@ def test_a_crash_after_a_run_is_created_makes_no_second_one(uri, folder, monkeyp
     check_each_point_once(uri, folder, 3)
 
 
-def test_a_replaced_point_shows_its_new_value_only(uri, folder):
+def test_a_replaced_point_has_only_its_new_value(uri, folder):
     MlflowMirror(uri).sync(folder)
     before = {run.data.tags["ratchet.arm"]: run.info.run_id for run in active_runs(uri)}
     folder.append_points([MetricPoint("train", 1, {"loss": 7.0, "kl": 7.0})], replace=True)
@@ -226,14 +229,14 @@ def test_a_replaced_point_shows_its_new_value_only(uri, folder):
     assert sorted(history(uri, main, "train/loss")) == [(0, 0.0), (1, 7.0), (2, 2 / 3)]
 
 
-def test_a_run_deleted_in_mlflow_is_mirrored_anew(uri, folder):
+def test_a_run_deleted_in_mlflow_is_mirrored_again(uri, folder):
     first = MlflowMirror(uri).sync(folder)
     connect(uri).delete_run(first)
     assert MlflowMirror(uri).sync(folder) != first
     check_each_point_once(uri, folder, 3)
 
 
-def test_warnings_are_a_tag_as_long_as_they_hold(uri, folder):
+def test_warnings_are_a_tag_while_they_apply(uri, folder):
     folder.append_metrics("log_stats", 1, {"prover.num_turns": 0.0})
     run_id = MlflowMirror(uri).sync(folder)
     assert "'prover' never acted" in connect(uri).get_run(run_id).data.tags["ratchet.warnings"]
@@ -258,7 +261,7 @@ def test_members_of_a_sweep_are_children_of_its_run(uri, folder, tmp_path):
     assert connect(uri).get_run(member).data.tags["mlflow.parentRunId"] == parent
 
 
-def test_a_sweeps_run_has_its_choice_and_its_best_member_once(uri, folder, tmp_path):
+def test_a_sweeps_run_has_its_strategy_and_its_best_member_once(uri, folder, tmp_path):
     runs = tmp_path / "runs"
     spec = {"kind": "random", "num_samples": 2, "parameters": {"rl.lr": {"kind": "uniform"}}}
     member = SweepMemberRecord(run_id="nip-1234abcd", changes={"rl.lr": 0.1})
@@ -283,13 +286,13 @@ def test_a_sweeps_run_has_its_choice_and_its_best_member_once(uri, folder, tmp_p
     }
     assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["sweep.json"]
     assert parent.info.status == "FINISHED"
-    presence = Presence(path)  # one member has ended, another is about to be chosen
+    presence = RunLock(path)  # one member has ended, another is about to be chosen
     MlflowMirror(uri).sync_sweep(path, "nip", None)
     presence.release()
     assert client.get_run(parent.info.run_id).info.status == "RUNNING"
 
 
-def test_odd_numbers_and_names_arrive_once(uri, folder):
+def test_non_finite_values_and_unusual_names_are_mirrored_once(uri, folder):
     odd = {"nan": math.nan, "inf": math.inf, "p(y|x)": 1.0, "p[y|x]": 2.0}
     folder.append_metrics("odd", 0, odd)
     MlflowMirror(uri).sync(folder)
@@ -315,7 +318,7 @@ def _free_port():
         return probe.getsockname()[1]
 
 
-def test_a_server_that_is_down_fails_fast_and_says_what_to_do(folder):
+def test_a_server_that_is_down_fails_fast_with_advice(folder):
     uri = f"http://127.0.0.1:{_free_port()}"
     connect(uri)
     started = time.monotonic()
@@ -324,7 +327,7 @@ def test_a_server_that_is_down_fails_fast_and_says_what_to_do(folder):
     assert time.monotonic() - started < 5
 
 
-def test_nobody_is_told_how_one_logs_in(folder, monkeypatch):
+def test_credentials_are_not_shown(folder, monkeypatch):
     uri = f"http://somebody:hunter2@127.0.0.1:{_free_port()}"
     with pytest.raises(TrackingError, match=r"tracking at http://127\.0\.0\.1:") as failure:
         MlflowMirror(uri).sync(folder)
@@ -335,7 +338,7 @@ def test_nobody_is_told_how_one_logs_in(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_fails_within_seconds(folder):
+def test_a_server_that_never_responds_fails_within_seconds(folder):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -346,7 +349,7 @@ def test_a_server_that_never_answers_fails_within_seconds(folder):
 
 
 def start_server(port, database, log):
-    """Start a real tracking server over a database and wait for it."""
+    """Start a real tracking server with a database and wait for it."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", f"sqlite:///{database}", "--workers", "1"]
     command += ["--artifacts-destination", str(database.parent / "artifacts")]
@@ -360,7 +363,7 @@ def start_server(port, database, log):
             time.sleep(0.2)
         else:
             return server
-    raise AssertionError("the server did not come up")
+    raise AssertionError("the server did not start")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A new MLflow database is there whole or not at all, also where processes begin together."""
+"""A new MLflow database is complete or absent, also if processes start concurrently."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from deployments.parts import stack_parts
-from flows.process.checks.base import CheckResult, Places
-from flows.process.checks.mlflow import mlflow_database
+from deployments.stack_services import stack_services
+from flows.process.checks.base import CheckResult, Installation
+from flows.process.checks.servers import mlflow_database
 from flows.process.stack_file import ProcessMark, Stack
 from ratchet.errors import TrackingError
-from ratchet.tracking.mlflow.client import connect, default_tracking_uri
+from ratchet.tracking.mirrors.mlflow.client import connect, default_tracking_uri
 
 CODE = """
 import sys
-from ratchet.tracking.mlflow.client import connect
+from ratchet.tracking.mirrors.mlflow.client import connect
 print(len(connect(sys.argv[1]).search_experiments()))
 """
 
-# sitecustomize: the process is killed in the middle of MLflow's migrations
+# sitecustomize that kills the process during MLflow's migrations
 KILL = """
 import os, signal
 try:
@@ -42,7 +42,7 @@ else:
 
 
 @pytest.mark.slow
-def test_two_processes_that_open_a_new_database_at_once_both_get_it(tmp_path):
+def test_two_processes_can_open_a_new_database_concurrently(tmp_path):
     uri = f"sqlite:///{tmp_path / 'home' / 'mlflow.db'}"
     command = [sys.executable, "-c", CODE, uri]
     pipe = subprocess.PIPE
@@ -84,16 +84,16 @@ def test_a_process_killed_while_it_creates_the_database_leaves_none(tmp_path):
 def test_a_stack_killed_while_it_creates_the_database_leaves_none(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    stack = Stack(1, 1, ready=False, supervisor=ProcessMark.of(os.getpid()))
+    stack = Stack(1, 1, ready=False, supervisor=ProcessMark.from_pid(os.getpid()))
     (server,) = (
-        part for part in stack_parts(home, stack, worker=False)[0] if part.name == "mlflow"
+        part for part in stack_services(home, stack, worker=False)[0] if part.name == "mlflow"
     )
     killed_while_creating(server.command, tmp_path / "site", **server.environment)
     assert not (home / "mlflow.db").exists()
 
 
 @pytest.mark.slow
-def test_a_database_that_an_earlier_version_left_half_made_is_named(tmp_path, monkeypatch):
+def test_an_incomplete_database_of_an_earlier_version_is_reported(tmp_path, monkeypatch):
     database = tmp_path / "mlflow.db"
     with contextlib.closing(sqlite3.connect(database)) as half:
         half.executescript(
@@ -108,11 +108,11 @@ def test_a_database_that_an_earlier_version_left_half_made_is_named(tmp_path, mo
     assert advice in str(error.value)
     assert "ratchet sync RUN" in str(error.value)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (check,) = mlflow_database(Places(tmp_path, tmp_path / "runs"))
+    (check,) = mlflow_database(Installation(tmp_path, tmp_path / "runs"))
     assert check.verdict is CheckResult.BAD
     assert advice in check.details
 
 
-def test_a_sound_database_and_a_missing_one_are_no_problem(empty_database, tmp_path):
-    assert list(mlflow_database(Places(empty_database.parent, tmp_path))) == []
-    assert list(mlflow_database(Places(tmp_path, tmp_path))) == []
+def test_intact_and_missing_databases_are_not_reported(empty_database, tmp_path):
+    assert list(mlflow_database(Installation(empty_database.parent, tmp_path))) == []
+    assert list(mlflow_database(Installation(tmp_path, tmp_path))) == []

@@ -1,4 +1,4 @@
-"""Run folders hold each point once, survive kills and many writers, and are found by name."""
+"""Run folders: each point once, despite kills and concurrent writers; search by name."""
 
 import json
 import math
@@ -22,9 +22,11 @@ from ratchet.tracking import (
     StageRecord,
     capture_code_state,
     capture_versions,
+    files,
     find_run,
     list_runs,
 )
+from ratchet.tracking.files import JsonLines, write_atomically
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def _stage(iteration, hit=False, stage="train"):
     )
 
 
-def test_a_point_is_recorded_once_however_often_it_is_appended(folder):
+def test_a_point_appended_repeatedly_is_recorded_once(folder):
     assert folder.append_metrics("train", 0, {"loss": 0.5, "bad": math.nan, "huge": math.inf})
     before = (folder.path / "metrics.jsonl").read_bytes()
     again = RunFolder(folder.path)
@@ -52,7 +54,7 @@ def test_a_point_is_recorded_once_however_often_it_is_appended(folder):
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-def test_arm_stage_and_iteration_tell_points_apart(folder):
+def test_points_are_identified_by_arm_stage_and_iteration(folder):
     for arm in ("main", "alone"):
         for stage in ("train", "test"):
             for iteration in (0, 1):
@@ -60,7 +62,7 @@ def test_arm_stage_and_iteration_tell_points_apart(folder):
     assert len(folder.read_metrics()) == 8
 
 
-def test_another_value_is_an_error_unless_it_replaces(folder):
+def test_a_different_value_is_an_error_unless_it_replaces(folder):
     folder.append_points([MetricPoint("train", i, {"loss": float(i)}) for i in range(3)])
     with pytest.raises(DataError, match=r"loss: recorded 1\.0, got 9\.0.*replace=True"):
         folder.append_points(
@@ -73,7 +75,7 @@ def test_another_value_is_an_error_unless_it_replaces(folder):
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
-def test_a_line_cut_off_by_a_kill_is_dropped_and_rewritten(folder, cut):
+def test_a_line_truncated_by_a_kill_is_dropped_and_rewritten(folder, cut):
     folder.append_metrics("train", 0, {"loss": 0.5})
     folder.append_metrics("train", 1, {"loss": 0.25})
     whole = (folder.path / "metrics.jsonl").read_bytes()
@@ -85,7 +87,7 @@ def test_a_line_cut_off_by_a_kill_is_dropped_and_rewritten(folder, cut):
     assert len((folder.path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]) == 2
 
 
-def test_a_damaged_line_in_the_middle_is_said_aloud(folder):
+def test_a_damaged_line_in_the_middle_is_reported(folder):
     folder.append_metrics("train", 0, {"loss": 0.5})
     path = folder.path / "metrics.jsonl"
     path.write_bytes(b"rubbish\n" + path.read_bytes())
@@ -103,7 +105,7 @@ def _write_all(path, writer):
             folder.record_stage(_stage(iteration, stage=f"train{writer}"))
 
 
-def test_processes_writing_the_same_run_at_once_lose_and_double_nothing(folder):
+def test_concurrent_writers_of_a_run_lose_and_duplicate_no_points(folder):
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write_all, args=(folder.path, k)) for k in range(3)]
     for writer in writers:
@@ -128,7 +130,7 @@ for i in range(100_000):
 """
 
 
-def test_sigkill_leaves_whole_points_and_a_whole_manifest(folder):
+def test_sigkill_leaves_complete_points_and_a_complete_manifest(folder):
     for _ in range(3):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path)])
         known = len(folder.read_metrics())
@@ -143,7 +145,7 @@ def test_sigkill_leaves_whole_points_and_a_whole_manifest(folder):
         assert folder.manifest.run_id == "nip-1234abcd"
 
 
-def test_going_on_with_a_run_keeps_what_it_has(folder, tmp_path):
+def test_resuming_a_run_keeps_its_content(folder, tmp_path):
     folder.record_stages([_stage(10), _stage(20)])
     folder.set_status("failed", "it broke")
     assert folder.manifest.finished is not None
@@ -156,14 +158,14 @@ def test_going_on_with_a_run_keeps_what_it_has(folder, tmp_path):
     assert [record.hit for record in manifest.stages] == [True, False]
 
 
-def test_an_unknown_field_gets_the_nearest_name(folder):
+def test_an_unknown_field_is_reported_with_the_nearest_name(folder):
     with pytest.raises(DataError, match="Did you mean 'dataset_hashes'"):
         folder.update(dataset_hash={})
     with pytest.raises(DataError, match="status"):
         folder.update(status="odd")
 
 
-def test_the_one_set_of_data_hashes_of_older_runs_counts_for_every_arm():
+def test_data_hashes_of_older_runs_apply_to_every_arm():
     arms: dict[str, dict[str, int]] = {"main": {}, "other": {}}
     old = {"run_id": "old", "name": "old", "arms": arms, "dataset_hashes": {"test": "a"}}
     manifest = RunManifest.model_validate(old)
@@ -177,7 +179,7 @@ def test_run_ids_that_leave_the_folder_are_refused(tmp_path, run_id):
         RunFolder.create(tmp_path, RunManifest(run_id=run_id, name="x"))
 
 
-def test_tables_come_back_as_they_were(folder):
+def test_tables_round_trip(folder):
     columns = {"datapoint_id": [3, 4], "y": [0, 1], "decision": [0, 2], "correct": [1, 0]}
     path = folder.write_table(ResultTable("test", columns))
     folder.write_table(ResultTable("test", columns))
@@ -189,7 +191,7 @@ def test_tables_come_back_as_they_were(folder):
         folder.write_table(ResultTable("test", columns, "a-b"))
 
 
-def test_rewards_of_earlier_versions_of_chat_models_are_named_as_all_are():
+def test_reward_columns_of_earlier_versions_are_renamed():
     columns = {"datapoint_id": [3], "y": [0], "decision": [0], "correct": [1]}
     old = ResultTable("test", {**columns, "reward_prover": [1.0]})
     assert dict(old.columns) == {**columns, "reward.prover": [1.0]}
@@ -197,7 +199,7 @@ def test_rewards_of_earlier_versions_of_chat_models_are_named_as_all_are():
     assert dict(ResultTable("test", today).columns) == today
 
 
-def test_tables_with_holes_are_refused():
+def test_tables_with_missing_columns_or_values_are_refused():
     with pytest.raises(DataError, match="different lengths"):
         ResultTable("test", {"datapoint_id": [1], "y": [1], "decision": [1], "correct": []})
     with pytest.raises(DataError, match="correct"):
@@ -221,12 +223,12 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path):
         find_run(tmp_path, "many")
     with pytest.raises(RunNotFoundError, match="Did you mean 'nip-aa11'"):
         find_run(tmp_path, "nip-aa12")
-    with pytest.raises(RunNotFoundError, match="none yet"):
+    with pytest.raises(RunNotFoundError, match="no runs yet"):
         find_run(tmp_path / "empty", "x")
     assert list_runs(tmp_path / "empty") == []
 
 
-def test_the_code_state_knows_commit_and_dirt(tmp_path):
+def test_the_code_state_contains_the_commit_and_uncommitted_changes(tmp_path):
     def git(*arguments):
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(
@@ -244,9 +246,9 @@ def test_the_code_state_knows_commit_and_dirt(tmp_path):
     assert capture_versions()["python"].startswith("3.")
 
 
-def test_importing_run_folders_is_light():
+def test_importing_run_folders_imports_no_heavy_packages():
     code = (
-        "import sys, ratchet.tracking.run_folder, ratchet.tracking.mlflow.mirror;"
+        "import sys, ratchet.tracking.run_folder, ratchet.tracking.mirrors.mlflow.mirror;"
         "print([m for m in ('torch', 'mlflow', 'prefect', 'scipy') if m in sys.modules])"
     )
     root = Path(__file__).parents[2]
@@ -257,7 +259,7 @@ def test_importing_run_folders_is_light():
 
 
 def in_the_way(path, kind):
-    """Put something that is no plain file, or far too deep, where a file is expected."""
+    """Write an invalid file, or one nested far too deep, where a file is expected."""
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     if kind == "fifo":
@@ -275,7 +277,7 @@ def in_the_way(path, kind):
 @pytest.mark.parametrize(
     "name", ["manifest.json", "metrics.jsonl", "events.jsonl", "tables/main-test.json"]
 )
-def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, name, kind):
+def test_invalid_files_are_reported_without_blocking(tmp_path, name, kind):
     folder = RunFolder.create(tmp_path, RunManifest(run_id="run", name="run", arms={"main": {}}))
     in_the_way(folder.path / name, kind)
     readers = {
@@ -290,3 +292,25 @@ def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, name, kind):
         with pytest.raises(RatchetError, match=re.escape(Path(name).name)):
             readers[name]()
     assert len(list_runs(tmp_path)) == (name != "manifest.json")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+
+    def broken(_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files.os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        write_atomically(path, "new")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_folders_of_new_files_are_flushed_to_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(files, "_flush_folder", flushed.append)
+    write_atomically(tmp_path / "file", "text")
+    JsonLines(tmp_path / "lines").append([{"a": 1}])
+    JsonLines(tmp_path / "lines").append([{"a": 2}])
+    assert flushed == [tmp_path] * 2, "an append to an existing file renames nothing"

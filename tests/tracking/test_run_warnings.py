@@ -1,10 +1,10 @@
-"""A run whose agents did not take part says so in the terminal, its report and its events."""
+"""Agents that did not act or learn are reported in the terminal, the report and the events."""
 
 from __future__ import annotations
 
 import pytest
 
-from flows.cli.results import print_results
+from flows.cli.runs import print_results
 from flows.runs.result import ExperimentResult
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.reports import build_report
@@ -23,7 +23,7 @@ def folder(tmp_path):
     return RunFolder.create(tmp_path / "runs", RunManifest(run_id="debate-1", name="debate"))
 
 
-def test_an_agent_that_never_acts_is_named(folder):
+def test_an_agent_that_never_acts_is_reported(folder):
     folder.append_metrics("log_stats", 1, _stats("verifier", 8) | _stats("prover0", 0))
     folder.append_metrics(
         "test", 1, _stats("verifier", 8, prefix="test_") | _stats("prover0", 0, prefix="test_")
@@ -33,27 +33,27 @@ def test_an_agent_that_never_acts_is_named(folder):
     assert "min_message_rounds" in warning
 
 
-def test_an_agent_that_acts_in_one_stage_is_not_named(folder):
+def test_an_agent_that_acts_in_one_stage_is_not_reported(folder):
     folder.append_metrics("log_stats", 1, _stats("prover0", 0))
     folder.append_metrics("log_stats", 2, _stats("prover0", 1))
     assert run_warnings(folder) == []
 
 
 @pytest.mark.parametrize(("unread", "warned"), [(10, False), (11, True)])
-def test_more_than_half_of_the_replies_unreadable(folder, unread, warned):
+def test_more_than_half_of_the_replies_unreadable_is_reported(folder, unread, warned):
     folder.append_metrics("log_stats", 1, _stats("prover0", 12, unread=unread, silent=2))
     assert [f"{unread} of {10 + unread} replies" in text for text in run_warnings(folder)] == (
         [True] * warned
     )
 
 
-def test_a_group_that_never_gets_data_is_named(folder):
+def test_a_group_that_never_receives_data_is_reported(folder):
     folder.append_metrics("create_fine_tune_jobs", 0, {"prover.insufficient_data": 1.0})
     folder.append_metrics("create_fine_tune_jobs", 1, {"verifier.insufficient_data": 0.0})
     assert ["'prover' never learned" in text for text in run_warnings(folder)] == [True]
 
 
-def test_arms_are_named_where_there_are_several(folder):
+def test_warnings_name_the_arm_if_there_are_several(folder):
     folder.append_metrics("log_stats", 1, _stats("prover0", 0), arm="main")
     folder.append_metrics("log_stats", 1, _stats("prover0", 3), arm="other")
     (warning,) = run_warnings(folder)
@@ -81,7 +81,7 @@ def test_training_without_learning_is_reported(folder, values, what):
     for iteration in range(4):
         folder.append_metrics("train", iteration, values if iteration else learned)
     (warning,) = run_warnings(folder)
-    assert f"learned nothing in most iterations: {what} of an iteration was exactly 0" in warning
+    assert f"had no effect in most iterations: {what} of an iteration was exactly 0" in warning
 
 
 def test_training_that_mostly_learns_is_not_reported(folder):

@@ -1,4 +1,4 @@
-"""Stages that give no sign of life: who is told, and what counts as a sign."""
+"""Stages without signs of life: reports of stalls, and calls that count as signs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from typing import Any
 
 import pytest
 
-from ratchet.tracking.live_file import LiveFile, StageUnderWay, read_live
-from ratchet.tracking.logs import log_place
-from ratchet.tracking.manifest import RunManifest, StageRecord
-from ratchet.tracking.observing import Happening, RunObserver
-from ratchet.tracking.run_folder import RunFolder
-from ratchet.tracking.stalls import (
+from ratchet.tracking.live_file import (
     STALL_SECONDS,
-    StallWatch,
+    LiveFile,
+    RunningStage,
+    StallMonitor,
     find_stalls,
+    read_live,
     stalls_of,
     usual_seconds,
 )
+from ratchet.tracking.logs import log_context
+from ratchet.tracking.manifest import RunManifest, StageRecord
+from ratchet.tracking.observers import RunObserver
+from ratchet.tracking.run_events import RunEvent
+from ratchet.tracking.run_folder import RunFolder
 
 
 def record(stage: str, iteration: int, seconds: float) -> StageRecord:
     return StageRecord(stage=stage, iteration=iteration, key="a" * 64, hit=False, seconds=seconds)
 
 
-def under_way(stage: str, sign: float) -> StageUnderWay:
-    return StageUnderWay(arm="main", stage=stage, iteration=3, since=0.0, sign=sign)
+def under_way(stage: str, sign: float) -> RunningStage:
+    return RunningStage(arm="main", stage=stage, iteration=3, since=0.0, sign=sign)
 
 
 def stage(name: str = "train", arm: str = "main") -> SimpleNamespace:
     return SimpleNamespace(arm=arm, name=name, iteration=3)
 
 
-def test_a_stage_may_be_silent_for_five_times_as_long_as_such_a_stage_takes() -> None:
+def test_a_stage_is_stalled_after_five_times_its_usual_duration() -> None:
     records = [record("train", i, seconds) for i, seconds in enumerate((100.0, 300.0, 900.0))]
     usual = usual_seconds([*records, record("test", 3, 2.0)])
     assert usual == {"train": 300.0, "test": 2.0}
@@ -56,7 +59,7 @@ def test_a_stage_may_be_silent_for_five_times_as_long_as_such_a_stage_takes() ->
     )
 
 
-def test_what_a_loop_tells_is_a_sign_of_its_own_stage(tmp_path: Path) -> None:
+def test_progress_of_a_loop_is_a_sign_of_its_stage(tmp_path: Path) -> None:
     live = LiveFile(tmp_path)
     with live.stage(stage()), live.stage(stage(arm="other")):
 
@@ -65,16 +68,18 @@ def test_what_a_loop_tells_is_a_sign_of_its_own_stage(tmp_path: Path) -> None:
 
         time.sleep(0.06)
         assert silent() == ["main", "other"]
-        with log_place(arm="other", stage="train", iteration=3):
+        with log_context(arm="other", stage="train", iteration=3):
             live.advance(1)
         assert silent() == ["main"]
         live.describe("whoever this is")
         assert silent() == []
 
 
-def test_each_stall_is_told_once_until_the_stage_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_stall_is_reported_once_until_the_stage_continues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = time.time()
-    here: list[StageUnderWay] = []
+    here: list[RunningStage] = []
     told: list[float] = []
     asked = itertools.count()
 
@@ -82,17 +87,17 @@ def test_each_stall_is_told_once_until_the_stage_goes_on(caplog: pytest.LogCaptu
         next(asked)
         return {}
 
-    watch = StallWatch(lambda: here, usual, 100.0, lambda stall: told.append(stall.seconds))
+    watch = StallMonitor(lambda: here, usual, 100.0, lambda stall: told.append(stall.seconds))
     caplog.set_level("INFO", "ratchet")
     watch.look()
     here.append(under_way("train", now))
     watch.look()
-    assert next(asked) == 0, "nobody asks how long stages take while they give signs"
+    assert next(asked) == 0, "usual durations are not read while stages give signs"
     for sign, number in ((now - 101, 1), (now - 101, 1), (now, 1), (now - 150, 2)):
         here[0]["sign"] = sign
         watch.look()
         assert len(told) == number
-    assert caplog.messages == ["main train 3 goes on"]
+    assert caplog.messages == ["main train 3 continues"]
     watch.close()
 
 
@@ -103,12 +108,12 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, manifest)
 
 
-def test_a_run_tells_of_its_stage_that_hangs_and_so_does_its_folder(
+def test_a_stalled_stage_is_reported_by_the_run_and_its_folder(
     folder: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.record_stage(record("train", 2, 0.01))
     live = LiveFile(folder.path)
-    heard: list[Happening] = []
+    heard: list[RunEvent] = []
 
     def fails(_: Any) -> None:
         raise RuntimeError("nobody listens")
@@ -130,4 +135,4 @@ def test_a_run_tells_of_its_stage_that_hangs_and_so_does_its_folder(
     assert event["kind"] == "stalled"
     assert "main train 3 has given no sign of life" in event["message"]
     assert "`ratchet cancel nip-1`" in caplog.text
-    assert "nobody listens" in caplog.text, "and the run goes on"
+    assert "nobody listens" in caplog.text, "the run must continue"

@@ -1,4 +1,4 @@
-"""How busy the machine is: noted beside the run's numbers, and once in MLflow."""
+"""System metrics: recorded in the run folder, and once in MLflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ratchet.tracking import MlflowMirror, RunFolder, RunManifest
-from ratchet.tracking.mlflow.client import connect, default_tracking_uri
+from ratchet.tracking.mirrors.mlflow.client import connect, default_tracking_uri
 from ratchet.tracking.system_metrics import SYSTEM_FILE, SystemSampler, read_system_metrics
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def sample(folder: RunFolder, count: int) -> None:
-    """Note how busy the machine is so many times, and maybe once more."""
+    """Record system metrics at least ``count`` times, then check that recording stops."""
     before = len(read_system_metrics(folder.path))
     sampler = SystemSampler(folder.path, 0.01)
     while len(read_system_metrics(folder.path)) < before + count:
@@ -32,17 +32,17 @@ def sample(folder: RunFolder, count: int) -> None:
     assert len(read_system_metrics(folder.path)) == noted
 
 
-def test_a_run_that_ends_sooner_notes_nothing(folder: RunFolder) -> None:
+def test_a_run_shorter_than_the_interval_records_no_metrics(folder: RunFolder) -> None:
     SystemSampler(folder.path, 60.0).close()
     assert not (folder.path / SYSTEM_FILE).exists()
 
 
-def test_each_time_is_in_mlflow_once(
+def test_each_sample_is_in_mlflow_once(
     folder: RunFolder, empty_database: Path, tmp_path: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     uri = default_tracking_uri(tmp_path)
-    for count in (3, 2):  # the second time as a run that goes on does
+    for count in (3, 2):  # the second time like a resumed run
         sample(folder, count)
         run_id = MlflowMirror(uri).sync(folder)
     (folder.path / "mlflow.json").unlink()
@@ -60,7 +60,7 @@ def test_each_time_is_in_mlflow_once(
         assert all(0 <= point.value <= bound for point in told)
 
 
-def test_gpus_are_measured_where_nvidia_s_library_is(
+def test_gpus_are_measured_if_nvidias_library_is_installed(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""A run's metrics and traces reach a collector over real HTTP; without, nothing is imported."""
+"""Metrics and traces reach a collector over HTTP; without one, no package is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.manifest import RunManifest
-from ratchet.tracking.observing import RunObserver
+from ratchet.tracking.observers import RunObserver
 from ratchet.tracking.run_folder import RunFolder
 from tests.tracking.collector import Collector, collecting, plain
 
@@ -43,7 +43,7 @@ def stage(name: str, iteration: int = 0) -> SimpleNamespace:
 
 
 def play(run: RunObserver) -> None:
-    """Tell what a small run does: a stage that fails once, one that is found, one that is paid."""
+    """Report a small run: a stage that fails once, a cache hit, a paid stage."""
     begin = time.time()
     with run.told():
         with pytest.raises(RuntimeError), run.under_way(stage("train", 4)):
@@ -60,9 +60,7 @@ def play(run: RunObserver) -> None:
     assert time.time() - begin < 10
 
 
-def test_what_a_run_has_done_is_counted_and_pushed_at_its_end(
-    collector: Collector, tmp_path: Path
-) -> None:
+def test_counters_of_a_run_are_pushed_at_its_end(collector: Collector, tmp_path: Path) -> None:
     play(observer(tmp_path))
     value = collector.value
     outcomes = ("retried", "made", "failed")
@@ -104,7 +102,7 @@ def test_stages_are_spans_of_the_run(collector: Collector, tmp_path: Path) -> No
     assert errors == [0, 2, 2], "the first attempt, and the run"
 
 
-def test_a_collector_that_is_gone_costs_a_run_seconds_at_most(
+def test_an_unavailable_collector_delays_a_run_by_seconds_at_most(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with collecting() as gone:
@@ -113,11 +111,11 @@ def test_a_collector_that_is_gone_costs_a_run_seconds_at_most(
     monkeypatch.setattr("ratchet.tracking.telemetry._TIMEOUT", 0.5)
     play(observer(tmp_path))
     said = [record.getMessage() for record in caplog.records if "opentelemetry" in record.name]
-    assert len(said) == 1, "once a run"
+    assert len(said) == 1, "expected one message per run"
     assert said[0].startswith("Failed to export")
 
 
-def test_without_the_exporter_a_run_goes_on_and_says_how_to_install_it(
+def test_without_the_exporter_a_run_continues_with_an_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -126,7 +124,7 @@ def test_without_the_exporter_a_run_goes_on_and_says_how_to_install_it(
     assert "pip install 'ratchet-experiments[telemetry]'" in caplog.text
 
 
-def test_without_a_collector_nothing_of_it_is_imported(tmp_path: Path) -> None:
+def test_without_a_collector_no_telemetry_package_is_imported(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path;"
         "from tests.tracking.test_telemetry import observer, play;"

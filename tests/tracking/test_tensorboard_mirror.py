@@ -1,4 +1,4 @@
-"""TensorBoard's event files hold each point once, whatever is repeated, killed or replaced."""
+"""TensorBoard's event files contain each point once, despite kills and replacements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from ratchet.errors import TrackingError
 from ratchet.tracking import MetricPoint, ResultTable, RunFolder, RunManifest
-from ratchet.tracking.tensorboard import TensorboardMirror
+from ratchet.tracking.mirrors.tensorboard import TensorboardMirror
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def scalars(folder: RunFolder, arm: str = "main") -> Mapping[str, list[tuple[int
     }
 
 
-def test_points_results_and_read_parameters_are_there(folder: RunFolder) -> None:
+def test_points_results_and_read_parameters_are_written(folder: RunFolder) -> None:
     columns = {"datapoint_id": [0, 1], "y": [0, 1], "decision": [0, 0], "correct": [1, 0]}
     folder.write_table(ResultTable("test", columns))
     sync(folder)
@@ -62,7 +62,9 @@ def test_points_results_and_read_parameters_are_there(folder: RunFolder) -> None
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.72, 1.0])
-def test_each_point_is_there_once_after_a_kill_anywhere(folder: RunFolder, kept: float) -> None:
+def test_each_point_is_written_once_after_a_kill_at_any_byte(
+    folder: RunFolder, kept: float
+) -> None:
     (path,) = sync(folder).glob("main/*")
     begin = path.stat().st_size
     record(folder, 3, 40)
@@ -73,20 +75,20 @@ def test_each_point_is_there_once_after_a_kill_anywhere(folder: RunFolder, kept:
     sync(folder)
     sync(folder)
     assert scalars(folder) == {"train/loss": [(i, i / 4) for i in range(42)]}
-    assert path.read_bytes().startswith(whole), "whoever looks on reads on where it stood"
+    assert path.read_bytes().startswith(whole), "a reader continues at its position"
     shutil.rmtree(path.parent)
     sync(folder)
     assert len(scalars(folder)["train/loss"]) == 42
 
 
-def test_a_replaced_point_shows_its_new_value_only(folder: RunFolder) -> None:
+def test_a_replaced_point_has_only_its_new_value(folder: RunFolder) -> None:
     sync(folder)
     folder.append_points([MetricPoint("train", 1, {"loss": 7.0})], replace=True)
     sync(folder)
     assert scalars(folder)["train/loss"] == [(0, 0.0), (1, 7.0), (2, 0.5)]
 
 
-def test_a_folder_that_cannot_be_written_is_said(folder: RunFolder) -> None:
+def test_an_unwritable_folder_is_reported(folder: RunFolder) -> None:
     (folder.path / "tensorboard").write_text("in the way")
     with pytest.raises(TrackingError, match="ratchet sync RUN"):
         sync(folder)

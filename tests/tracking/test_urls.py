@@ -1,4 +1,4 @@
-"""Addresses are shown without logins, and lead where they say."""
+"""URLs are shown without credentials, and still work."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ratchet.tracking.urls import within_page, without_logins
         ("http://there?c=d@e", "http://there?c=d@e"),
     ],
 )
-def test_of_an_address_all_is_shown_but_who_logs_in(text, shown):
+def test_urls_are_shown_without_credentials(text, shown):
     assert without_logins(text) == shown
 
 
-def test_what_a_page_is_asked_for_stays_behind_a_path_within_it():
+def test_query_parameters_of_a_page_follow_the_path_within_it():
     page = "http://there/#/experiments/1/runs/2"
     assert within_page(page, "artifacts/a.html") == f"{page}/artifacts/a.html"
     asked = within_page(f"{page}?workflowType=machine_learning", "artifacts/a.html")

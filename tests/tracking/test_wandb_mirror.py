@@ -1,4 +1,4 @@
-"""W&B's offline runs hold each point once; nothing is sent, and no key is asked for."""
+"""W&B's offline runs contain each point once, without network and key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from ratchet.errors import MissingPackageError, TrackingError
 from ratchet.tracking import MetricPoint, ResultTable, RunFolder, RunManifest
-from ratchet.tracking.mirrors import choose_place, open_mirror
+from ratchet.tracking.mirrors.base import choose_place, open_mirror
 
 BLOCK, HEADER, RECORD = 32768, 7, struct.Struct("<IHB")
 WHOLE, LAST = 1, 4
@@ -41,7 +41,7 @@ def record(folder: RunFolder, start: int, stop: int) -> None:
 
 
 def records(file: Path) -> Iterator[bytes]:
-    """Read a W&B file: a log in blocks, the records in them cut into parts."""
+    """Read a W&B file: a log of blocks whose records are split into parts."""
     data, place, parts = file.read_bytes(), HEADER, b""
     while place + RECORD.size <= len(data):
         left = BLOCK - place % BLOCK
@@ -86,7 +86,7 @@ def written(folder: RunFolder) -> dict[str, list[object]]:
 PROGRAM = """
 import sys
 from ratchet.tracking import RunFolder
-from ratchet.tracking.wandb import WandbMirror
+from ratchet.tracking.mirrors.wandb import WandbMirror
 import wandb
 if sys.argv[2:]:
     finish = wandb.Run.finish
@@ -100,7 +100,7 @@ WandbMirror("offline").sync(RunFolder(sys.argv[1]))
 
 
 def child(folder: RunFolder, *arguments: str) -> subprocess.Popen[bytes]:
-    """Mirror in a process of its own that has no key."""
+    """Mirror in a separate process without a key."""
     hidden = {name: text for name, text in os.environ.items() if not name.startswith("WANDB_")}
     command = [sys.executable, "-c", PROGRAM, str(folder.path), *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -134,16 +134,16 @@ def test_each_point_is_written_once_also_after_a_kill(folder: RunFolder) -> None
     assert written(folder)["points"] == [(i, i / 4) for i in range(6)]
 
 
-def test_a_mode_that_writes_nothing_is_said(
+def test_a_mode_that_writes_no_data_is_reported(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert choose_place("wandb", "") == "offline", "nothing is sent unless it is asked for"
+    assert choose_place("wandb", "") == "offline", "no data is sent by default"
     monkeypatch.setenv("WANDB_MODE", "disabled")
     with pytest.raises(TrackingError, match=r"WANDB_MODE is 'disabled'.*settings.mirrors"):
         open_mirror("wandb", choose_place("wandb", "")).sync(folder)
 
 
-def test_a_package_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratchet.lazy.is_installed", lambda package: False)
     with pytest.raises(MissingPackageError, match=r"ratchet-experiments\[mirrors\]"):
         choose_place("tensorboard", "")

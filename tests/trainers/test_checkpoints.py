@@ -109,7 +109,7 @@ def test_files_of_a_trainer_are_kept_with_the_run(tiny, tmp_path):
     assert trainer._add_file_to_wandb_artifact("notes", "text", file) == kept
     with pytest.raises(ParameterError, match=r"artifact name: got '\.\./x'"):
         trainer._add_file_to_artifact("../x", "text", file)
-    with pytest.raises(ParameterError, match="expected a file that is there"):
+    with pytest.raises(ParameterError, match="expected an existing file"):
         trainer._add_file_to_artifact("x", "text", tmp_path / "none")
 
 

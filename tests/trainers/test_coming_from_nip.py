@@ -11,8 +11,8 @@ import yaml
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.agents.parts import Agent
-from ratchet.errors import CalledHere
-from ratchet.parameters.converters import upgrade_parameters
+from ratchet.errors import RenamedAttributes
+from ratchet.parameters.compatibility.converters import upgrade_parameters
 from ratchet.rollouts import NestedArrayDict
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.scenarios import ScenarioInstance
@@ -61,7 +61,7 @@ def test_what_is_imported_is_there(there, here):
 @pytest.mark.parametrize(("cls", "there", "here"), rows("Names of classes' attributes"))
 def test_a_name_works_or_an_error_says_what_it_is_called(cls, there, here):
     kind, name = CLASSES[code(cls)], code(there)
-    tables = [vars(each).get("called_here", {}) for each in kind.__mro__]
+    tables = [vars(each).get("renamed_attributes", {}) for each in kind.__mro__]
     hint = next((table[name] for table in tables if name in table), None)
     if hint is None:
         fields = [getattr(kind, key, {}) for key in ("model_fields", "__dataclass_fields__")]
@@ -92,8 +92,8 @@ def test_every_name_that_has_an_error_is_in_the_guide():
         return {cls}.union(*(subclasses(each) for each in cls.__subclasses__()))
 
     told = {(code(cls), code(there)) for cls, there, _ in rows("Names of classes' attributes")}
-    mine = [cls for cls in subclasses(CalledHere) if "called_here" in vars(cls)]
-    given = {(cls.__name__, name) for cls in mine for name in vars(cls)["called_here"]}
+    mine = [cls for cls in subclasses(RenamedAttributes) if "renamed_attributes" in vars(cls)]
+    given = {(cls.__name__, name) for cls in mine for name in vars(cls)["renamed_attributes"]}
     aliases = {"TextTrainerComponents": "PureTextRlTrainer"}
     assert {(aliases.get(cls, cls), name) for cls, name in given} <= told
 
@@ -200,7 +200,7 @@ def test_a_train_of_the_earlier_form_does_what_ours_does(tiny):
 
 
 def test_an_error_inside_a_property_is_not_hidden():
-    class Broken(CalledHere):
+    class Broken(RenamedAttributes):
         @property
         def value(self):
             return self.nothing_of_the_kind

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ratchet.errors import StateError
+from trainers.attribute_tree import take_attribute
 from trainers.custom_state import (
     KeepsAttributes,
     load_attributes,
@@ -111,6 +112,12 @@ def test_an_attribute_that_cannot_be_restored_is_named(value: object, expected: 
     with pytest.raises(StateError, match=expected):
         take_attributes(mine)
     assert "extra" not in take_attributes(mine, strict=False)
+
+
+def test_objects_in_a_deque_are_refused_when_they_are_stored() -> None:
+    created_by_init = deque([torch.nn.Linear(1, 1)])
+    with pytest.raises(StateError, match=r"recent\[0\]: a torch.*Linear in a deque cannot be"):
+        take_attribute(created_by_init, "recent", created_by_init, None)
 
 
 def test_what_others_assign_is_not_the_trainers() -> None:

@@ -11,7 +11,7 @@ from ratchet.errors import (
     RunNotFoundError,
     StateError,
 )
-from ratchet.experiment_files.loaded_agents import loaded_states, with_loaded_agents
+from ratchet.experiment_files.base_run import loaded_states, with_loaded_agents
 from ratchet.parameters.settings import ExperimentSettings
 from trainers.combinations import check_combination
 from trainers.tensordict.states.state import State

@@ -11,11 +11,10 @@ from ratchet import HyperParameters
 from ratchet.errors import RatchetError
 from ratchet.parameters import SECTIONS, SubParameters, register_parameters
 from ratchet.parameters.base import AGENT_MODELS
-from ratchet.parameters.discovery import load_plugins
-from ratchet.parameters.imitation import ImitationParameters
+from ratchet.parameters.key_inputs import data_parameters, section_read
 from ratchet.parameters.purposes import Purpose, declared_purposes
-from ratchet.parameters.reading import data_parameters, section_read
-from ratchet.parameters.torchrl import TorchRlParameters
+from ratchet.parameters.reading.discovery import load_plugins
+from ratchet.parameters.trainers import ImitationParameters, TorchRlParameters
 from trainers.registry import trainer_class
 from trainers.tensordict.staged import TENSOR_STAGES
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from ratchet.errors import UnknownNameError
-from ratchet.store.fingerprint import code_fingerprint
 from trainers.registry import trainer_class
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
@@ -133,9 +132,3 @@ def test_stages_are_refused_once_a_subclass_has_loops_of_its_own():
 def test_an_unknown_stage_is_named(tiny):
     with pytest.raises(UnknownNameError, match=r"unknown 'trian'\. Did you mean 'train'"):
         _key(tiny.parameters(), "trian")
-
-
-def test_how_urls_and_commands_are_shown_is_no_part_of_what_trains():
-    modules = code_fingerprint(VanillaPpoTrainer).modules
-    assert "ratchet.tracking.environment" in modules
-    assert not {"ratchet.tracking.urls", "ratchet.tracking.invocation"} & modules.keys()

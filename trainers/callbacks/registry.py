@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from ratchet.errors import ParameterError, nearest
-from ratchet.parameters.base import SECTIONS, SubParameters
-from ratchet.parameters.callbacks import CallbackSection
-from ratchet.parameters.messages import describe_validation_error
-from ratchet.parameters.reading import parameters_read
+from ratchet.parameters.base import SECTIONS, CallbackSection, SubParameters
+from ratchet.parameters.key_inputs import parameters_read
+from ratchet.parameters.reading.messages import describe_validation_error
 from ratchet.registry import Registry
 from trainers.callbacks.base import STAGES, Callback
 

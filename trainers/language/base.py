@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.language import LanguageParameters
-from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.reading.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
 from trainers.callbacks.base import CallbackState
 from trainers.custom_state import KeepsAttributes

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 from ratchet.errors import ParameterError
 from ratchet.language_models.training_service.steps import ServiceLoss
 from ratchet.parameters.language import RATCHET, TINKER
-from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.reading.messages import describe_validation_error
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

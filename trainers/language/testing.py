@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ratchet.scenarios.language_task.task import EXACT_MATCH, NUM_TURNS
-from ratchet.statistics.returns import METRIC_PREFIX
+from ratchet.statistics.results import METRIC_PREFIX
 from trainers.staged import Metrics, TestResult
 
 if TYPE_CHECKING:

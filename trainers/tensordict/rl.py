@@ -18,8 +18,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.declared_groups import test_groups
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
@@ -64,7 +64,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     trainer, which changes its agents' weights.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "clip_value": "it is hyper_params.rl.clip_value",
         "gae": "it is self.components.gae",
         "loss_module": "it is self.components.loss_module",

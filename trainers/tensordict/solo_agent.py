@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.declared_groups import test_groups
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import IterationContext
 from trainers.registry import register_trainer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
-from ratchet.tracking.checkpoint_folders import METADATA_FILE
+from ratchet.tracking.trainer_files import METADATA_FILE
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.trainer import CallingTrainer
 from trainers.checkpointing import write_json
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class TextTrainerComponents(CallingTrainer):
     """A trainer of chat models that knows its components and its state, and not yet its loop."""
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "combined_agent": "the chat models are self.text_agents[NAME]",
     }
     trainer_type = "pure_text"

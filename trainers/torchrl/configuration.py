@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import threading
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ratchet.errors import ParameterError, nearest
-from ratchet.parameters.torchrl_names import package_of
+from ratchet.parameters.compatibility.torchrl_names import package_of
 from trainers.torchrl.environment import MAKER, transform_configs
 from trainers.torchrl.environment_facts import environment_facts
 
@@ -75,16 +77,26 @@ UNREAD = ("logger", "checkpoint", "checkpoint_rotation", "save_trainer_file")
 """What of the library's trainer gives way to the tracker and the stage store."""
 _BASE_ENVIRONMENT = "training_env.base_env"
 _LOCK = threading.Lock()
+_RESOLVER_CALL = re.compile(r"\$\{[^}]*:")
+"""As in ``${oc.env:HOME}``, whose value may change within a process."""
 
 
-def compose_config(hyper_params: HyperParameters) -> DictConfig:
-    """Compose an experiment's configuration anew; ``trainer`` holds all that belongs to it.
+def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
+    """Return the composed configuration of the trainer as plain data, references filled in.
 
     Raises
     ------
     ParameterError
         If a group, an option or a value is none of the library's.
     """
+    content = _content(hyper_params)
+    resolve = _resolved.__wrapped__ if _RESOLVER_CALL.search(content) else _resolved
+    with _LOCK:
+        return deepcopy(resolve(content))
+
+
+def _content(hyper_params: HyperParameters) -> str:
+    """Return everything that the configuration is composed of, as JSON."""
     content: dict[str, Any] = {
         "algorithm": hyper_params.trainer_name.removeprefix("torchrl_"),
         "facts": {},
@@ -97,8 +109,7 @@ def compose_config(hyper_params: HyperParameters) -> DictConfig:
     else:
         content["facts"] = environment_facts(hyper_params)
         content["transforms"] = transform_configs(hyper_params.torchrl.transforms)
-    with _LOCK:
-        return _composed(json.dumps(content)).copy()
+    return json.dumps(content)
 
 
 def _refuse_arguments(hyper_params: HyperParameters) -> None:
@@ -117,19 +128,18 @@ def _refuse_arguments(hyper_params: HyperParameters) -> None:
             )
 
 
-def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
-    """Return the composed configuration of the trainer as plain data, references filled in."""
+@lru_cache(maxsize=16)
+def _resolved(content: str) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    trainer = compose_config(hyper_params).trainer
+    trainer = _composed(content).copy().trainer
     for name in set(UNREAD) & set(trainer.keys()):
         trainer[name] = _followed(trainer, name)
     try:
-        content = OmegaConf.to_container(trainer, resolve=True)
+        plain: dict[str, Any] = _without_tuples(OmegaConf.to_container(trainer, resolve=True))
     except OmegaConfBaseException as error:
         raise _parameter_error(error) from error
-    plain: dict[str, Any] = _without_tuples(content)
     return plain
 
 
@@ -237,7 +247,7 @@ def _take_maker(primary: dict[str, Any], arguments: Mapping[str, Any]) -> None:
 
 def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:
     """Put a fragment over what is there; a later entry for a package replaces an earlier one."""
-    from ratchet.parameters.changes import merge_nested
+    from ratchet.parameters.reading.deep_merge import merge_nested
 
     packages = {package_of(entry): entry for entry in primary["defaults"]}
     packages |= {package_of(entry): entry for entry in fragment.get("defaults", ())}

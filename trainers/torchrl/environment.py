@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.parameters.references import Reference
+from ratchet.parameters.base import Reference
 from ratchet.plugins import is_class_spec, load_class
 from ratchet.scenarios.gymnasium.catalogue import PARALLEL, parallel_module, suite_of
 from ratchet.scenarios.gymnasium.wrappers import (

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.references import Reference
+from ratchet.parameters.base import Reference
 from ratchet.plugins import is_class_spec, load_class
 from ratchet.scenarios.gymnasium.catalogue import suite_of
 from trainers.torchrl.environment import OBSERVATION, make_environment, make_transform

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
+from ratchet.parameters.key_inputs import section_read
 from ratchet.parameters.purposes import Purpose
-from ratchet.parameters.reading import section_read
 from ratchet.plugins import class_name
 from trainers.torchrl.configuration import trainer_parameters
 from trainers.torchrl.offline_data import BUFFER, data_key

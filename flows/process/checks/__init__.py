@@ -1,1 +1,1 @@
-"""What ``ratchet doctor`` looks at: small functions, each of one fault or a few of a kind."""
+"""Checks of ``ratchet doctor``, one function per kind of problem."""

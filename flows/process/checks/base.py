@@ -1,4 +1,4 @@
-"""What a check is: what was looked at, how it is, and the command that mends it."""
+"""Result of a check: subject, verdict, and details with the command that fixes the problem."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+SKEW_SECONDS = 30.0
+"""Tolerated difference between two clocks."""
+
 
 class CheckResult(StrEnum):
-    """How a check came out."""
+    """Verdict of a check."""
 
     GOOD = "ok"
     WARNING = "warning"
@@ -18,15 +21,15 @@ class CheckResult(StrEnum):
 
 
 class Check(NamedTuple):
-    """One check: what was looked at, how it is, and what to do."""
+    """One check: its subject, the verdict, and details with advice."""
 
     subject: str
     verdict: CheckResult
     details: str
 
 
-class Answer(NamedTuple):
-    """What a server said: the status (None if nobody answered), the text, how its clock stands."""
+class HealthResponse(NamedTuple):
+    """Response of a server: status (None without a response), text, and clock skew in seconds."""
 
     status: int | None
     text: str
@@ -34,37 +37,37 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where an installation keeps its things: home, runs folder, and store if it is elsewhere.
+class Installation:
+    """Folders of an installation: home, runs, and the store if it is not in the home.
 
-    ``asked`` are the servers that were asked for their health already.
+    ``responses`` caches health checks by URL.
     """
 
     home: Path
     runs: Path
     store: str | None = None
-    asked: dict[str, Answer] = field(default_factory=dict, compare=False)
+    responses: dict[str, HealthResponse] = field(default_factory=dict, compare=False)
 
     @property
-    def store_place(self) -> str:
-        """The store's folder or URL."""
+    def store_url(self) -> str:
+        """Folder or URL of the store."""
         return self.store or str(self.home / "store")
 
 
-Look: TypeAlias = Callable[[Places], Iterable[Check]]
-"""Looks at something and says how it is; changes nothing."""
+CheckFunction: TypeAlias = Callable[[Installation], Iterable[Check]]
+"""Performs checks; changes nothing."""
 
 
 def good(subject: str, details: str) -> Check:
-    """Say that all is well."""
+    """Return a passed check."""
     return Check(subject, CheckResult.GOOD, details)
 
 
 def warning(subject: str, details: str) -> Check:
-    """Say that something is not as it should be, though runs may go on."""
+    """Return a check with a problem that does not prevent runs."""
     return Check(subject, CheckResult.WARNING, details)
 
 
 def bad(subject: str, details: str) -> Check:
-    """Say that something keeps runs from going on, or from being right."""
+    """Return a check with a problem that prevents runs or falsifies their results."""
     return Check(subject, CheckResult.BAD, details)

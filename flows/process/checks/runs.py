@@ -1,4 +1,4 @@
-"""Runs that nobody works on though something says so, and schedules that nobody keeps."""
+"""Checks of runs: interrupted or stalled ones, orphaned flow runs, and dead schedules."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from flows.process.checks.base import Check, CheckResult, Look, Places, bad
-from flows.process.checks.servers import ask_health
+from flows.process.checks.base import Check, CheckFunction, Installation, bad, warning
+from flows.process.checks.servers import get_health
 from flows.process.stack_file import running_stack
 
-_YOUNG = timedelta(minutes=2)
+_NEW_DEPLOYMENT = timedelta(minutes=2)
+"""Age below which the server's scheduler may not have processed a deployment."""
 
 
-def interrupted_runs(places: Places) -> Iterator[Check]:
-    """Name the runs whose process is gone though nobody has ended them."""
+def interrupted_runs(installation: Installation) -> Iterator[Check]:
+    """Report runs whose process is gone although they have not ended."""
     from ratchet.tracking.run_folder import list_runs
 
-    for folder in list_runs(places.runs):
+    for folder in list_runs(installation.runs):
         if folder.status == "interrupted":
-            details = f"interrupted. Go on with it: `ratchet resume {folder.run_id}`"
-            yield Check(f"run {folder.run_id}", CheckResult.WARNING, details)
+            details = f"interrupted. Resume it: `ratchet resume {folder.run_id}`"
+            yield warning(f"run {folder.run_id}", details)
 
 
-def stalled_stages(places: Places) -> Iterator[Check]:
-    """Name the stages of running runs that have given no sign of life for unusually long."""
-    from ratchet.tracking.live_file import read_live
+def stalled_stages(installation: Installation) -> Iterator[Check]:
+    """Report stages of running runs without progress for an unusually long time."""
+    from ratchet.tracking.live_file import read_live, stalls_of
     from ratchet.tracking.run_folder import list_runs
-    from ratchet.tracking.stalls import stalls_of
 
-    for folder in list_runs(places.runs):
+    for folder in list_runs(installation.runs):
         if folder.status != "running":
             continue
         manifest = folder.manifest
@@ -37,65 +37,65 @@ def stalled_stages(places: Places) -> Iterator[Check]:
         for stall in stalls_of(read_live(folder.path), manifest.stages, limit):
             run = folder.run_id
             details = (
-                f"{stall}. Look at it: `ratchet watch {run}`. End it and go on:"
+                f"{stall}. Inspect it: `ratchet watch {run}`. Cancel and resume it:"
                 f" `ratchet cancel {run}`, `ratchet resume {run}`"
             )
-            yield Check(f"run {run}", CheckResult.WARNING, details)
+            yield warning(f"run {run}", details)
 
 
-def lost_flow_runs(places: Places) -> Iterator[Check]:
-    """Name the flow runs that the server takes for running though no process works on them."""
-    return _asked(places, "flow runs", _lost_flow_runs)
+def orphaned_flow_runs(installation: Installation) -> Iterator[Check]:
+    """Report flow runs that are Running on the server although their process is gone."""
+    return _with_server(installation, "flow runs", _orphaned_flow_runs)
 
 
-def dead_scheduler(places: Places) -> Iterator[Check]:
-    """Name deployments whose schedule has made no run to come: the server's scheduler is dead."""
-    return _asked(places, "schedules", _dead_scheduler)
+def dead_scheduler(installation: Installation) -> Iterator[Check]:
+    """Report deployments whose schedule has no upcoming run: the server's scheduler is dead."""
+    return _with_server(installation, "schedules", _dead_scheduler)
 
 
-def _asked(places: Places, subject: str, look: Look) -> Iterator[Check]:
-    """Look at what a server says that is well; it may keep that to itself."""
+def _with_server(installation: Installation, subject: str, check: CheckFunction) -> Iterator[Check]:
+    """Run a check on a healthy server, which may deny access."""
     url = os.environ.get("PREFECT_API_URL")
-    if url is None or ask_health(places, url).status != 200:
+    if url is None or get_health(installation, url).status != 200:
         return
     import httpx
 
     try:
-        yield from look(places)
+        yield from check(installation)
     except httpx.HTTPError as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        advice = "If it wants a password: `export PREFECT_API_AUTH_STRING=USER:PASSWORD`"
-        yield bad(subject, f"{url} does not say them ({reason}). {advice}")
+        advice = "If it requires a password: `export PREFECT_API_AUTH_STRING=USER:PASSWORD`"
+        yield bad(subject, f"{url} does not list them ({reason}). {advice}")
 
 
-def _lost_flow_runs(places: Places) -> Iterator[Check]:
+def _orphaned_flow_runs(installation: Installation) -> Iterator[Check]:
     from prefect.client.orchestration import get_client
 
-    from flows.process import lost_runs
+    from flows.process import flow_runs
 
-    stack = running_stack(places.home)
-    is_ours = stack is not None and stack.prefect_api_url == os.environ["PREFECT_API_URL"]
+    stack = running_stack(installation.home)
+    is_local = stack is not None and stack.prefect_api_url == os.environ["PREFECT_API_URL"]
     with get_client(sync_client=True) as client:
-        for run in lost_runs.lost_flow_runs(client, pool_is_here=is_ours):
-            details = (
-                f"{run.state_name} in Prefect, but no process works on it: it may hold up its"
-                " schedule. Starting the local stack again (`ratchet down`, `ratchet up`) marks it"
-                " as crashed; for another server, change its state in Prefect's UI"
+        for run in flow_runs.orphaned_flow_runs(client, pool_is_local=is_local):
+            yield warning(
+                f"flow run {run.name}",
+                f"{run.state_name} in Prefect, but its process is gone: it may block its schedule."
+                " Restarting the local stack (`ratchet down`, `ratchet up`) marks it as crashed; on"
+                " a different server, change its state in Prefect's UI",
             )
-            yield Check(f"flow run {run.name}", CheckResult.WARNING, details)
 
 
-def _dead_scheduler(places: Places) -> Iterator[Check]:
-    for name in _read_schedules():
+def _dead_scheduler(installation: Installation) -> Iterator[Check]:
+    for name in _unscheduled_deployments():
         yield bad(
             f"schedule of {name}",
-            "active, but no run is to come: the server's scheduler is dead, as with SQLAlchemy 2.1."
-            " `pip install 'sqlalchemy<2.1'`, then `ratchet down` and `ratchet up`",
+            "active, but without upcoming runs: the server's scheduler is dead, as with SQLAlchemy"
+            " 2.1. `pip install 'sqlalchemy<2.1'`, then `ratchet down` and `ratchet up`",
         )
 
 
-def _read_schedules() -> list[str]:
-    """Return the deployments with an active schedule and no run to come."""
+def _unscheduled_deployments() -> list[str]:
+    """Return the deployments with an active schedule and no upcoming run."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
@@ -104,11 +104,10 @@ def _read_schedules() -> list[str]:
             for deployment in client.read_deployments()
             if any(schedule.active for schedule in deployment.schedules)
             and not deployment.paused
-            and not _is_young(deployment.updated)
+            and not _is_new(deployment.updated)
             and not client.get_scheduled_flow_runs_for_deployments([deployment.id])
         ]
 
 
-def _is_young(updated: datetime | None) -> bool:
-    """Whether the scheduler may not have seen a deployment yet."""
-    return updated is not None and datetime.now(UTC) - updated < _YOUNG
+def _is_new(updated: datetime | None) -> bool:
+    return updated is not None and datetime.now(UTC) - updated < _NEW_DEPLOYMENT

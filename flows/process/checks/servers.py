@@ -1,9 +1,12 @@
-"""Prefect's server as this process would use it: is it there, is it the right one, does it work."""
+"""Checks of the servers: Prefect, its PostgreSQL database, and MLflow."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+import sqlite3
 import time
 import urllib.error
 import urllib.parse
@@ -12,110 +15,123 @@ from base64 import b64encode
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
+from pathlib import Path
+from typing import NamedTuple
 
-from flows.process.checks.base import Answer, Check, Places, bad, good, warning
-from flows.process.checks.storage import SKEW_SECONDS
+from flows.process.checks.base import (
+    SKEW_SECONDS,
+    Check,
+    HealthResponse,
+    Installation,
+    bad,
+    good,
+    warning,
+)
+from flows.process.stack_file import running_stack
+from ratchet.tracking.mirrors.mlflow.client import is_unfinished, unfinished_text
 from ratchet.tracking.urls import without_logins
 
 _SECONDS = 5
 _STARTUP = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
 _EPHEMERAL = "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"
-_SHORTEST_STARTUP = 30
+_MIN_STARTUP = 30
 _NO = ("0", "false", "f", "no", "n", "off")
 
 
-def ask_health(places: Places, url: str) -> Answer:
-    """Ask a server for its health, once for all checks."""
+def get_health(installation: Installation, url: str) -> HealthResponse:
+    """Query a server's health, once for all checks."""
     health = f"{url.rstrip('/')}/health"
-    if health not in places.asked:
-        places.asked[health] = ask(health)
-    return places.asked[health]
+    if health not in installation.responses:
+        installation.responses[health] = get(health)
+    return installation.responses[health]
 
 
-def ask(url: str, headers: dict[str, str] | None = None) -> Answer:
-    """GET a page; never raises for what a server or the network does."""
-    begin = time.time()
+def get(url: str, headers: dict[str, str] | None = None) -> HealthResponse:
+    """GET a page; server and network errors do not raise."""
+    start = time.time()
     try:
         request = urllib.request.Request(url, headers=headers or {})
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
-            text = answer.read().decode(errors="replace")
-            return Answer(answer.status, text, _skew(answer.headers.get("Date"), begin))
+        with urllib.request.urlopen(request, timeout=_SECONDS) as response:
+            text = response.read().decode(errors="replace")
+            return HealthResponse(response.status, text, _skew(response.headers.get("Date"), start))
     except urllib.error.HTTPError as error:
-        return Answer(error.code, str(error), _skew(error.headers.get("Date"), begin))
+        return HealthResponse(error.code, str(error), _skew(error.headers.get("Date"), start))
     except (OSError, HTTPException, ValueError) as error:
-        return Answer(None, str(error))
+        return HealthResponse(None, str(error))
 
 
-def _skew(date: str | None, begin: float) -> float:
-    """Return by how many seconds a server's clock is ahead, as far as its answer tells."""
+def _skew(date: str | None, start: float) -> float:
+    """Return a lower bound on a server clock's lead in seconds, from its ``Date`` header."""
     if date is None:
         return 0.0
     try:
-        there = parsedate_to_datetime(date).timestamp()
+        server = parsedate_to_datetime(date).timestamp()
     except ValueError:
         return 0.0
-    # it has whole seconds, and was written between the question and now
-    return there - begin if there < begin - 1 else max(there - time.time(), 0.0)
+    # the header has whole seconds and was written between the request and now
+    return server - start if server < start - 1 else max(server - time.time(), 0.0)
 
 
-def answers(
-    places: Places, name: str, url: str, named_by: str, *, refusals: bool = False
+def check_health(
+    installation: Installation, name: str, url: str, source: str, *, accept_errors: bool = False
 ) -> Iterator[Check]:
-    """Say whether a server is well; with ``refusals`` those are answers of a server, too."""
-    answer = ask_health(places, url)
+    """Check that a server responds; ``accept_errors``: also with a status from 300 to 499."""
+    response = get_health(installation, url)
     url = without_logins(url)
-    status = answer.status
+    status = response.status
     if status == 200:
-        yield good(name, f"{url} answers")
-    elif refusals and status is not None and status < 500:
-        yield good(name, f"{url} answers (HTTP {status})")
+        yield good(name, f"{url} responds")
+    elif accept_errors and status is not None and status < 500:
+        yield good(name, f"{url} responds (HTTP {status})")
     else:
-        at_home = "127.0.0.1" in url or "localhost" in url
-        unset = f", or have none: `unset {named_by}`" if named_by.isupper() else ""
-        advice = f"Start it: `ratchet up`{unset}." if at_home else f"Is {named_by} right?{unset}"
-        yield bad(name, f"{url} does not answer ({answer.text}). {advice}")
-    if abs(answer.skew) > SKEW_SECONDS:
-        details = f"the clock of {url} is {answer.skew:+.0f} s off this machine's: schedules and"
+        is_local = "127.0.0.1" in url or "localhost" in url
+        unset = f", or use no server: `unset {source}`" if source.isupper() else ""
+        advice = f"Start it: `ratchet up`{unset}." if is_local else f"Is {source} correct?{unset}"
+        yield bad(name, f"{url} does not respond ({response.text}). {advice}")
+    if abs(response.skew) > SKEW_SECONDS:
+        details = f"the clock of {url} is {response.skew:+.0f} s off this machine's: schedules and"
         yield warning(
-            f"{name} clock", f"{details} times mislead. Set both: `sudo timedatectl set-ntp true`"
+            f"{name} clock",
+            f"{details} times are wrong. Set both: `sudo timedatectl set-ntp true`",
         )
 
 
-def prefect(places: Places) -> Iterator[Check]:
-    """Check that the server that is named answers, or that a run can start one of its own."""
+def prefect(installation: Installation) -> Iterator[Check]:
+    """Check that the configured server responds, or that a run can start a temporary one."""
     url = os.environ.get("PREFECT_API_URL")
     if url is not None:
-        yield from answers(places, "prefect", url, "PREFECT_API_URL")
+        yield from check_health(installation, "prefect", url, "PREFECT_API_URL")
         return
     allowed = os.environ.get(_EPHEMERAL)
     seconds = os.environ.get(_STARTUP, "")
     if allowed is not None and allowed.strip().lower() in _NO:
-        yield bad("prefect", f"no server, and none may be started: `unset {_EPHEMERAL}`")
-    elif seconds.isdecimal() and int(seconds) < _SHORTEST_STARTUP:
-        details = f"no server: one starts with each run, in 5 to 12 s and more; {_STARTUP} gives it"
+        yield bad("prefect", f"no server, and runs may not start one: `unset {_EPHEMERAL}`")
+    elif seconds.isdecimal() and int(seconds) < _MIN_STARTUP:
+        details = f"no server: each run starts one, in 5 to 12 s or more; {_STARTUP} allows"
         yield warning("prefect", f"{details} {seconds} s: `unset {_STARTUP}`")
     else:
-        yield good("prefect", "no server: each run starts one of its own")
+        yield good("prefect", "no server: each run starts a temporary one")
 
 
-def prefect_ui(places: Places) -> Iterator[Check]:
-    """Check that the UI asks the server that it comes from."""
+def prefect_ui(installation: Installation) -> Iterator[Check]:
+    """Check that the UI queries the server that serves its pages."""
     url = os.environ.get("PREFECT_API_URL")
     if url is None:
         return
-    answer = ask(f"{url.rstrip('/').removesuffix('/api')}/ui-settings")
-    told = _json(answer).get("api_url")
-    if not isinstance(told, str) or _same_place(told, url):
+    response = get(f"{url.rstrip('/').removesuffix('/api')}/ui-settings")
+    settings = _json(response)
+    api_url = settings.get("api_url") if isinstance(settings, dict) else None
+    if not isinstance(api_url, str) or _same_server(api_url, url):
         return
     yield bad(
         "prefect UI",
-        f"its pages ask {told}, the server is {url}, so that they stay empty. Start it with"
+        f"its pages query {api_url} instead of the server {url} and remain empty. Start it with"
         f" `PREFECT_SERVER_UI_API_URL={url} prefect server start`, or use `ratchet up`",
     )
 
 
-def prefect_access(places: Places) -> Iterator[Check]:
-    """Check that the server lets us in, and is of the version that is installed here."""
+def prefect_access(installation: Installation) -> Iterator[Check]:
+    """Check that the server accepts the credentials and has the locally installed version."""
     url = os.environ.get("PREFECT_API_URL")
     if url is None:
         return
@@ -123,35 +139,28 @@ def prefect_access(places: Places) -> Iterator[Check]:
     headers = {}
     if secret:
         headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
-    answer = ask(f"{url.rstrip('/')}/admin/version", headers)
-    if answer.status in (401, 403):
-        what = "does not take PREFECT_API_AUTH_STRING" if secret else "wants a password"
-        yield bad("prefect access", f"{url} {what}: `export PREFECT_API_AUTH_STRING=USER:PASSWORD`")
-    there = _text(answer)
-    here = _installed()
-    if there is not None and here is not None and there != here:
-        details = f"{url} has Prefect {there}, here is {here}"
-        yield warning("prefect version", f"{details}: `pip install 'prefect=={there}'`")
+    response = get(f"{url.rstrip('/')}/admin/version", headers)
+    if response.status in (401, 403):
+        problem = "rejects PREFECT_API_AUTH_STRING" if secret else "requires a password"
+        advice = "`export PREFECT_API_AUTH_STRING=USER:PASSWORD`"
+        yield bad("prefect access", f"{url} {problem}: {advice}")
+    remote = _json(response)
+    local = _installed_prefect()
+    if isinstance(remote, str) and local is not None and remote != local:
+        details = f"{url} runs Prefect {remote}, this machine has {local}"
+        yield warning("prefect version", f"{details}: `pip install 'prefect=={remote}'`")
 
 
-def _json(answer: Answer) -> dict[str, object]:
+def _json(response: HealthResponse) -> object:
+    """Return the JSON content of a successful response; None otherwise."""
     try:
-        content = json.loads(answer.text) if answer.status == 200 else {}
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _text(answer: Answer) -> str | None:
-    try:
-        content = json.loads(answer.text) if answer.status == 200 else None
+        return json.loads(response.text) if response.status == 200 else None
     except ValueError:
         return None
-    return content if isinstance(content, str) else None
 
 
-def _same_place(one: str, other: str) -> bool:
-    """Whether two URLs lead to one server: relative ones lead to where the page came from."""
+def _same_server(one: str, other: str) -> bool:
+    """Return whether two URLs lead to one server; relative URLs lead to the page's server."""
     if one.startswith("/"):
         return True
     first, second = urllib.parse.urlsplit(one), urllib.parse.urlsplit(other)
@@ -160,10 +169,138 @@ def _same_place(one: str, other: str) -> bool:
     return same_host and first.port == second.port
 
 
-def _installed() -> str | None:
+def _installed_prefect() -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("prefect")
     except PackageNotFoundError:
         return None
+
+
+_DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+_QUERY = """
+select exists (select from pg_extension where extname = 'pg_trgm'),
+       has_database_privilege(current_database(), 'CREATE')
+"""
+
+
+class _Extension(NamedTuple):
+    exists: bool
+    role_may_create_it: bool
+
+
+def prefect_database(installation: Installation) -> Iterator[Check]:
+    """Check that the PostgreSQL accepts connections and has Prefect's search extension."""
+    url = os.environ.get(_DATABASE, "")
+    if not url.startswith("postgresql"):
+        return
+    import asyncpg
+
+    parts = urllib.parse.urlsplit(url)
+    try:
+        extension = asyncio.run(_query_extension(url.replace("+asyncpg", "", 1)))
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as e:
+        details = f"{_DATABASE}: cannot connect to {_address(parts)}: {e or type(e).__name__}"
+        yield bad("database", f"{details}. Try it: `{_psql(parts)}`")
+        return
+    if extension.exists:
+        yield good("database", f"{_address(parts)}, with pg_trgm")
+        return
+    command = f"`{_psql(parts, user='postgres')} -c 'create extension pg_trgm'`"
+    details = f"{_address(parts)} lacks the extension pg_trgm"
+    if extension.role_may_create_it:
+        advice = "Prefect's server creates it at its start, or create it now"
+        yield warning("database", f"{details}; {advice}: {command}")
+    else:
+        yield bad("database", f"{details}, and this role may not create it: {command}")
+
+
+async def _query_extension(url: str) -> _Extension:
+    import asyncpg
+
+    connection = await asyncpg.connect(url, timeout=_SECONDS)
+    try:
+        return _Extension(*await connection.fetchrow(_QUERY, timeout=_SECONDS))
+    finally:
+        await connection.close(timeout=_SECONDS)
+
+
+def _address(url: urllib.parse.SplitResult) -> str:
+    """Return a database's address without the password that its URL may contain."""
+    return f"{url.hostname or 'the local socket'}:{url.port or 5432}{url.path}"
+
+
+def _psql(url: urllib.parse.SplitResult, user: str | None = None) -> str:
+    host = f" -h {url.hostname}" if url.hostname else ""
+    role = user or url.username
+    name = f" -U {role}" if role else ""
+    return f"psql{host} -p {url.port or 5432}{name} -d {url.path.lstrip('/')}"
+
+
+_PICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
+_GENAI_EXPERIMENTS = (
+    "select e.experiment_id, e.name from experiments e join experiment_tags t"
+    " on t.experiment_id = e.experiment_id"
+    " where t.key = 'mlflow.experimentKind' and t.value like 'genai%'"
+)
+
+
+def mlflow(installation: Installation) -> Iterator[Check]:
+    """Check the MLflow of the environment, else the stack's, else the home's database.
+
+    A server behind a proxy may lack the path ``/health`` or require a log-in.
+    """
+    chosen = os.environ.get("MLFLOW_TRACKING_URI")
+    stack = running_stack(installation.home)
+    database = (installation.home / "mlflow.db").resolve()
+    if chosen and chosen.startswith(("http://", "https://")):
+        yield from check_health(
+            installation, "mlflow", chosen, "MLFLOW_TRACKING_URI", accept_errors=True
+        )
+    elif chosen and (chosen.startswith("file:") or "://" not in chosen):
+        details = f"MLFLOW_TRACKING_URI: {chosen} is a folder of files, which MLflow no longer"
+        uri = f"sqlite:///{database}"
+        yield bad("mlflow", f"{details} supports: `export MLFLOW_TRACKING_URI={uri}`")
+    elif chosen:
+        yield good("mlflow", f"MLFLOW_TRACKING_URI: {without_logins(chosen)}")
+    elif stack is not None:
+        yield from check_health(installation, "mlflow", stack.mlflow_url, "the local stack")
+    else:
+        yield good("mlflow", f"no server: runs write to {installation.home / 'mlflow.db'}")
+    if os.environ.get(_PICKLE, "false").lower() in ("1", "true"):
+        details = f"{_PICKLE} is enabled: models may run code: `unset {_PICKLE}`"
+        yield warning("mlflow pickles", details)
+
+
+def mlflow_database(installation: Installation) -> Iterator[Check]:
+    """Report a database of the home that MLflow cannot open: its creation was interrupted."""
+    database = (installation.home / "mlflow.db").resolve()
+    if is_unfinished(database):
+        yield bad("mlflow database", unfinished_text(database))
+
+
+def mlflow_mode(installation: Installation) -> Iterator[Check]:
+    """Report experiments of the home's database that open in the mode for language-model apps.
+
+    In this mode MLflow shows traces, which training does not have, and hides runs and charts.
+    """
+    database = (installation.home / "mlflow.db").resolve()
+    for experiment_id, name in _genai_experiments(database):
+        code = (
+            "from mlflow import MlflowClient; MlflowClient("
+            f"'sqlite:///{database}').set_experiment_tag('{experiment_id}',"
+            " 'mlflow.experimentKind', 'custom_model_development')"
+        )
+        details = f"experiment {name!r} opens in the mode for GenAI apps"
+        yield warning("mlflow mode", f'{details}: `python -c "{code}"`')
+
+
+def _genai_experiments(database: Path) -> list[tuple[str, str]]:
+    if not database.is_file():
+        return []
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as rows:
+            return [(str(number), str(name)) for number, name in rows.execute(_GENAI_EXPERIMENTS)]
+    except sqlite3.Error:  # it is being created, or has a different version
+        return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -89,7 +90,7 @@ def serve(settings: ServiceSettings) -> None:
         instance = secrets.token_hex(8)
         app = create_app(service, instance=instance)
         server = _Server(server_config(app, settings.limits))
-        _stop_when(server, service, leave)
+        _watch(server, service, leave)
         address = ServiceAddress(_url(listener), os.getpid(), base.id, instance)
         write_atomically(folder / _ADDRESS_FILE, json.dumps(asdict(address)))
         try:
@@ -117,8 +118,12 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _stop_when(server: uvicorn.Server, service: ModelService, leave: threading.Event) -> None:
-    """Stop the server when its last user has gone, or when the engine does not start."""
+def _watch(server: uvicorn.Server, service: ModelService, leave: threading.Event) -> None:
+    """Stop the server when its last user has gone, or when the engine does not start.
+
+    Once it has started, its objects are exempt from garbage collection: a collection of all of them
+    takes 0.2 s, every few hundred chats.
+    """
 
     def watch_users() -> None:
         leave.wait()
@@ -127,6 +132,7 @@ def _stop_when(server: uvicorn.Server, service: ModelService, leave: threading.E
     def on_ready(_: object) -> None:
         if service.batcher.ready.exception() is not None:
             server.should_exit = True
+        gc.freeze()
 
     threading.Thread(target=watch_users, name="leaving", daemon=True).start()
     service.batcher.ready.add_done_callback(on_ready)

@@ -10,7 +10,7 @@ from ratchet.language_models.suites.running import Suite
 from ratchet.language_models.suites.task import SuiteTask
 
 if TYPE_CHECKING:
-    from ratchet.parameters.evaluation import EvaluationParameters
+    from ratchet.parameters.options import EvaluationParameters
 
 
 def find_suite(

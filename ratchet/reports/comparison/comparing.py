@@ -1,26 +1,30 @@
-"""``compare_runs``: from run folders to a comparison."""
+"""``compare_runs``: build a comparison from run folders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ratchet.errors import DataError
-from ratchet.reports.comparison.axes import AxisName
 from ratchet.reports.comparison.comparison import (
     Comparison,
     compare_groups,
     recorded_metric,
     test_metrics,
 )
-from ratchet.reports.comparison.groups import Grouping, group_by_arm, group_runs
-from ratchet.reports.comparison.learning import compare_learning
-from ratchet.reports.comparison.lines import KnownValue
-from ratchet.reports.comparison.options import Options
-from ratchet.reports.comparison.runs import ComparedRun, check_same_tests, read_compared_runs
+from ratchet.reports.comparison.learning import AxisName, compare_learning
+from ratchet.reports.comparison.options import Options, ReferenceValue
+from ratchet.reports.comparison.runs import (
+    ComparedRun,
+    Grouping,
+    check_same_tests,
+    group_by_arm,
+    group_runs,
+    read_compared_runs,
+)
 from ratchet.tracking.run_folder import RunFolder
 
 MAX_NAMED = 3
-"""The title names so many groups."""
+"""Maximum number of groups named in the title."""
 
 
 def compare_runs(
@@ -33,36 +37,36 @@ def compare_runs(
     curves: Sequence[str] = (),
     axis: AxisName | None = None,
     reach: Sequence[float] = (),
-    lines: Sequence[KnownValue] = (),
+    lines: Sequence[ReferenceValue] = (),
     options: Options | None = None,
     different_data: bool = False,
     skip_unfinished: bool = False,
 ) -> Comparison:
-    """Compare runs: groups by what differs, seeds as repetitions.
+    """Compare runs, grouped by differing parameters, with seeds as repetitions.
 
     Parameters
     ----------
     folders
         The runs; each arm counts as a trained experiment.
     tasks
-        Dotted paths of parameters that tell tasks apart, over which groups are averaged.
+        Dotted paths of parameters that define tasks, over which groups are averaged.
     by_arm
-        Whether the arms are the groups, whatever it is that they differ in.
+        Group by arm, regardless of differing parameters.
     metrics
-        Recorded metrics ``STAGE/NAME`` to compare by, beside the accuracies in tests.
+        Recorded metrics ``STAGE/NAME`` to compare, in addition to test accuracies.
     curves, axis, reach
-        Of how groups learn; see :func:`ratchet.reports.comparison.learning.compare_learning`.
+        Learning curves; see :func:`ratchet.reports.comparison.learning.compare_learning`.
     lines
-        Known accuracies to show beside those reached.
+        Reference accuracies to show.
     different_data
-        Whether to compare what was tested on different datapoints all the same.
+        Allow different test data.
 
     Raises
     ------
     DataError
-        If the runs cannot be compared, with what to do.
+        If the runs cannot be compared; the message contains the remedy.
     ParameterError
-        If a task's parameter does not differ.
+        If a task parameter does not differ.
     """
     runs, run_notes = read_compared_runs(folders, skip_unfinished=skip_unfinished)
     notes = check_same_tests(runs, allow_different=different_data)
@@ -96,7 +100,7 @@ def _title(grouping: Grouping) -> str:
 
 
 def _notes(grouping: Grouping, runs: Sequence[ComparedRun]) -> list[str]:
-    """Return what a reader should know about these runs."""
+    """Return notes on data, seeds and code of the runs."""
     notes = []
     for what in ("train", "test"):
         hashes = {run.data_hashes[what] for run in runs if what in run.data_hashes}
@@ -115,7 +119,7 @@ def _notes(grouping: Grouping, runs: Sequence[ComparedRun]) -> list[str]:
         notes.append("Not all groups have the same seeds.")
     codes = sorted({run.code for run in runs if run.code})
     if len(codes) > 1:
-        notes.append(f"The runs were begun with different code: {', '.join(codes)}.")
+        notes.append(f"The runs were started with different code: {', '.join(codes)}.")
     elif codes:
         notes.append(f"Code {codes[0]}{' (+: with changes)' if codes[0].endswith('+') else ''}.")
     return notes

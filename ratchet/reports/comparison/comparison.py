@@ -1,6 +1,6 @@
-"""The comparison itself: for each metric every group's aggregates, and who improves on whom.
+"""``Comparison``: aggregates of every group in each metric, and improvements between groups.
 
-Pure functions of what was read from run folders; text, page and picture are made from the result.
+Pure functions of the runs that were read; text, page and figure are rendered from the result.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from ratchet.errors import DataError, nearest
-from ratchet.parameters.declared_groups import saved_test_groups
-from ratchet.parameters.test_groups import TestGroups
-from ratchet.reports.comparison.groups import Group, Grouping
+from ratchet.parameters.base import TestGroups
+from ratchet.parameters.test_groups import saved_test_groups
+from ratchet.reports.comparison.formatting import estimate_data, group_heading, interval, number
 from ratchet.reports.comparison.learning import LearningComparison
-from ratchet.reports.comparison.lines import KnownValue
-from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.options import Options, ReferenceValue
 from ratchet.reports.comparison.pairs import Pair, compare_pairs
-from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, shared_tests
+from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, Group, Grouping, shared_tests
+from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import metric_label
-from ratchet.statistics.aggregates import (
+from ratchet.statistics.estimate import Band, Estimate
+from ratchet.statistics.results import agents_by_return, has_decisions, mean_return, paid_agents
+from ratchet.statistics.stratified import (
     Aggregate,
+    Strata,
     interquartile_mean,
     mean,
     median,
     optimality_gap,
-)
-from ratchet.statistics.band import Band
-from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.profiles import performance_profile, profile_thresholds
-from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return, paid_agents
-from ratchet.statistics.stratified import (
-    Strata,
+    performance_profile,
     probability_of_improvement,
+    profile_thresholds,
     stratified_interval,
 )
 
@@ -42,29 +40,26 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import RenderableType
 
-    from ratchet.reports.shown_table import ShownTable
-
 Score = Callable[[ComparedRun], float | None]
 MetricKind = Literal["accuracy", "group", "metric"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a run that groups are compared by; more is better.
+    """A score of a run by which groups are compared; higher is better.
 
     Attributes
     ----------
     name
         Unique in a comparison: "test", "test-NAME", "test COLUMN 2", "train/verifier.accuracy".
     kind
-        "accuracy" on a whole test set, "group" on the datapoints of one group of one, or another
-        recorded "metric".
+        "accuracy" on a test set, "group" for one group of its datapoints, or a recorded "metric".
     test
         The test set, for the first two.
     score
-        Gives a run's number; None if the run has none.
+        Returns a run's score, or None if missing.
     groups
-        Which kind of groups it is one of, if it is.
+        The kind of groups, for "group".
     """
 
     name: str
@@ -77,11 +72,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """What a group reaches in one metric.
+    """Scores of a group in one metric.
 
-    ``scores`` are those of its runs, task by task; ``gap``, how far from 1 it stays, is there for
-    accuracies. ``profile`` is which share of its runs is better than each of the thresholds that
-    all groups have; not by groups of datapoints.
+    ``scores`` are by task; ``gap``, the optimality gap, only for accuracies. ``profile`` is the
+    share of runs above each of the common thresholds; None for groups of datapoints.
     """
 
     group: Group
@@ -95,7 +89,7 @@ class GroupScores:
 
 @dataclass(frozen=True)
 class Improvement:
-    """How likely a run of the first group is better than one of the second."""
+    """Probability that a run of the first group is better than one of the second."""
 
     first: str
     second: str
@@ -112,14 +106,14 @@ class MetricComparison:
     pairs: Sequence[Pair] = ()
 
     def improvement(self, first: str, second: str) -> Estimate | None:
-        """Find how likely the first group is better than the second."""
+        """Return the probability that the first group is better than the second."""
         for found in self.improvements:
             if (found.first, found.second) == (first, second):
                 return found.probability
         return None
 
     def pair(self, first: str, second: str) -> Pair | None:
-        """Find by how much two groups differ, in the order in which they are compared."""
+        """Return the difference of two groups, in the order of comparison."""
         for found in self.pairs:
             if (found.first, found.second) == (first, second):
                 return found
@@ -128,9 +122,9 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown of a comparison.
+    """A comparison of groups of runs.
 
-    ``learning`` is how groups got there, and ``lines`` what accuracies are shown beside.
+    ``learning`` contains learning curves, ``lines`` reference accuracies.
     """
 
     title: str
@@ -140,7 +134,7 @@ class Comparison:
     options: Options
     commands: Sequence[str] = ()
     learning: Sequence[LearningComparison] = ()
-    lines: Sequence[KnownValue] = ()
+    lines: Sequence[ReferenceValue] = ()
 
     @property
     def runs(self) -> list[ComparedRun]:
@@ -156,14 +150,12 @@ class Comparison:
         ]
 
     @property
-    def tables(self) -> list[ShownTable]:
+    def tables(self) -> list[DisplayTable]:
         """The scores of all groups, a table for each metric."""
-        from ratchet.reports.comparison.shown import shown_tables
-
-        return shown_tables(self)
+        return _tables(self)
 
     def to_dataframe(self) -> DataFrame:
-        """Return the scores as a frame of pandas, a row for each metric and group."""
+        """Return the scores as a pandas DataFrame, a row for each metric and group."""
         import pandas
 
         records = [record for table in self.tables for record in table.to_records()]
@@ -191,18 +183,18 @@ class Comparison:
 def compare_groups(
     grouping: Grouping, metrics: Sequence[Metric], options: Options
 ) -> list[MetricComparison]:
-    """Compare groups in every metric, which must be there for every run.
+    """Compare groups in every metric, which every run must have.
 
     Raises
     ------
     DataError
-        If a run has no such number, or one that is not finite.
+        If a run's score is missing or not finite.
     """
     return [_compare(grouping.groups, metric, options) for metric in metrics]
 
 
 def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
-    """List the accuracies on all tests that the runs share, then those by group."""
+    """List the accuracies on all common tests, then those by group."""
     tests = [name for name in shared_tests(runs) if _has_decisions(runs, name)]
     whole = [_accuracy_metric(test) for test in tests]
     paid = [metric for test in shared_tests(runs) for metric in _return_metrics(runs, test)]
@@ -210,12 +202,12 @@ def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
 
 
 def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
-    """Make a metric of the last value that each run has recorded under a name, ``STAGE/NAME``.
+    """Build a metric from each run's last recorded value of ``STAGE/NAME``.
 
     Raises
     ------
     DataError
-        If the name has no stage, or no run has it; the message has the nearest name.
+        If the name has no stage or no run has it; the message contains the nearest name.
     """
     stage, slash, short = name.partition("/")
     known = {f"{p.stage}/{value}" for run in runs for p in run.points for value in p.values}
@@ -231,7 +223,7 @@ def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
 
 
 def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> MetricComparison:
-    """Compare groups by a metric; those of which no run has recorded it are left out."""
+    """Compare groups by a metric; groups without a recorded value are omitted."""
     if metric.kind == "metric":
         groups = [g for g in groups if any(metric.score(run) is not None for run in g.runs)]
     scores = [_scores(group, metric) for group in groups]
@@ -254,7 +246,7 @@ def _profile(scores: Strata, thresholds: Sequence[float], options: Options) -> B
 def _improvements(
     first: tuple[Group, Strata], second: tuple[Group, Strata], options: Options
 ) -> tuple[Improvement, Improvement]:
-    """Compare two groups; the other way round it is the same interval, mirrored."""
+    """Compare two groups in both directions; the second interval mirrors the first."""
     there = probability_of_improvement(
         first[1],
         second[1],
@@ -306,9 +298,9 @@ def _accuracy_metric(test: str) -> Metric:
 
 
 def _return_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
-    """Make a metric for each agent's mean return where it is one of the results of a run."""
+    """Build a metric for each agent's mean return that is a test result."""
     tables = [run.tables[test].columns for run in runs]
-    wanted = {name for table in tables for name in agents_by_return(table)}
+    required = {name for table in tables for name in agents_by_return(table)}
     where = "the test set" if test == MAIN_TEST else test.removeprefix(f"{MAIN_TEST}-")
 
     def metric(agent: str) -> Metric:
@@ -321,13 +313,13 @@ def _return_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
     shared = [
         name
         for name in paid_agents(tables[0])
-        if name in wanted and all(name in paid_agents(table) for table in tables)
+        if name in required and all(name in paid_agents(table) for table in tables)
     ]
     return [metric(agent) for agent in shared]
 
 
 def _group_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
-    """Make a metric for each group that all runs have datapoints of."""
+    """Build a metric for each group of datapoints common to all runs."""
     return [
         _group_metric(test, groups, value)
         for groups in saved_test_groups(runs[0].hyper_params)
@@ -360,3 +352,51 @@ def _accuracy(
 
 def _has_decisions(runs: Sequence[ComparedRun], test: str) -> bool:
     return all(has_decisions(run.tables[test].columns) for run in runs)
+
+
+def _tables(comparison: Comparison) -> list[DisplayTable]:
+    """Return the scores of each metric as a table."""
+    level = f"{100 * comparison.options.level:g} %"
+    columns = (
+        group_heading(comparison.grouping),
+        "seeds",
+        "IQM",
+        f"{level} interval",
+        "median",
+        "mean",
+    )
+    return [
+        DisplayTable(
+            found.metric.title,
+            columns,
+            [_shown_row(row, percent=found.metric.kind != "metric") for row in found.rows],
+            [_record(found, row) for row in found.rows],
+        )
+        for found in comparison.of_kind("accuracy") + comparison.of_kind("metric")
+    ]
+
+
+def _shown_row(row: GroupScores, *, percent: bool) -> tuple[str, ...]:
+    return (
+        row.group.label,
+        " + ".join(str(len(task)) for task in row.group.tasks),
+        number(row.iqm.value, percent=percent),
+        interval(row.iqm, percent=percent),
+        number(row.median.value, percent=percent),
+        number(row.mean.value, percent=percent),
+    )
+
+
+def _record(found: MetricComparison, row: GroupScores) -> dict[str, object]:
+    """Return a row as plain data; non-finite numbers are None."""
+    iqm = estimate_data(row.iqm)
+    return {
+        "metric": found.metric.name,
+        "group": row.group.label,
+        "seeds": row.group.seeds,
+        "iqm": iqm["value"],
+        "low": iqm["low"],
+        "high": iqm["high"],
+        "median": row.median.value,
+        "mean": row.mean.value,
+    }

@@ -1,19 +1,23 @@
-"""The plots of a comparison as plotly.js figures in plain data, as those of a report are."""
+"""Plots of a comparison as plotly.js figures in plain data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from ratchet.parameters.test_groups import TestGroups
-from ratchet.reports.comparison.cells import chance, interval, number
+from ratchet.parameters.base import TestGroups
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
+from ratchet.reports.comparison.display_tables import learning_title
+from ratchet.reports.comparison.formatting import chance, interval, number, position
+from ratchet.reports.comparison.learning import LearningComparison
+from ratchet.reports.curves import DASHES
 from ratchet.reports.plots import Figure, chance_line, error_bars, level_lines, rounded
-from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.estimate import Band, Estimate
 
 Trace = dict[str, Any]
 MAX_DRAWN = 10
-"""So many pairs are drawn; more are a table."""
+"""Maximum number of pairs drawn; more are only tabulated."""
 _UPRIGHT = {"x0": 0.5, "x1": 0.5, "y0": 0, "y1": 1}
 
 
@@ -27,9 +31,9 @@ def aggregate_figures(comparison: Comparison) -> list[Figure]:
 
 
 def improvement_figures(comparison: Comparison) -> list[list[Figure]]:
-    """Draw the probabilities of improvement, each pair once, with its interval, metric by metric.
+    """Draw the probabilities of improvement, each pair once, with its interval, by metric.
 
-    Many pairs are left to their table.
+    More than ``MAX_DRAWN`` pairs are not drawn.
     """
     found = comparison.of_kind("accuracy") + comparison.of_kind("metric")
     return [
@@ -41,7 +45,7 @@ def improvement_figures(comparison: Comparison) -> list[list[Figure]]:
 
 
 def group_figures(comparison: Comparison) -> list[tuple[TestGroups, list[Figure]]]:
-    """Draw the accuracy by group, a plot for each test set, kind of groups by kind."""
+    """Draw the accuracy by group, a plot for each test set, by kind of groups."""
     figures: dict[str, tuple[TestGroups, list[Figure]]] = {}
     for kind, test, mine in comparison.by_groups():
         groups = [row.group.label for row in mine[0].rows]
@@ -115,13 +119,13 @@ def _forest(names: Sequence[str], values: Trace) -> Trace:
 
 
 def forest_height(names: Sequence[str]) -> int:
-    """Return how high a plot with these rows must be."""
+    """Return the height of a plot with these rows, in pixels."""
     lines = max((name.count(" · ") + 1 for name in names), default=1)
     return max(290, 70 + len(names) * (20 + 16 * lines))
 
 
 def _lying(trace: Trace) -> Trace:
-    """Turn upright points and intervals to lie in rows."""
+    """Transpose vertical points and intervals into rows."""
     turned = {**trace, "x": trace["y"], "y": trace["x"]}
     if "error_y" in turned:
         turned["error_x"] = turned.pop("error_y")
@@ -155,7 +159,7 @@ def _points(
 
 
 def _seed_points(row: GroupScores, place: int) -> Trace:
-    """Draw each run faintly beside its group's point."""
+    """Draw each run faintly below its group's point."""
     runs = [
         (run, score)
         for task, scores in zip(row.group.tasks, row.scores, strict=True)
@@ -176,3 +180,106 @@ def _seed_points(row: GroupScores, place: int) -> Trace:
 
 def _shift(place: int, count: int) -> float:
     return (place - (count - 1) / 2) * min(0.16, 0.6 / count)
+
+
+MAX_BANDS = 4
+"""With more groups, bands are faint."""
+NUM_COLORS = 8  # in the page's palette
+
+
+def profile_figures(comparison: Comparison) -> list[Figure]:
+    """Draw the share of each group's runs above each threshold."""
+    found = comparison.of_kind("accuracy") + comparison.of_kind("metric")
+    return [_profile_figure(each, f"profile-{place}") for place, each in enumerate(found)]
+
+
+def learning_figures(comparison: Comparison) -> list[Figure]:
+    """Draw the learning curves of groups up to their first run's end."""
+    return [
+        _learning_figure(comparison, each, f"learning-{place}")
+        for place, each in enumerate(comparison.learning)
+    ]
+
+
+def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
+    traces: list[Trace] = []
+    percent, faint = found.metric.kind != "metric", len(found.rows) > MAX_BANDS
+    for place, row in enumerate(found.rows):
+        if row.profile is not None:
+            texts = [
+                f"above {number(x, percent=percent)}: {number(y)} % of runs"
+                for x, y in zip(row.profile.positions, row.profile.values, strict=True)
+            ]
+            # a run counts until its own score, so the share falls in steps
+            traces += band_traces(
+                row.profile, row.group.label, place, texts, faint=faint, shape="vh"
+            )
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": "score τ"}} | ({"tickformat": ".0%"} if percent else {}),
+        "yaxis": {
+            "title": {"text": "runs with a score above τ"},
+            "tickformat": ".0%",
+            "range": [-0.02, 1.02],
+        },
+    }
+    height = forest_height([row.group.label for row in found.rows])  # matches the plot next to it
+    return Figure(identifier, "Performance profile", "Profiles", traces, layout, height=height)
+
+
+def _learning_figure(comparison: Comparison, found: LearningComparison, identifier: str) -> Figure:
+    traces: list[Trace] = []
+    faint = len(found.rows) > MAX_BANDS
+    for place, row in enumerate(found.rows):
+        texts = [
+            f"{row.group.label} at {position(x)}: {number(e.value, percent=found.is_share)}"
+            f" {interval(e, percent=found.is_share)}"
+            for k, x in enumerate(row.band.positions)
+            for e in [row.band.estimate(k)]
+        ]
+        traces += band_traces(row.band, row.group.label, place, texts, faint=faint)
+    layout: dict[str, Any] = {"xaxis": {"title": {"text": found.axis}}, "yaxis": {}}
+    if found.is_share:
+        layout["yaxis"] = {"tickformat": ".0%"}
+    if found.is_accuracy:
+        layout |= level_lines({line.label: line.value for line in comparison.lines})
+    title = learning_title(found).removeprefix("learning: ")
+    return Figure(identifier, title, "Training", traces, layout)
+
+
+def band_traces(
+    band: Band,
+    label: str,
+    color: int,
+    texts: Sequence[str],
+    *,
+    faint: bool,
+    shape: str = "linear",
+) -> list[Trace]:
+    """Draw a line with its band, or a point for a single position."""
+    if not len(band):
+        return []
+    xs = list(band.positions)
+    line: Trace = {
+        "type": "scatter",
+        "mode": "lines" if len(xs) > 1 else "markers",
+        "name": label,
+        "x": xs,
+        "y": rounded(band.values),
+        "text": list(texts),
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": {"width": 2, "shape": shape, "dash": DASHES[color // NUM_COLORS % len(DASHES)]},
+        "meta": {"color": color},
+    }
+    if math.isnan(band.lows[0]):
+        return [line]
+    around: Trace = {
+        "type": "scatter",
+        "mode": "none",
+        "x": xs + xs[::-1],
+        "y": rounded([*band.highs, *reversed(band.lows)]),
+        "fill": "toself",
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "meta": {"color": color, "of": label} | ({"fill": "14"} if faint else {}),
+    }
+    return [around, line]

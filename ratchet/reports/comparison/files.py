@@ -8,26 +8,27 @@ from functools import partial
 from pathlib import Path
 
 from ratchet.errors import DataError
-from ratchet.reports.comparison.cells import (
+from ratchet.reports.comparison.comparison import Comparison
+from ratchet.reports.comparison.display_tables import learning_table, pair_table
+from ratchet.reports.comparison.figures import (
+    aggregate_figures,
+    group_figures,
+    improvement_figures,
+    learning_figures,
+    profile_figures,
+)
+from ratchet.reports.comparison.formatting import (
     chance,
     group_heading,
     interval,
     is_different,
     number,
 )
-from ratchet.reports.comparison.comparison import Comparison
-from ratchet.reports.comparison.curve_figures import learning_figures, profile_figures
-from ratchet.reports.comparison.data import to_data
-from ratchet.reports.comparison.figures import (
-    aggregate_figures,
-    group_figures,
-    improvement_figures,
-)
-from ratchet.reports.comparison.picture import draw_picture
+from ratchet.reports.comparison.plain_data import to_data
 from ratchet.reports.comparison.published import to_published
-from ratchet.reports.comparison.shown import learning_table, pair_table
+from ratchet.reports.comparison.svg_figure import draw_svg
 from ratchet.reports.comparison.text import ragged_notes, reading_notes, to_markdown, verdicts
-from ratchet.reports.page import figures_json, page_environment, plotly_js
+from ratchet.reports.page import figures_json, page_environment, plotly_script
 from ratchet.tracking.files import write_atomically
 
 BEGIN = "<!-- begin: written by `ratchet compare` -->"
@@ -36,7 +37,7 @@ END = "<!-- end: written by `ratchet compare` -->"
 
 @dataclass(frozen=True)
 class ComparisonFiles:
-    """Where the files of a comparison lie."""
+    """Paths of a comparison's files."""
 
     folder: Path
 
@@ -52,37 +53,37 @@ class ComparisonFiles:
 
     @property
     def page(self) -> Path:
-        """Tables and plots, in one file that needs no network."""
+        """Tables and plots in one self-contained file."""
         return self.folder / "comparison.html"
 
     @property
     def picture(self) -> Path:
-        """The picture of the Markdown."""
+        """The figure of the Markdown."""
         return self.folder / "comparison.svg"
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> ComparisonFiles:
-    """Write all files of a comparison into a folder, which is made."""
+    """Write all files of a comparison into a folder, created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     files = ComparisonFiles(folder)
     data = json.dumps(to_data(comparison), indent=1, allow_nan=False, default=str)
     write_atomically(files.data, data + "\n")
-    write_atomically(files.picture, draw_picture(comparison))
+    write_atomically(files.picture, draw_svg(comparison))
     write_atomically(files.markdown, to_markdown(comparison, files.picture.name))
     write_atomically(files.page, render(comparison))
     return files
 
 
 def write_document(comparison: Comparison, page: Path) -> None:
-    """Put a comparison into a page of documents, with its picture and its results beside it.
+    """Insert a comparison into a document, with its figure and results in sibling files.
 
-    Only what stands between the page's two marks is replaced, so that text written by hand stays.
-    A page that is not there is made, with a heading.
+    Only the text between the page's two markers is replaced. A missing page is created with a
+    heading.
 
     Raises
     ------
     DataError
-        If the page has not both marks, each once and in order.
+        If the page does not contain both markers once and in order.
     """
     picture = page.with_suffix(".svg")
     generated = to_markdown(comparison, picture.name, heading=False)
@@ -93,21 +94,21 @@ def write_document(comparison: Comparison, page: Path) -> None:
         _, end, after = rest.partition(END)
         if not begin or not end or BEGIN in rest or END in after:
             raise DataError(
-                f"{page}: expected the lines\n{BEGIN}\n{END}\nonce each, in this order: what is"
-                " between them is written anew. Add them where the comparison should stand."
+                f"{page}: expected the lines\n{BEGIN}\n{END}\nonce each, in this order: the text"
+                " between them is replaced. Add them at the position of the comparison."
             )
         text = f"{before}{between}{after}"
     else:
         text = f"# {comparison.title}\n\n{between}\n"
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(picture, draw_picture(comparison))
+    write_atomically(picture, draw_svg(comparison))
     results = to_published(comparison).model_dump_json(indent=1)
     write_atomically(page.with_suffix(".json"), results + "\n")
     write_atomically(page, text)
 
 
 def render(comparison: Comparison) -> str:
-    """Write the page."""
+    """Render the page."""
     aggregates, improvements = aggregate_figures(comparison), improvement_figures(comparison)
     profiles, learning = profile_figures(comparison), learning_figures(comparison)
     groups = group_figures(comparison)
@@ -133,6 +134,6 @@ def render(comparison: Comparison) -> str:
         interval=interval,
         is_different=is_different,
         number=number,
-        plotly_js=plotly_js(),
+        plotly_script=plotly_script(),
         figures_json=figures_json([*aggregates, *improved, *profiles, *grouped, *learning]),
     )

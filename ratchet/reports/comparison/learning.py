@@ -1,32 +1,132 @@
-"""How groups learn: curves with bands, the areas under them, and when runs reach something."""
+"""Learning curves of groups over iterations, frames, tokens or calls; areas; thresholds."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
 from ratchet.errors import DataError, nearest
-from ratchet.reports.comparison.axes import AXES, AxisName, Spending, spending
-from ratchet.reports.comparison.groups import Group
 from ratchet.reports.comparison.options import Options
-from ratchet.reports.comparison.runs import ComparedRun
-from ratchet.statistics.aggregates import FloatArray, interquartile_mean
-from ratchet.statistics.band import Band
+from ratchet.reports.comparison.runs import ComparedRun, Group
 from ratchet.statistics.curves import (
     RunCurve,
+    TimeToThreshold,
     common_positions,
     first_reached,
     learning_curve,
     mean_height,
+    median_position,
 )
-from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.reaching import Reaching, median_position
-from ratchet.statistics.stratified import stratified_interval
+from ratchet.statistics.estimate import Band, Estimate
+from ratchet.statistics.stratified import FloatArray, interquartile_mean, stratified_interval
+from ratchet.tracking.manifest import ITERATION_STAGES
 from ratchet.tracking.metrics import MetricPoint
+
+AxisName = Literal["frames", "tokens", "calls", "iterations"]
+AXES: tuple[AxisName, ...] = get_args(AxisName)
+"""In order of preference: the fairest basis of comparison first."""
+
+_ORDER = {stage: place for place, stage in enumerate(ITERATION_STAGES)}
+_WHOLE = len(_ORDER)  # a stage that covers a complete iteration
+
+
+class CumulativeCost:
+    """Cumulative use of one resource by a run."""
+
+    def __init__(self, amounts: Sequence[tuple[int, float]]) -> None:
+        ordered = sorted(amounts)
+        self._moments = np.array([moment for moment, _ in ordered])
+        self._totals = np.concatenate([[0.0], np.cumsum([amount for _, amount in ordered])])
+
+    @property
+    def amounts(self) -> FloatArray:
+        """Amount used by each stage."""
+        result: FloatArray = np.diff(self._totals)
+        return result
+
+    def at(self, points: Sequence[MetricPoint]) -> list[float]:
+        """Return the amount used up to each point, its own stage included."""
+        moments = [_moment(point.stage, point.iteration) for point in points]
+        found: list[float] = self._totals[
+            np.searchsorted(self._moments, moments, side="right")
+        ].tolist()
+        return found
+
+
+def cumulative_cost(
+    run: ComparedRun, axis: Literal["frames", "tokens", "calls"]
+) -> CumulativeCost | None:
+    """Return a run's cumulative use of a resource; None if it is not recorded.
+
+    Frames are counted by TorchRL, or ``rl.frames_per_batch`` per iteration; tokens are those of
+    prompts, answers and fine-tuning; calls those to chat models. Tests are not counted.
+    """
+    if axis == "frames":
+        amounts = _counted_frames(run) or _played_frames(run)
+    else:
+        spent = {"calls": _calls, "tokens": _tokens}[axis]
+        amounts = [
+            (_moment(point.stage, point.iteration), amount)
+            for point in run.points
+            if (amount := spent(point))
+        ]
+    return CumulativeCost(amounts) if amounts else None
+
+
+def _calls(point: MetricPoint) -> float:
+    return point.values.get("calls", 0.0) if point.stage == "sample_rollouts" else 0.0
+
+
+def _tokens(point: MetricPoint) -> float:
+    """Return the tokens of a training stage of one iteration; 0 for other stages."""
+    values = point.values
+    if point.stage in ("sample_rollouts", "await_fine_tune_jobs"):
+        names = ("prompt_tokens", "completion_tokens", "training_tokens")
+        return sum(values.get(name, 0.0) for name in names)
+    if point.stage == "train" and "rollout/num_trajectories" in values:
+        lengths = ("prompt_length/mean", "response_length/mean")
+        return values["rollout/num_trajectories"] * sum(values.get(name, 0.0) for name in lengths)
+    return 0.0
+
+
+def _played_frames(run: ComparedRun) -> list[tuple[int, float]]:
+    """Return the configured frames of each training iteration; empty without frames."""
+    frames = _frames_per_iteration(run.hyper_params)
+    return [
+        (_moment(point.stage, point.iteration), frames)
+        for point in run.points
+        if frames and point.stage == "train" and "num_episodes" in point.values
+    ]
+
+
+def _frames_per_iteration(hyper_params: Mapping[str, object]) -> float:
+    """Return the frames per iteration; 0 if the parameters do not determine them."""
+    rl = hyper_params.get("rl")
+    if not isinstance(rl, Mapping) or rl.get("rollouts_per_iteration") is not None:
+        return 0.0
+    return float(rl.get("frames_per_batch") or 0.0)
+
+
+def _counted_frames(run: ComparedRun) -> list[tuple[int, float]]:
+    """Return the increments of the recorded frame counter by iteration."""
+    counted = sorted(
+        (_moment(point.stage, point.iteration), point.values["collected_frames"])
+        for point in run.points
+        if point.stage == "train" and "collected_frames" in point.values
+    )
+    before = [0.0, *(total for _, total in counted)]
+    return [(moment, total - before[k]) for k, (moment, total) in enumerate(counted)]
+
+
+def _moment(stage: str, iteration: int) -> int:
+    """Return a number that increases with each stage of each iteration."""
+    return iteration * (_WHOLE + 1) + _ORDER.get(stage.partition("-")[0], _WHOLE)
+
 
 MAX_CURVES = 3
 SCORES = tuple(
@@ -39,7 +139,7 @@ SCORES = tuple(
         r"(train|log_stats)/\w+\.mean_episode_reward$",
     )
 )
-"""What is drawn if nothing else is asked for: the first of these that all runs have."""
+"""Default metrics: the first pattern that matches a metric of all runs."""
 _SHARE = re.compile(r"accuracy|exact_match|_fraction$|_proportion$")
 
 Curves = list[list[RunCurve]]
@@ -47,38 +147,38 @@ Curves = list[list[RunCurve]]
 
 @dataclass(frozen=True)
 class GroupCurve:
-    """How the runs of one group learn.
+    """Learning curve of one group.
 
     Attributes
     ----------
     band
-        The interquartile mean with its interval, as far as all runs go.
+        The interquartile mean with its interval, up to the first run's end.
     ends
-        Where each run ends.
+        Last position of each run.
     area
-        The mean height of the curves between the two positions that all runs of all groups cover,
-        averaged; None where there are no two.
+        Interquartile mean of the runs' mean heights between two positions that all runs of all
+        groups cover; None without such positions.
     reaching
-        For each threshold, when runs are there.
+        For each threshold, the positions at which runs reach it.
     """
 
     group: Group
     band: Band
     ends: Sequence[float]
     area: Estimate | None
-    reaching: Sequence[Reaching]
+    reaching: Sequence[TimeToThreshold]
 
     @property
     def cut_off(self) -> int:
-        """How many runs go on after the curve has ended, since another has."""
+        """Number of runs that continue after the end of the curve."""
         return sum(end > min(self.ends) for end in self.ends)
 
 
 @dataclass(frozen=True)
 class LearningComparison:
-    """All groups' curves of one metric over one axis; more counts as better.
+    """All groups' curves of one metric over one axis; higher is better.
 
-    ``start`` and ``end`` are what the areas lie between; None where no two positions are common.
+    ``start`` and ``end`` are the limits of the areas; None without common positions.
     """
 
     metric: str
@@ -90,12 +190,12 @@ class LearningComparison:
 
     @property
     def is_share(self) -> bool:
-        """Whether values are shares, to be shown in percent."""
+        """Whether values are shares, displayed in percent."""
         return _SHARE.search(self.metric) is not None
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether values are accuracies, which known ones can stand beside."""
+        """Whether values are accuracies, comparable with reference values."""
         return self.metric.endswith("accuracy")
 
 
@@ -107,23 +207,23 @@ def compare_learning(
     axis: AxisName | None = None,
     reach: Sequence[float] = (),
 ) -> list[LearningComparison]:
-    """Compare how groups learn.
+    """Compare the learning curves of groups.
 
     Parameters
     ----------
     metrics
-        ``STAGE/NAME`` of what is recorded in several iterations; if none is given, accuracies,
-        else scores or rewards that all runs have.
+        ``STAGE/NAME`` of metrics recorded in several iterations; default: accuracies, else scores
+        or rewards, that all runs have.
     axis
-        What a curve goes over; if none is given frames, tokens or iterations, whichever all runs
-        have first, and iterations too if they tell something else.
+        X axis; default: the first of frames, tokens, calls and iterations that all runs record,
+        and iterations too if they are not proportional to it.
     reach
-        Which thresholds to wait for; if none is given, what the weakest group ends at.
+        Thresholds; default: the last value of the weakest group.
 
     Raises
     ------
     DataError
-        If a run lacks a metric or an axis that was asked for.
+        If a run lacks a requested metric or axis.
     """
     runs = [run for group in groups for run in group.runs]
     names = [_known(name, runs) for name in metrics] or _chosen(runs)
@@ -176,7 +276,7 @@ def _curve(run: ComparedRun, metric: str, axis: AxisName, axes: _Axes) -> RunCur
     points = [point for point in run.points if point.stage == stage and name in point.values]
     at = axes.positions(run, axis, points)
     try:
-        return RunCurve.of([(x, p.values[name]) for x, p in zip(at, points, strict=True)])
+        return RunCurve.from_points([(x, p.values[name]) for x, p in zip(at, points, strict=True)])
     except DataError as error:
         raise DataError(f"compare: {metric!r} of {run.label}: {error}") from error
 
@@ -193,20 +293,20 @@ def _area(curves: Curves, start: float, end: float, options: Options) -> Estimat
 
 
 def _reached_by_all(bands: Sequence[Band]) -> list[float]:
-    """Return what the group that ends lowest ends at."""
+    """Return the lowest last value of all groups."""
     return [min(band.values[-1] for band in bands)] if all(map(len, bands)) else []
 
 
 def _reaching(
     curves: Curves, threshold: float, positions: FloatArray, options: Options
-) -> Reaching:
+) -> TimeToThreshold:
     found = [first_reached(curve, threshold, positions) for task in curves for curve in task]
     at, reached = [position for position, _ in found], [is_there for _, is_there in found]
-    return Reaching(threshold, at, reached, median_position(at, reached, options.level))
+    return TimeToThreshold(threshold, at, reached, median_position(at, reached, options.level))
 
 
 def _names(run: ComparedRun) -> set[str]:
-    """List what a run has recorded for more than one iteration."""
+    """List the metrics that a run recorded in more than one iteration."""
     shapes = Counter((point.stage, tuple(point.values)) for point in run.points)
     counts: Counter[str] = Counter()
     for (stage, names), count in shapes.items():
@@ -219,8 +319,8 @@ def _known(metric: str, runs: Sequence[ComparedRun]) -> str:
         names = _names(run)
         if metric not in names:
             raise DataError(
-                f"compare: {run.label} has no curve of {metric!r}, expected STAGE/NAME of what it"
-                f" records in several iterations.{nearest(metric, names)}"
+                f"compare: {run.label} has no curve of {metric!r}, expected STAGE/NAME of a"
+                f" metric recorded in several iterations.{nearest(metric, names)}"
             )
     return metric
 
@@ -235,21 +335,21 @@ def _chosen(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 class _Axes:
-    """What the runs of a comparison had spent when; each is read once."""
+    """Cumulative costs of a comparison's runs, each computed once."""
 
     def __init__(self, runs: Sequence[ComparedRun]) -> None:
         self._runs = runs
-        self._found: dict[tuple[str, AxisName], Spending | None] = {}
+        self._found: dict[tuple[str, AxisName], CumulativeCost | None] = {}
 
     def positions(
         self, run: ComparedRun, axis: AxisName, points: Sequence[MetricPoint]
     ) -> list[float]:
-        """Return what a run had spent when points were measured; iterations as they are counted."""
-        spent = self._spending(run, axis)
+        """Return the positions of points on an axis."""
+        spent = self._cumulative_cost(run, axis)
         return [float(p.iteration) for p in points] if spent is None else spent.at(points)
 
     def check(self, axis: AxisName) -> AxisName:
-        """Return an axis, or say which runs have not recorded it."""
+        """Return an axis if all runs recorded it; raise DataError otherwise."""
         lacking = [run.label for run in self._runs if not self._has(run, axis)]
         if not lacking:
             return axis
@@ -260,25 +360,25 @@ class _Axes:
         )
 
     def choose(self) -> list[AxisName]:
-        """Return the first axis that all have, and iterations if that is not the same scaled."""
+        """Return the first common axis, and iterations unless proportional to it."""
         first = next(axis for axis in AXES if all(self._has(run, axis) for run in self._runs))
         if first == "iterations" or self._is_proportional(first):
             return [first]
         return [first, "iterations"]
 
     def _has(self, run: ComparedRun, axis: AxisName) -> bool:
-        return axis == "iterations" or self._spending(run, axis) is not None
+        return axis == "iterations" or self._cumulative_cost(run, axis) is not None
 
-    def _spending(self, run: ComparedRun, axis: AxisName) -> Spending | None:
+    def _cumulative_cost(self, run: ComparedRun, axis: AxisName) -> CumulativeCost | None:
         if axis == "iterations":
             return None
         place = (run.label, axis)
         if place not in self._found:
-            self._found[place] = spending(run, axis)
+            self._found[place] = cumulative_cost(run, axis)
         return self._found[place]
 
     def _is_proportional(self, axis: AxisName) -> bool:
-        """Return whether all runs spend the same in each iteration."""
-        found = [self._spending(run, axis) for run in self._runs]
+        """Return whether all runs use equal amounts in each iteration."""
+        found = [self._cumulative_cost(run, axis) for run in self._runs]
         amounts = np.concatenate([each.amounts for each in found if each is not None])
         return bool(np.ptp(amounts) <= 1e-6 * amounts.max())

@@ -1,6 +1,6 @@
-"""Each pair of groups: by how much they differ, by chance or not, and how many seeds would tell.
+"""Pairwise comparison of groups: differences, p-values and required seeds.
 
-Runs of the same seed are pairs where both groups have the same seeds and each pair the same data.
+Runs are paired by seed if both groups have the same seeds and each pair the same data.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ratchet.reports.comparison.groups import Group
 from ratchet.reports.comparison.options import Options
-from ratchet.reports.comparison.runs import ComparedRun
+from ratchet.reports.comparison.runs import ComparedRun, Group
+from ratchet.statistics.differences import (
+    Power,
+    adjust_for_many,
+    aggregate_difference,
+    permutation_test,
+    power_of_groups,
+)
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.pairing import adjust_for_many, aggregate_difference, permutation_test
-from ratchet.statistics.power import Power, power_of_groups
 from ratchet.statistics.stratified import Strata
 
 SAME = "each seed with the same data in both"
@@ -29,16 +33,16 @@ class Pair:
     Attributes
     ----------
     difference
-        The interquartile mean of the first minus that of the second.
+        Interquartile mean of the first minus that of the second.
     paired, pairing
-        Whether runs were paired by seed, and why or why not.
+        Whether runs were paired by seed, and the reason.
     num_seeds
-        How many runs of a task the smaller group has.
+        Runs per task of the smaller group.
     chance
-        The p-value of a permutation test of the means; ``adjusted`` is it among all pairs of
-        groups. None with a single run.
+        P-value of a permutation test of the means, and ``adjusted`` for all pairs of groups; None
+        with a single run.
     power
-        What so many seeds can tell; None with a single run.
+        Power with these seeds; None with a single run.
     """
 
     first: str
@@ -53,9 +57,9 @@ class Pair:
 
     @property
     def is_told_apart(self) -> bool:
-        """Whether the interval of the difference excludes zero, and a t-test agrees.
+        """Whether the interval of the difference excludes zero and a t-test is significant.
 
-        The bootstrap of three seeds by itself would say so in a quarter of all cases by chance.
+        The bootstrap of three seeds alone has a false positive rate of about a quarter.
         """
         if self.power is None:
             return False
@@ -64,9 +68,9 @@ class Pair:
 
     @property
     def needed(self) -> int | None:
-        """How many seeds each would tell them apart: more than there are, where these do not.
+        """Seeds per group required to distinguish them: more than available if these do not.
 
-        None where there is no spread to judge by, no difference, or no number below the most.
+        None without a spread, without a difference, or above the maximum.
         """
         if self.power is None or self.power.needed is None or self.is_told_apart:
             return None if self.power is None else self.power.needed
@@ -76,7 +80,7 @@ class Pair:
 def compare_pairs(
     groups: Sequence[Group], scores: Sequence[Strata], options: Options
 ) -> list[Pair]:
-    """Compare each two groups by their scores, given task by task in the order of their runs."""
+    """Compare all pairs of groups by their scores, by task in the order of their runs."""
     pairs = [
         _compare(one, two, options)
         for one, two in itertools.combinations(zip(groups, scores, strict=True), 2)
@@ -89,7 +93,7 @@ def compare_pairs(
 
 
 def pairing_of(first: Group, second: Group) -> str:
-    """Say whether runs of two groups are pairs, :data:`SAME`, or why not."""
+    """Return :data:`SAME` if runs of two groups are pairs, else the reason why not."""
     for one, two in zip(first.tasks, second.tasks, strict=True):
         ours, theirs = _by_seed(one), _by_seed(two)
         if ours.keys() != theirs.keys():

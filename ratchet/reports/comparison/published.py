@@ -1,8 +1,7 @@
-"""Results as they are published beside a page, and whether a run has the same ones.
+"""Published results, and their comparison with a local run.
 
-A page of results has a file of the same name, ``.json``, that says of each run what it differs in,
-what its tests came to and a digest of every decision. Whoever makes a run again can tell by it
-whether it came out alike.
+Next to each page of results, a ``.json`` file of the same name contains each run's differing
+parameters, its test results and a digest of every decision, to verify reproductions.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ratchet.errors import DataError
 from ratchet.reports.comparison.comparison import Comparison
-from ratchet.reports.comparison.groups import differing_paths
-from ratchet.reports.comparison.runs import ComparedRun, read_compared_runs
+from ratchet.reports.comparison.runs import ComparedRun, differing_paths, read_compared_runs
 from ratchet.statistics.results import accuracy
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
@@ -32,7 +30,7 @@ class _Plain(BaseModel):
 
 
 class PublishedTest(_Plain):
-    """What one test came to; ``sha256`` is that of every row's datapoint, label and decision."""
+    """Result of one test; ``sha256`` is over every row's datapoint, label and decision."""
 
     rows: int
     accuracy: float | None
@@ -44,7 +42,7 @@ class PublishedTest(_Plain):
 
 
 class PublishedRun(_Plain):
-    """One trained experiment; ``differing`` are the parameters that tell it from the others."""
+    """One trained experiment with its ``differing`` parameters."""
 
     run: str
     experiment: str
@@ -55,7 +53,7 @@ class PublishedRun(_Plain):
 
 
 class Published(_Plain):
-    """All runs of a page; ``versions`` are those of the packages that they were made with."""
+    """All runs of a page and the package ``versions`` used."""
 
     schema_version: int = 1
     commands: list[str]
@@ -65,7 +63,7 @@ class Published(_Plain):
 
 @dataclass(frozen=True)
 class CheckedTest:
-    """A test of a run beside the published one of the same experiment; ``here`` may be missing."""
+    """A published test and the local run's; ``here`` is None if the run lacks it."""
 
     arm: str
     seed: int
@@ -78,12 +76,12 @@ class CheckedTest:
 
     @property
     def is_same(self) -> bool:
-        """Whether every decision is the same."""
+        """Whether all decisions are equal."""
         return self.here is not None and self.here.sha256 == self.published.sha256
 
 
 def to_published(comparison: Comparison) -> Published:
-    """Return what a page's runs came to."""
+    """Return the published results of a comparison."""
     grouping = comparison.grouping
     runs = [run for group in grouping.groups for run in group.runs]
     paths = [] if grouping.is_by_arm else differing_paths(runs)
@@ -109,19 +107,19 @@ def to_published(comparison: Comparison) -> Published:
 
 
 def read_published(path: Path) -> Published:
-    """Read the file beside a page of results.
+    """Read the JSON file of a page of results.
 
     Raises
     ------
     DataError
-        If there is none, or if it is something else.
+        If the file is missing or invalid.
     """
     try:
         return Published.model_validate_json(path.read_bytes())
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}); expected the file that"
-            " `ratchet compare --page` writes beside a page of results, such as"
+            f"{path}: cannot be read ({error.strerror}); expected the JSON file that"
+            " `ratchet compare --page` writes for a page of results, such as"
             " docs/results/NAME.json."
         ) from error
     except ValidationError as error:
@@ -131,12 +129,12 @@ def read_published(path: Path) -> Published:
 
 
 def check_published(folder: RunFolder, published: Published) -> list[CheckedTest]:
-    """Put a run's tests beside the published ones of the same experiments.
+    """Match a run's tests with the published ones of the same experiments.
 
     Raises
     ------
     DataError
-        If the run is not finished, or none of its arms is among what was published.
+        If the run is not finished, or no published run matches an arm.
     """
     runs, _ = read_compared_runs([folder])
     pairs = [(run, each) for run in runs for each in published.runs if _is_same(run, each)]
@@ -163,7 +161,7 @@ def check_published(folder: RunFolder, published: Published) -> list[CheckedTest
 
 
 def different_versions(published: Published, here: Mapping[str, str]) -> list[str]:
-    """Say in which packages this machine differs from those that the results were made with."""
+    """List packages whose local versions differ from the published ones."""
     return [
         f"{name} {version}, here {here.get(name, 'none')}"
         for name, version in published.versions.items()

@@ -1,7 +1,7 @@
-"""The trained experiments that a comparison is made of, read from run folders and checked.
+"""Runs of a comparison: read from run folders, checked and grouped.
 
-What cannot be compared is refused here: unfinished runs and other test data. One experiment that
-several runs have is counted once.
+Unfinished runs and different test data raise errors; duplicate experiments are merged. Runs that
+differ only in their seed are repetitions in one group; other parameters define groups or tasks.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.parameters.base import SECTIONS
-from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.reading.discovery import load_plugins
 from ratchet.reports.labels import arm_label
+from ratchet.reports.tables import show
 from ratchet.statistics.results import tested
-from ratchet.tracking.content import flatten
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.mirrors.payload import flatten
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 
@@ -35,23 +36,23 @@ class ComparedRun:
     Attributes
     ----------
     label
-        The run's id, with the arm where there are several.
+        Run id, with the arm if there are several.
     seed
-        What makes it a repetition of others.
+        Seed that distinguishes repetitions.
     parameters
-        Dotted path → value, of those that it reads; without the seed.
+        Dotted path → value of the parameters that it uses; without the seed.
     tables
         The tests' tables by name: "test", "test-NAME".
     data_hashes
         Dataset → hash of its content.
     code
-        The commit that it was begun with, "+" behind it if there were changes.
+        Commit at its start, followed by "+" for uncommitted changes.
     arm
         Its name in its run.
     run_id, experiment
         The run, and the experiment file's name.
     versions
-        Package → the version that it was made with.
+        Package → version used.
     """
 
     label: str
@@ -71,15 +72,15 @@ class ComparedRun:
 def read_compared_runs(
     folders: Sequence[RunFolder], *, skip_unfinished: bool = False
 ) -> tuple[list[ComparedRun], list[str]]:
-    """Read the arms of all runs; return them, and notes on what was left out or merged.
+    """Read the arms of all runs; return them with notes on skipped or merged runs.
 
-    Members that their sweep pruned are left out: they are as finished as they are to be.
+    Pruned members of sweeps are skipped.
 
     Raises
     ------
     DataError
-        If a run is not finished, with the command that goes on; if there is nothing to compare; or
-        if two are the same experiment with different results.
+        If a run is not finished (the message contains the command to resume), if no run is left,
+        or if two runs of the same experiment have different results.
     """
     load_plugins()
     found: list[ComparedRun] = []
@@ -110,7 +111,7 @@ def read_compared_runs(
 
 
 def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = False) -> list[str]:
-    """Make sure that all were tested on the same datapoints, or return notes on what differs.
+    """Check that all runs were tested on the same datapoints; return notes on allowed differences.
 
     Raises
     ------
@@ -137,7 +138,7 @@ def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = Fal
 
 
 def shared_tests(runs: Sequence[ComparedRun]) -> list[str]:
-    """List the tests that all runs have, "test" first."""
+    """List the common tests, "test" first."""
     names = set.intersection(*(set(run.tables) for run in runs)) if runs else set()
     return sorted(names, key=lambda name: (name != MAIN_TEST, name))
 
@@ -170,7 +171,7 @@ def _arms(folder: RunFolder, manifest: RunManifest) -> list[ComparedRun]:
 
 
 def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the experiment reads: no sections of other trainers, protocols and scenarios."""
+    """Return the parameters in use, without sections of other trainers, protocols, scenarios."""
     trainer = hyper_params.get("trainer", "")
     trainer = trainer.get("class_name", "") if isinstance(trainer, Mapping) else str(trainer)
     place = {
@@ -188,10 +189,10 @@ def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_identical(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[str]]:
-    """Count an experiment once however many runs have it, and return notes that say so.
+    """Merge duplicate experiments; return the distinct ones and notes.
 
-    Twice, it would look like two seeds that agree. Arms that override what is swept are made once,
-    too: their runs share the stored stages.
+    Duplicates would count as agreeing seeds. They also occur in sweeps whose arms override the
+    swept parameter: these runs share stored stages.
     """
     kept: dict[str, ComparedRun] = {}
     copies: dict[str, list[str]] = defaultdict(list)
@@ -224,10 +225,155 @@ def _tested_on(run: ComparedRun, table: str) -> str:
 
 
 def _seeded(runs: Sequence[ComparedRun]) -> str:
-    """Name the section that has the seed of the data."""
+    """Return the section that contains the data seed."""
     return str(runs[0].hyper_params.get("scenario", "graph_isomorphism"))
 
 
 def _some(labels: Sequence[str]) -> str:
     shown = ", ".join(labels[:3])
     return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown
+
+
+_ARM = "arm"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed, by task.
+
+    ``values`` contains the group's differing parameters by dotted path.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    tasks: Sequence[Sequence[ComparedRun]]
+
+    @property
+    def runs(self) -> list[ComparedRun]:
+        """All runs of all tasks."""
+        return [run for task in self.tasks for run in task]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of all tasks."""
+        return sorted({run.seed for run in self.runs})
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """All groups, the parameters that distinguish them, and their common tasks."""
+
+    paths: Sequence[str]
+    groups: Sequence[Group]
+    tasks: Sequence[str]
+
+    @property
+    def is_by_arm(self) -> bool:
+        """Whether the groups are arms."""
+        return list(self.paths) == [_ARM]
+
+
+def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> Grouping:
+    """Group runs in the given order.
+
+    The parameters ``task_paths`` define tasks instead of groups.
+
+    Raises
+    ------
+    ParameterError
+        If a task's parameter does not differ.
+    DataError
+        If a group lacks a task, or has a seed twice in one.
+    """
+    differing = differing_paths(runs)
+    for path in task_paths:
+        if path not in differing:
+            raise ParameterError(
+                f"compare: {path} does not differ between these runs; expected one that does."
+                f"{nearest(path, differing)}"
+            )
+    paths = [path for path in differing if path not in task_paths]
+    by_group: dict[Hashable, dict[Hashable, list[ComparedRun]]] = {}
+    for run in runs:
+        tasks = by_group.setdefault(_values(run, paths), {})
+        tasks.setdefault(_values(run, task_paths), []).append(run)
+    tasks_seen = list(dict.fromkeys(task for tasks in by_group.values() for task in tasks))
+    groups = [_make_group(tasks, tasks_seen, paths, task_paths) for tasks in by_group.values()]
+    first = [next(r for r in runs if _values(r, task_paths) == task) for task in tasks_seen]
+    return Grouping(paths, groups, [_label(run, task_paths) for run in first])
+
+
+def group_by_arm(runs: Sequence[ComparedRun]) -> Grouping:
+    """Group runs by the name of their arm, in the given order.
+
+    Raises
+    ------
+    DataError
+        If the runs of an arm differ in more than their seed, or a seed is duplicated.
+    """
+    by_arm: dict[str, list[ComparedRun]] = {}
+    for run in runs:
+        by_arm.setdefault(run.arm, []).append(run)
+    for arm, own in by_arm.items():
+        differing = differing_paths(own)
+        seeds = [run.seed for run in own]
+        if differing or len(set(seeds)) < len(seeds):
+            what = ", ".join(differing) or f"nothing, and have the seeds {sorted(seeds)}"
+            raise DataError(
+                f"compare: the runs of arm {arm} differ in {what}; expected them to differ in"
+                " their seed alone. Compare fewer runs, or leave --by-arm out."
+            )
+    groups = [Group(arm, {_ARM: arm}, [own]) for arm, own in by_arm.items()]
+    return Grouping([_ARM], groups, [_ARM])
+
+
+def differing_paths(runs: Sequence[ComparedRun]) -> list[str]:
+    """List the parameters with several values among the runs that have them."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for path, value in run.parameters.items():
+            values.setdefault(path, set()).add(_plain(value))
+    return sorted(path for path, seen in values.items() if len(seen) > 1)
+
+
+def _make_group(
+    tasks: Mapping[Hashable, list[ComparedRun]],
+    tasks_seen: Sequence[Hashable],
+    paths: Sequence[str],
+    task_paths: Sequence[str],
+) -> Group:
+    member = next(iter(tasks.values()))[0]
+    label = _label(member, paths)
+    for task in tasks_seen:
+        seeds = [run.seed for run in tasks.get(task, [])]
+        if not seeds:
+            raise DataError(
+                f"compare: {label} has no run for one of the {len(tasks_seen)} values of"
+                f" {', '.join(task_paths)}; expected every group to have every task."
+            )
+        if len(set(seeds)) < len(seeds):
+            raise DataError(f"compare: {label} has a seed twice: {sorted(seeds)}.")
+    values = {path: member.parameters.get(path) for path in paths}
+    return Group(label, values, [tasks[task] for task in tasks_seen])
+
+
+def _label(run: ComparedRun, paths: Sequence[str]) -> str:
+    """Label a run by its differing parameters; only the value if a single one differs."""
+    if not paths:
+        return "all runs"
+    if len(paths) == 1:
+        return show(run.parameters.get(paths[0]))
+    names = [path.rpartition(".")[2] for path in paths]
+    return " · ".join(
+        f"{path if names.count(name) > 1 else name}={show(run.parameters[path])}"
+        for path, name in zip(paths, names, strict=True)
+        if path in run.parameters
+    )
+
+
+def _values(run: ComparedRun, paths: Sequence[str]) -> Hashable:
+    return tuple(_plain(run.parameters.get(path)) for path in paths)
+
+
+def _plain(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,12 +1,14 @@
-"""A comparison as Markdown, and in words: what its numbers are, and what they cannot say."""
+"""A comparison as Markdown, with reading notes and verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from ratchet.parameters.test_groups import TestGroups
-from ratchet.reports.comparison.cells import (
+from ratchet.parameters.base import TestGroups
+from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
+from ratchet.reports.comparison.display_tables import learning_table, learning_title, pair_table
+from ratchet.reports.comparison.formatting import (
     chance,
     group_heading,
     interval,
@@ -14,23 +16,21 @@ from ratchet.reports.comparison.cells import (
     number,
     position,
 )
-from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.pairs import Pair
-from ratchet.reports.comparison.shown import learning_table, learning_title, pair_table
+from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import ranges
-from ratchet.reports.shown_table import ShownTable
+from ratchet.statistics.differences import MAX_RUNS
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.power import MAX_RUNS
 
 FEW_SEEDS = 5
 MAX_VERDICTS = 3
 MUCH_EARLIER = 0.98
-"""Runs whose end differs less, as tokens always do, are not spoken of."""
+"""Ends that differ less, as those in tokens always do, are not reported."""
 
 
 def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: bool = True) -> str:
-    """Write a comparison as GitHub's Markdown, its picture's path relative to the text."""
+    """Format a comparison as GitHub Markdown with the relative path of its figure."""
     parts = [f"# {comparison.title}"] if heading else []
     parts.append(_introduction(comparison))
     if picture is not None:
@@ -44,26 +44,26 @@ def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: 
     parts.append(_bullets("How to read it", [*reading_notes(comparison), *comparison.notes]))
     if comparison.commands:
         code = "\n".join(comparison.commands)
-        parts.append(f"## The commands that make it again\n```\n{code}\n```")
+        parts.append(f"## Reproducing\n```\n{code}\n```")
     return "\n\n".join(parts) + "\n"
 
 
 def reading_notes(comparison: Comparison) -> list[str]:
-    """Return what the numbers are, and what they can't say."""
+    """Return notes on the meaning and limitations of the numbers."""
     options = comparison.options
     level = f"{100 * options.level:g} %"
     notes = [
         f"Intervals are at {level}, by {options.num_resamples:,} stratified bootstrap resamples of"
-        f" the seeds ({options.method}). They say how much other seeds would change a number; the"
-        " test data are the same for all, and other test data would change it too.",
+        f" the seeds ({options.method}). They cover the variation over seeds; the test data are"
+        " the same for all runs, and other test data would add variation.",
         "IQM is the interquartile mean: the mean of the middle half of the runs. The optimality gap"
-        " is how far the mean stays below 1.",
+        " is the mean shortfall below 1.",
     ]
     if len(comparison.grouping.groups) > 1:
         notes.append(
             "P(row > column) is the probability that a run of the row is better than one of the"
             " column, ties counting half; in bold where its interval excludes 50 %. Each interval"
-            f" is at {level} by itself: of many pairs some exclude 50 % by chance."
+            f" is at {level} individually: of many pairs some exclude 50 % by chance."
         )
     notes += _notes_on_differences(comparison) + _notes_on_learning(comparison)
     few = [g for g in comparison.grouping.groups if 1 < min(map(len, g.tasks)) < FEW_SEEDS]
@@ -75,25 +75,25 @@ def reading_notes(comparison: Comparison) -> list[str]:
     single = [g for g in comparison.grouping.groups if min(map(len, g.tasks)) == 1]
     if single:
         notes.append(
-            f"One seed ({', '.join(group.label for group in single)}): no interval, and nothing can"
-            " be said about other seeds."
+            f"One seed ({', '.join(group.label for group in single)}): no interval, and no"
+            " conclusion about other seeds."
         )
     return notes
 
 
 def verdicts(comparison: Comparison, found: MetricComparison) -> list[str]:
-    """Say which groups these seeds are too few to tell apart, and how many would do."""
+    """List the pairs that these seeds do not distinguish, with the required number of seeds."""
     open_pairs = [p for p in found.pairs if p.power is not None and not p.is_told_apart]
     title = found.metric.title
     if len(open_pairs) <= MAX_VERDICTS:
         return [
-            f"Too few seeds to tell {pair.first} from {pair.second} ({title}):"
+            f"Too few seeds to distinguish {pair.first} from {pair.second} ({title}):"
             f" {_what_would_do(comparison, found, pair)}"
             for pair in open_pairs
         ]
     pair = max(open_pairs, key=lambda p: abs(p.power.difference) if p.power is not None else 0.0)
     return [
-        f"Too few seeds to tell {len(open_pairs)} of {len(found.pairs)} pairs apart ({title})."
+        f"Too few seeds to distinguish {len(open_pairs)} of {len(found.pairs)} pairs ({title})."
         f" {pair.first} and {pair.second} differ most of these:"
         f" {_what_would_do(comparison, found, pair)}"
     ]
@@ -118,9 +118,9 @@ def _what_would_do(comparison: Comparison, found: MetricComparison, pair: Pair) 
 
 
 def ragged_notes(found: LearningComparison) -> list[str]:
-    """Say which groups have runs that end before others, where their curves end too."""
+    """List groups with runs that end before others, where their curves end."""
     return [
-        f"Of {row.group.label}, {row.cut_off} of {len(row.ends)} runs go on after the first has"
+        f"{row.group.label}: {row.cut_off} of {len(row.ends)} runs continue after the first has"
         f" ended ({found.axis}: {position(min(row.ends))}), where the curve ends."
         for row in found.rows
         if row.cut_off and (min(row.ends) < MUCH_EARLIER * max(row.ends))
@@ -136,21 +136,21 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
         "A profile is the share of runs that are better than each threshold; its band is pointwise."
         " The higher curve is better, and curves that cross have no order.",
         "A difference is that of two interquartile means. Where both groups have the same seeds,"
-        " each with the same data, runs of one seed are drawn together (paired by seed). p is that"
-        " of a two-sided permutation test of the means; “of all pairs” is corrected for their"
+        " each with the same data, runs of one seed are resampled together (paired by seed). p is"
+        " that of a two-sided permutation test of the means; “of all pairs” is corrected for their"
         " number (Holm).",
-        f"“Detected in {power}” and “seeds that would do” are of a t-test of the means: so large a"
-        f" difference these seeds would show in {power} of repetitions, and so many seeds of each"
-        " group would show the difference as it is here, if runs are normal with the spread of"
-        " these. Both the difference and the spread are estimates from few runs: take it for a"
-        " size, no promise. Seeds “do” where the interval of the difference excludes zero and the"
-        " t-test tells it from none: with three or four seeds the interval alone would too often.",
+        f"“Detected in {power}” and “seeds that would do” refer to a t-test of the means: the"
+        f" difference that these seeds show in {power} of repetitions, and the number of seeds per"
+        " group that would show the observed difference, if runs are normal with the spread of"
+        " these. Difference and spread are estimates from few runs, so both are rough. Seeds “do”"
+        " if the interval of the difference excludes zero and the t-test is significant: with three"
+        " or four seeds the interval alone excludes zero too often.",
     ]
     least = max((2 / 2**n for n in _numbers_of_pairs(pairs)), default=0.0)
     if least > 1 - comparison.options.level:
         notes.append(
-            f"With so few pairs of runs p is never below {least:.2g}, whatever they show; the"
-            " t-test, which takes them for normal, may still tell them apart."
+            f"With so few pairs of runs p is at least {least:.2g}; the t-test, which assumes"
+            " normal runs, may still distinguish them."
         )
     return notes
 
@@ -163,19 +163,19 @@ def _notes_on_learning(comparison: Comparison) -> list[str]:
     if not comparison.learning:
         return []
     return [
-        "Learning curves are interquartile means over runs; the band is its interval at each"
-        " position by itself. A position is what training had spent when the value was measured,"
-        " tests not counted. A curve ends where the first of its runs does.",
+        "Learning curves are interquartile means over runs; the band is its pointwise"
+        " interval. A position is the amount that training had used when the value was measured,"
+        " without tests. A curve ends where the first of its runs ends.",
         "The mean over a range is the area under a run's curve over its length, between the"
-        " positions that all runs of all groups cover. Unless given, the value to reach is what"
-        " the group that ends lowest ends at. Runs that have not reached it when they end count as"
-        " censored, and the position is by when half of all runs are there (Kaplan–Meier).",
+        " positions that all runs of all groups cover. The default threshold is the lowest"
+        " last value of all groups. Runs that end without reaching it are censored, and the"
+        " position is the median at which runs reach it (Kaplan–Meier).",
     ]
 
 
 def _introduction(comparison: Comparison) -> str:
     grouping = comparison.grouping
-    differing = ", ".join(f"`{path}`" for path in grouping.paths) or "nothing but the seed"
+    differing = ", ".join(f"`{path}`" for path in grouping.paths) or "only the seed"
     seeds = {tuple(group.seeds) for group in grouping.groups}
     text = f"{len(comparison.runs)} runs that differ in {differing}"
     if len(seeds) == 1:
@@ -214,7 +214,7 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
     return parts
 
 
-def _shown(shown: ShownTable) -> str:
+def _shown(shown: DisplayTable) -> str:
     return table(shown.columns, shown.rows)
 
 
@@ -263,7 +263,7 @@ def _bold(estimate: Estimate | None) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table of Markdown; the first column stands left, the others right."""
+    """Format a Markdown table; the first column left-aligned, the others right-aligned."""
     head = [_line(columns), _line(["---", *["---:"] * (len(columns) - 1)])]
     return "\n".join([*head, *(_line(row) for row in rows)])
 

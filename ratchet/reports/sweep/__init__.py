@@ -1,1 +1,1 @@
-"""A sweep as it stands: its members, what they came to so far, and which parameters matter."""
+"""Status of a sweep: its members, their scores so far, and parameter importance."""

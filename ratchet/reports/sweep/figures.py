@@ -1,4 +1,4 @@
-"""The plots of a sweep's page: parallel coordinates, and which parameters matter."""
+"""Plots of a sweep's page: parallel coordinates and parameter importance."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 
 from ratchet.reports.comparison.figures import forest_height
 from ratchet.reports.plots import Figure, rounded
-from ratchet.reports.sweep.standing import SweepStanding
+from ratchet.reports.sweep.status import SweepStatus
 from ratchet.reports.tables import show
 from ratchet.statistics.importance import Importance, encoded
 
 MAX_LINES = 300
 MAX_TICKS = 6
 _LOGARITHMIC = 50.0
-"""Positive numbers whose ends are so far apart are drawn by their logarithms."""
+"""Ratio of positive values above which an axis is logarithmic."""
 
 Trace = dict[str, Any]
 
 
-def coordinates_figure(standing: SweepStanding) -> Figure | None:
+def coordinates_figure(status: SweepStatus) -> Figure | None:
     """Draw each member with a score as a line through its values; None with fewer than two."""
-    scored = standing.scored
+    scored = status.scored
     if len(scored) < 2:
         return None
     step = math.ceil(len(scored) / MAX_LINES)
     members = scored[::step][::-1]  # the best on top
-    names = [*standing.paths, standing.measure]
+    names = [*status.paths, status.measure]
     columns: list[list[object]] = [
-        [member.changes.get(path) for member in members] for path in standing.paths
+        [member.changes.get(path) for member in members] for path in status.paths
     ]
     columns.append([member.score for member in members])
     places, annotations = [], []
     for x, column in enumerate(columns):
-        heights, ticks = _axis(column, standing if x == len(columns) - 1 else None)
+        heights, ticks = _axis(column, status if x == len(columns) - 1 else None)
         places.append(heights)
         is_last = x == len(columns) - 1
         annotations += [_tick(x, height, text, right=is_last) for height, text in ticks]
@@ -47,11 +47,11 @@ def coordinates_figure(standing: SweepStanding) -> Figure | None:
             + rounded([places[-1][k]]),
             "line": {"width": 1.5},
             "opacity": 0.8,
-            "text": f"{member.label}: {standing.shown_score(member.score)}",
+            "text": f"{member.label}: {status.shown_score(member.score)}",
             "hovertemplate": "%{text}<extra></extra>",
             "meta": {
                 "color": 0,
-                "shade": 1 - places[-1][k] if standing.minimize else places[-1][k],
+                "shade": 1 - places[-1][k] if status.minimize else places[-1][k],
             },
         }
         for k, member in enumerate(members)
@@ -73,7 +73,7 @@ def coordinates_figure(standing: SweepStanding) -> Figure | None:
 
 
 def importance_figure(importance: Importance) -> Figure:
-    """Draw how much each parameter matters, with its spread among shuffles."""
+    """Draw the importance of each parameter, with its spread over shuffles."""
     names = [each.path for each in importance.parameters]
     trace: Trace = {
         "type": "bar",
@@ -105,9 +105,9 @@ def importance_figure(importance: Importance) -> Figure:
 
 
 def _axis(
-    values: Sequence[object], scores: SweepStanding | None
+    values: Sequence[object], scores: SweepStatus | None
 ) -> tuple[list[float], list[tuple[float, str]]]:
-    """Place values between 0 and 1; return where each is, and the marks of the axis."""
+    """Scale values to [0, 1]; return their positions and the ticks of the axis."""
     numbers = encoded(values)
     is_numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
     low, high = float(numbers.min()), float(numbers.max())
@@ -127,12 +127,12 @@ def _axis(
 
 
 def _in_lines(name: str) -> str:
-    """Break a name where its words end; lines of one word each are narrow."""
+    """Break a name into one line per word."""
     return name.replace("_", " ").replace(" ", "<br>")
 
 
 def _apart(score: float) -> float:
-    """Return by how much a line stands off, so that members of one value don't hide each other."""
+    """Return an offset that separates lines of members with equal values."""
     return 0.04 * (score - 0.5)
 
 

@@ -17,13 +17,13 @@ from pydantic import (
 
 from ratchet.parameters.base import (
     SubParameters,
+    TestGroups,
     register_agent_parameters,
     register_parameters,
 )
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.purposes import SCENARIO, Purpose
 from ratchet.parameters.service_fields import BaseUrl, ExtraBody, KeyName, check_sampling
-from ratchet.parameters.test_groups import TestGroups
 from ratchet.scenarios.code_validation.bug_kinds import BUG_LABELS
 
 MAX_LEVEL = 4

@@ -11,12 +11,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from ratchet.parameters.agents import LrFactors
 from ratchet.parameters.base import (
     SubParameters,
+    TestGroups,
     register_agent_parameters,
     register_parameters,
 )
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
-from ratchet.parameters.test_groups import TestGroups
 
 
 @register_agent_parameters("graph_isomorphism")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
 from ratchet.lazy import require_packages
-from ratchet.parameters.torchrl import TORCHRL_TRAINERS
+from ratchet.parameters.trainers import TORCHRL_TRAINERS
 from ratchet.registry import is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS

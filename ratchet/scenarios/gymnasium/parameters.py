@@ -8,12 +8,12 @@ from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
 from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import (
+    References,
     SubParameters,
     register_agent_parameters,
     register_parameters,
 )
 from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
-from ratchet.parameters.references import References
 
 PROTOCOL = "environment"
 Convolution = tuple[PositiveInt, PositiveInt, PositiveInt]

@@ -16,7 +16,7 @@ from ratchet.registry import is_file
 if TYPE_CHECKING:
     import gymnasium
 
-    from ratchet.parameters.references import Reference
+    from ratchet.parameters.base import Reference
 
 _PATH = "gymnasium.wrappers"
 _RUNNING_MEANS = ("NormalizeObservation", "NormalizeReward")

@@ -12,7 +12,7 @@ from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
 from ratchet.scenarios.language_task.evaluators.base import find_scoring
 
 if TYPE_CHECKING:
-    from ratchet.parameters.references import Reference
+    from ratchet.parameters.base import Reference
     from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
 
 _SCORED = 3

@@ -18,12 +18,13 @@ from pydantic import (
 
 from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import (
+    Reference,
     SubParameters,
+    named,
     register_agent_parameters,
     register_parameters,
 )
 from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
-from ratchet.parameters.references import Reference, named
 
 PROTOCOL = "environment"
 SMALL = "small"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.parameters.references import Reference
+from ratchet.parameters.base import Reference
 from ratchet.plugins import file_at, is_class_spec
 from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.hub import hash_files

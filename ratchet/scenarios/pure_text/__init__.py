@@ -7,36 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-    from ratchet.scenarios.pure_text.parsing import ParsedCompletion, parse_completion
-    from ratchet.scenarios.pure_text.prompts import build_prompt
-    from ratchet.scenarios.pure_text.rollout import play_step, sample_rollout
-    from ratchet.scenarios.pure_text.views import AgentView, agent_view
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment as PureTextEnvironment
+    from ratchet.scenarios.pure_text.parsing import ParsedCompletion as ParsedCompletion
+    from ratchet.scenarios.pure_text.parsing import parse_completion as parse_completion
+    from ratchet.scenarios.pure_text.prompts import build_prompt as build_prompt
+    from ratchet.scenarios.pure_text.rollout import play_step as play_step
+    from ratchet.scenarios.pure_text.rollout import sample_rollout as sample_rollout
+    from ratchet.scenarios.pure_text.views import AgentView as AgentView
+    from ratchet.scenarios.pure_text.views import agent_view as agent_view
 
-__all__ = [
-    "AgentView",
-    "ParsedCompletion",
-    "PureTextEnvironment",
-    "agent_view",
-    "build_prompt",
-    "parse_completion",
-    "play_step",
-    "sample_rollout",
-]
-
-_HOMES = {
-    "AgentView": "ratchet.scenarios.pure_text.views",
-    "ParsedCompletion": "ratchet.scenarios.pure_text.parsing",
-    "PureTextEnvironment": "ratchet.scenarios.pure_text.environment",
-    "agent_view": "ratchet.scenarios.pure_text.views",
-    "build_prompt": "ratchet.scenarios.pure_text.prompts",
-    "parse_completion": "ratchet.scenarios.pure_text.parsing",
-    "play_step": "ratchet.scenarios.pure_text.rollout",
-    "sample_rollout": "ratchet.scenarios.pure_text.rollout",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)

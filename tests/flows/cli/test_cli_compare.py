@@ -1,4 +1,4 @@
-"""`ratchet compare` and `ratchet sweep` as they are typed."""
+"""The commands `ratchet compare` and `ratchet sweep`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(folders, command=("ratchet", "sweep", "made.yaml", "seed=0..2")):
     )
 
 
-def test_a_sweep_is_compared_by_its_name_and_its_files_lie_with_it():
+def test_a_sweep_is_compared_by_name_with_files_in_its_folder():
     write_sweep("runs", record(make_sweep(Path("runs"))))
     result = ratchet("compare", "made-sweep", "--page", "docs/made.md", "--title", "Made")
     assert result.exit_code == 0, result.output
@@ -46,7 +46,7 @@ def test_a_sweep_is_compared_by_its_name_and_its_files_lie_with_it():
     assert Path("docs/made.svg").exists()
 
 
-def test_runs_are_compared_by_their_names_and_one_seed_is_warned_of():
+def test_runs_are_compared_by_name_with_a_warning_for_one_seed():
     for protocol, right in (("adp", 5), ("nip", 7)):
         make_run(Path("runs"), protocol, right, interaction_protocol=protocol)
     result = ratchet("compare", "adp", "nip", "--interval", "percentile")
@@ -56,7 +56,7 @@ def test_runs_are_compared_by_their_names_and_one_seed_is_warned_of():
     assert len(list(Path("runs").glob("comparison-*/comparison.md"))) == 1
 
 
-def test_refusals_say_what_to_do():
+def test_refusals_contain_advice():
     folders = make_sweep(Path("runs"))
     folders[0].set_status("failed", "by hand")
     write_sweep("runs", record(folders))
@@ -67,11 +67,11 @@ def test_refusals_say_what_to_do():
     (Path("runs") / "nip-2" / "manifest.json").unlink()
     result = ratchet("compare", "made-sweep-1")
     assert result.exit_code == 2
-    assert "Go on with the sweep: ratchet sweep made.yaml seed=0..2" in result.output
+    assert "Resume the sweep: ratchet sweep made.yaml seed=0..2" in result.output
     assert ratchet("compare", "nowhere").exit_code == 2
 
 
-def test_a_dry_run_lists_the_members_and_nothing_else_happens():
+def test_a_dry_run_only_lists_the_members():
     Path("exp.yaml").write_text(
         "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
     )
@@ -79,7 +79,7 @@ def test_a_dry_run_lists_the_members_and_nothing_else_happens():
     assert result.exit_code == 0, result.output
     assert "4 members" in result.output
     assert "interaction_protocol=adp seed=1" in result.output
-    assert "seed changes the data" in result.output
+    assert "seed changes the training and test data" in result.output
     assert sorted(path.name for path in Path().iterdir()) == ["exp.yaml"]
     result = ratchet("sweep", "exp.yaml", "interaction_protocol=nip,apd", "--dry-run")
     assert result.exit_code == 2
@@ -87,7 +87,7 @@ def test_a_dry_run_lists_the_members_and_nothing_else_happens():
     assert "Did you mean 'adp'" in result.output
 
 
-def test_a_dry_run_of_a_large_sweep_lists_some_members_and_makes_no_others(monkeypatch):
+def test_a_dry_run_of_a_large_sweep_resolves_only_a_sample(monkeypatch):
     from flows.sweeps import members
 
     made = []
@@ -123,7 +123,7 @@ assert not heavy, heavy
 """
 
 
-def test_a_dry_run_of_a_large_sweep_imports_nothing_heavy():
+def test_a_dry_run_of_a_large_sweep_imports_no_heavy_packages():
     Path("exp.yaml").write_text(
         "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
     )
@@ -132,4 +132,4 @@ def test_a_dry_run_of_a_large_sweep_imports_nothing_heavy():
     )
     assert done.returncode == 0, done.stderr
     assert "100,000 members" in done.stdout
-    assert "seed changes the data" in done.stdout + done.stderr
+    assert "seed changes the training and test data" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Shells complete commands, experiment files and runs; nothing heavy is imported for it."""
+"""Shell completion of commands, experiment files and runs, without heavy imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ratchet doctor`` sees what is wrong and says what to do: each fault is planted here."""
+"""``ratchet doctor`` detects injected faults and prints the commands that fix them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ import fsspec
 import pytest
 from typer.testing import CliRunner
 
+from flows.cli.doctor import CHECKS, all_checks
 from flows.cli.main import app
-from flows.process.checks import machine, mlflow, runs, servers, storage, versions
-from flows.process.checks.base import Check, CheckResult, Places
-from flows.process.checks.every import CHECKS, all_checks
+from flows.process.checks import machine, runs, servers
+from flows.process.checks.base import Check, CheckResult, Installation
 
 BAD, WARNING, GOOD = CheckResult.BAD, CheckResult.WARNING, CheckResult.GOOD
 _VARIABLES = (
@@ -35,14 +35,14 @@ _VARIABLES = (
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    return Places(tmp_path / "home", tmp_path / "runs")
+    return Installation(tmp_path / "home", tmp_path / "runs")
 
 
 def one(checks: Iterator[Check], verdict: CheckResult, *words: str) -> Check:
-    """Return the only check that came out like this; it says the words, and a command."""
+    """Return the only check with this verdict; its details contain the words and a command."""
     found = [check for check in checks if check.verdict is verdict]
     assert len(found) == 1, found
     for word in words:
@@ -58,7 +58,7 @@ def test_a_good_machine_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert result.exit_code == 0, result.output
     assert "fastapi" in result.stdout
     assert "writable, locks work" in result.stdout
-    assert list(tmp_path.iterdir()) == [], "a check leaves nothing behind"
+    assert list(tmp_path.iterdir()) == [], "checks write no files"
     assert len(set(CHECKS)) == len(CHECKS)
 
 
@@ -66,19 +66,21 @@ def test_a_good_machine_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ("package", "found"),
     [("fastapi", "0.155.0"), ("fastapi", "0.151.0"), ("sqlalchemy", "2.1.0"), ("torch", "2.14.0")],
 )
-def test_a_wrong_version_is_told_with_the_command(
-    places: Places, monkeypatch: pytest.MonkeyPatch, package: str, found: str
+def test_a_wrong_version_is_reported_with_the_command(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, package: str, found: str
 ) -> None:
     real = importlib.metadata.version
     monkeypatch.setattr(
         importlib.metadata, "version", lambda name: found if name == package else real(name)
     )
-    check = one(versions.versions(places), BAD, f"{found}, wanted", f"pip install '{package}")
+    check = one(
+        machine.versions(installation), BAD, f"{found}, required", f"pip install '{package}"
+    )
     assert check.subject == package
 
 
-def test_a_missing_package_and_an_unfit_one_are_told(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+def test_missing_and_incompatible_packages_are_reported(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = importlib.metadata.version
 
@@ -88,74 +90,74 @@ def test_a_missing_package_and_an_unfit_one_are_told(
         return real(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    one(versions.versions(places), BAD, "missing: pip install 'openai")
-    monkeypatch.setattr(versions, "is_installed", lambda name: name == "torchvision")
-    one(versions.unfit_packages(places), WARNING, "`pip uninstall torchvision`")
+    one(machine.versions(installation), BAD, "missing: pip install 'openai")
+    monkeypatch.setattr(machine, "is_installed", lambda name: name == "torchvision")
+    one(machine.incompatible_packages(installation), WARNING, "`pip uninstall torchvision`")
 
 
-def test_storage_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_storage_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    one(iter([storage.storage("home", file / "below")]), BAD, "cannot be written", "chmod")
-    assert storage.storage("home", tmp_path / "new" / "folder").verdict is GOOD
+    one(iter([machine.storage("home", file / "below")]), BAD, "is not writable", "chmod")
+    assert machine.storage("home", tmp_path / "new" / "folder").verdict is GOOD
 
 
-def test_storage_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    check = storage.storage("home", tmp_path)
+    check = machine.storage("home", tmp_path)
     one(iter([check]), BAD, "cannot be locked", "settings.home=FOLDER")
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(10 * 2**20, BAD), (2**30, WARNING)])
-def test_a_full_disk_is_told(
+def test_a_full_disk_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: CheckResult
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
-    one(iter([storage.storage("home", tmp_path)]), verdict, "free", "`ratchet gc`")
+    one(iter([machine.storage("home", tmp_path)]), verdict, "free", "`ratchet gc`")
 
 
-def test_a_clock_that_is_off_is_told(
-    tmp_path: Path, places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_clock_skew_is_reported(
+    tmp_path: Path, installation: Installation, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: now() + 100)
-        one(iter([storage.storage("home", tmp_path)]), WARNING, "-100 s off", "timedatectl")
+        one(iter([machine.storage("home", tmp_path)]), WARNING, "-100 s off", "timedatectl")
     url, _ = server({"/health": (200, "true")}, ahead=-300.0)
     monkeypatch.setenv("PREFECT_API_URL", url)
-    one(servers.prefect(places), WARNING, "s off this machine's", "timedatectl")
+    one(servers.prefect(installation), WARNING, "s off this machine's", "timedatectl")
     for seconds in (-2.0, 0.0, 2.0):
         url, _ = server({"/health": (200, "true")}, ahead=seconds)
         monkeypatch.setenv("PREFECT_API_URL", url)
-        assert [check.verdict for check in servers.prefect(places)] == [GOOD]
+        assert [check.verdict for check in servers.prefect(installation)] == [GOOD]
 
 
-def test_a_store_at_a_url_that_cannot_be_read_is_told(
+def test_an_unreadable_store_url_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = Places(tmp_path, tmp_path, "nonsense://bucket/store")
-    check = one(storage.folders(wrong), BAD, "nonsense", "settings.store=URL")
+    wrong = Installation(tmp_path, tmp_path, "nonsense://bucket/store")
+    check = one(machine.folders(wrong), BAD, "nonsense", "settings.store=URL")
     assert check.subject == "store"
-    there = Places(tmp_path, tmp_path, "memory://doctor/store")
-    assert [check.verdict for check in storage.folders(there)] == [GOOD] * 3
+    there = Installation(tmp_path, tmp_path, "memory://doctor/store")
+    assert [check.verdict for check in machine.folders(there)] == [GOOD] * 3
     filesystem = fsspec.filesystem("memory")
-    assert filesystem.find("/doctor") == [], "looking leaves nothing"
-    monkeypatch.setattr("ratchet.store.remote.objects_of", lambda filesystem: None)
-    assert [check.verdict for check in storage.folders(there)] == [GOOD, GOOD, WARNING]
+    assert filesystem.find("/doctor") == [], "checks write no objects"
+    monkeypatch.setattr("ratchet.store.remote.objects_for", lambda filesystem: None)
+    assert [check.verdict for check in machine.folders(there)] == [GOOD, GOOD, WARNING]
     assert filesystem.find("/doctor") == []
 
 
-def test_a_server_that_does_not_answer_is_told(
+def test_an_unresponsive_server_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     result = CliRunner().invoke(app, ["doctor", "--home", str(tmp_path)])
     assert result.exit_code == 1
-    assert "does not answer" in result.stdout
+    assert "does not respond" in result.stdout
     assert "`ratchet up`" in result.stdout
     assert "`unset PREFECT_API_URL`" in result.stdout
 
@@ -165,7 +167,7 @@ Server = Callable[..., tuple[str, list[str]]]
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """Start servers that answer by path, or everything alike; each with the paths it was asked."""
+    """Start servers with responses by path, or one for all; each with its list of requests."""
     started = []
 
     def start(
@@ -200,99 +202,101 @@ def server() -> Iterator[Server]:
         made.server_close()
 
 
-def test_a_ui_that_asks_another_server_is_told(
-    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_a_ui_that_queries_a_different_server_is_reported(
+    installation: Installation, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: dict[str, tuple[int, str]] = {}
     url, _ = server(pages)
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
     pages["/ui-settings"] = 200, json.dumps({"api_url": "http://127.0.0.1:4200/api"})
-    one(servers.prefect_ui(places), BAD, "4200", f"PREFECT_SERVER_UI_API_URL={url}/api")
+    one(servers.prefect_ui(installation), BAD, "4200", f"PREFECT_SERVER_UI_API_URL={url}/api")
     for same in (f"{url}/api", "/api", f"{url}/api".replace("127.0.0.1", "localhost")):
         pages["/ui-settings"] = 200, json.dumps({"api_url": same})
-        assert list(servers.prefect_ui(places)) == []
+        assert list(servers.prefect_ui(installation)) == []
 
 
-def test_a_server_that_wants_a_password_or_is_of_another_version_is_told(
-    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_a_server_with_a_password_or_a_different_version_is_reported(
+    installation: Installation, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, _ = server({"/api/admin/version": (401, "")})
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
-    one(servers.prefect_access(places), BAD, "wants a password", "PREFECT_API_AUTH_STRING=")
+    one(
+        servers.prefect_access(installation), BAD, "requires a password", "PREFECT_API_AUTH_STRING="
+    )
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "me:secret")
-    check = one(servers.prefect_access(places), BAD, "does not take PREFECT_API_AUTH_STRING")
+    check = one(servers.prefect_access(installation), BAD, "rejects PREFECT_API_AUTH_STRING")
     assert "secret" not in check.details
     url, _ = server({"/api/admin/version": (200, '"3.0.1"')})
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
-    one(servers.prefect_access(places), WARNING, "3.0.1", "`pip install 'prefect==3.0.1'`")
+    one(servers.prefect_access(installation), WARNING, "3.0.1", "`pip install 'prefect==3.0.1'`")
 
 
-def test_a_server_that_keeps_its_runs_to_itself_is_told(
-    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_denies_access_to_its_runs_is_reported(
+    installation: Installation, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     url, _ = server({"/api/health": (200, "true")})
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
-    with temporary_settings({PREFECT_API_URL: f"{url}/api"}):  # they may be read already
-        one(runs.lost_flow_runs(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
-        one(runs.dead_scheduler(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
+    with temporary_settings({PREFECT_API_URL: f"{url}/api"}):  # Prefect may have cached them
+        one(runs.orphaned_flow_runs(installation), BAD, url, "501", "PREFECT_API_AUTH_STRING")
+        one(runs.dead_scheduler(installation), BAD, url, "501", "PREFECT_API_AUTH_STRING")
 
 
-def test_nonsense_of_an_address_or_a_clock_is_told_or_nothing(
-    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_an_invalid_address_is_reported_and_an_invalid_clock_ignored(
+    installation: Installation, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "nonsense")
-    one(servers.prefect(places), BAD, "nonsense does not answer", "unknown url type")
+    one(servers.prefect(installation), BAD, "nonsense does not respond", "unknown url type")
     monkeypatch.setattr(email.utils, "formatdate", lambda *_, **__: "noon")
     url, _ = server({"/health": (200, "true")})
     monkeypatch.setenv("PREFECT_API_URL", url)
-    assert [check.verdict for check in servers.prefect(places)] == [GOOD]
-    assert list(servers.prefect_ui(places)) == []
+    assert [check.verdict for check in servers.prefect(installation)] == [GOOD]
+    assert list(servers.prefect_ui(installation)) == []
 
 
-def test_settings_that_keep_a_run_from_its_own_server_are_told(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+def test_settings_that_prevent_a_temporary_server_are_reported(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [check.verdict for check in servers.prefect(places)] == [GOOD]
+    assert [check.verdict for check in servers.prefect(installation)] == [GOOD]
     name = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
     monkeypatch.setenv(name, "5")
-    one(servers.prefect(places), WARNING, "5 s", f"`unset {name}`")
+    one(servers.prefect(installation), WARNING, "5 s", f"`unset {name}`")
     monkeypatch.setenv("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "false")
-    one(servers.prefect(places), BAD, "`unset PREFECT_SERVER_ALLOW_EPHEMERAL_MODE`")
+    one(servers.prefect(installation), BAD, "`unset PREFECT_SERVER_ALLOW_EPHEMERAL_MODE`")
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(401, GOOD), (404, GOOD), (502, BAD)])
-def test_an_mlflow_behind_a_proxy_may_refuse_but_not_be_down(
+def test_an_mlflow_behind_a_proxy_may_deny_access_but_must_respond(
     server: Server,
-    places: Places,
+    installation: Installation,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
     verdict: CheckResult,
 ) -> None:
     url, _ = server(status)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
-    (check,) = (c for c in all_checks(places) if url in c.details)
+    (check,) = (c for c in all_checks(installation) if url in c.details)
     assert check.verdict is verdict, check.details
     assert str(status) in check.details
 
 
 @pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns"])
-def test_an_mlflow_in_files_is_told(
-    places: Places, monkeypatch: pytest.MonkeyPatch, uri: str
+def test_an_mlflow_folder_of_files_is_reported(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, uri: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    one(mlflow.mlflow(places), BAD, uri, "`export MLFLOW_TRACKING_URI=sqlite:///")
+    one(servers.mlflow(installation), BAD, uri, "`export MLFLOW_TRACKING_URI=sqlite:///")
 
 
-def test_an_mlflow_that_loads_pickles_or_opens_in_the_wrong_mode_is_told(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+def test_mlflow_pickles_and_the_wrong_mode_are_reported(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
-    one(mlflow.mlflow(places), WARNING, "`unset MLFLOW_ALLOW_PICKLE_DESERIALIZATION`")
-    assert list(mlflow.mlflow_mode(places)) == []
-    places.home.mkdir()
-    with contextlib.closing(sqlite3.connect(places.home / "mlflow.db")) as database:
+    one(servers.mlflow(installation), WARNING, "`unset MLFLOW_ALLOW_PICKLE_DESERIALIZATION`")
+    assert list(servers.mlflow_mode(installation)) == []
+    installation.home.mkdir()
+    with contextlib.closing(sqlite3.connect(installation.home / "mlflow.db")) as database:
         database.executescript(
             "create table experiments (experiment_id integer, name text);"
             "create table experiment_tags (key text, value text, experiment_id integer);"
@@ -301,59 +305,59 @@ def test_an_mlflow_that_loads_pickles_or_opens_in_the_wrong_mode_is_told(
             " ('mlflow.experimentKind', 'genai_development_inferred', 1),"
             " ('mlflow.experimentKind', 'custom_model_development', 2);"
         )
-    check = one(mlflow.mlflow_mode(places), WARNING, "'nip'", "custom_model_development")
-    assert str(places.home / "mlflow.db") in check.details
+    check = one(servers.mlflow_mode(installation), WARNING, "'nip'", "custom_model_development")
+    assert str(installation.home / "mlflow.db") in check.details
 
 
-def plant_lost_runs(patch: pytest.MonkeyPatch, lost: Sequence[SimpleNamespace]) -> None:
-    """Have Prefect know lost flow runs, and its client start no server of its own."""
+def inject_orphaned_runs(patch: pytest.MonkeyPatch, lost: Sequence[SimpleNamespace]) -> None:
+    """Inject orphaned flow runs, and prevent Prefect's client from starting a server."""
     import prefect.client.orchestration
 
-    from flows.process import lost_runs
+    from flows.process import flow_runs
 
     no_client = contextlib.nullcontext()
     patch.setattr(prefect.client.orchestration, "get_client", lambda **_: no_client)
-    patch.setattr(lost_runs, "lost_flow_runs", lambda *_, **__: lost)
+    patch.setattr(flow_runs, "orphaned_flow_runs", lambda *_, **__: lost)
 
 
-def test_prefect_is_asked_for_its_health_once(
-    server: Server, places: Places, monkeypatch: pytest.MonkeyPatch
+def test_prefects_health_is_queried_once(
+    server: Server, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, asked = server(200)
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
-    plant_lost_runs(monkeypatch, ())
-    monkeypatch.setattr(runs, "_read_schedules", lambda: [])
-    assert {c.subject for c in all_checks(places)} >= {"prefect", "threads"}
+    inject_orphaned_runs(monkeypatch, ())
+    monkeypatch.setattr(runs, "_unscheduled_deployments", lambda: [])
+    assert {c.subject for c in all_checks(installation)} >= {"prefect", "threads"}
     assert asked.count("/api/health") == 1
 
 
-def test_a_flow_run_without_a_process_is_told(
-    server: Server, places: Places, monkeypatch: pytest.MonkeyPatch
+def test_a_flow_run_without_a_process_is_reported(
+    server: Server, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, _ = server(200)
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
-    plant_lost_runs(monkeypatch, [SimpleNamespace(name="nip-1", state_name="Running")])
-    one(runs.lost_flow_runs(places), WARNING, "no process works on it", "`ratchet down`")
+    inject_orphaned_runs(monkeypatch, [SimpleNamespace(name="nip-1", state_name="Running")])
+    one(runs.orphaned_flow_runs(installation), WARNING, "its process is gone", "`ratchet down`")
 
 
-def test_threads_that_fight_for_the_cores_are_told(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+def test_thread_oversubscription_is_reported(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    one(machine.threads(places), WARNING, "8 per process", "`export OMP_NUM_THREADS=1`")
+    one(machine.threads(installation), WARNING, "8 per process", "`export OMP_NUM_THREADS=1`")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert [check.verdict for check in machine.threads(places)] == [GOOD]
+    assert [check.verdict for check in machine.threads(installation)] == [GOOD]
 
 
-def test_what_holds_tested_programs_is_told(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+def test_the_isolation_of_tested_programs_is_reported(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ratchet.scenarios.sandbox import programs as sandbox
     from ratchet.scenarios.sandbox.process import SandboxIsolation
 
     def check(isolation: SandboxIsolation) -> Check:
         monkeypatch.setattr(sandbox, "sandbox_isolation", lambda: isolation)
-        (found,) = machine.sandbox(places)
+        (found,) = machine.sandbox(installation)
         return found
 
     plain = check(SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True))
@@ -365,10 +369,10 @@ def test_what_holds_tested_programs_is_told(
 
 
 @pytest.mark.slow
-def test_a_schedule_that_nobody_keeps_is_told(
-    prefect_server: None, places: Places, monkeypatch: pytest.MonkeyPatch
+def test_a_schedule_without_a_scheduler_is_reported(
+    prefect_server: None, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests' server has no scheduler, as one whose scheduler has died."""
+    """The tests' server has no scheduler, like a server whose scheduler has died."""
     from datetime import timedelta
 
     from prefect.client.orchestration import get_client
@@ -384,12 +388,14 @@ def test_a_schedule_that_nobody_keeps_is_told(
         schedule = DeploymentScheduleCreate(schedule=every_hour, active=True)
         made = client.create_deployment(flow_id, "nightly", schedules=[schedule])
     try:
-        assert list(runs.dead_scheduler(places)) == [], "it may not have seen it yet"
-        monkeypatch.setattr(runs, "_YOUNG", timedelta(0))
-        check = one(runs.dead_scheduler(places), BAD, "sqlalchemy<2.1", "`ratchet up`")
+        assert list(runs.dead_scheduler(installation)) == [], (
+            "the scheduler may not have processed it yet"
+        )
+        monkeypatch.setattr(runs, "_NEW_DEPLOYMENT", timedelta(0))
+        check = one(runs.dead_scheduler(installation), BAD, "sqlalchemy<2.1", "`ratchet up`")
         assert check.subject == "schedule of nightly"
-        one(servers.prefect_ui(places), BAD, ":4200/api", f"PREFECT_SERVER_UI_API_URL={url}")
-        assert list(servers.prefect_access(places)) == []
+        one(servers.prefect_ui(installation), BAD, ":4200/api", f"PREFECT_SERVER_UI_API_URL={url}")
+        assert list(servers.prefect_access(installation)) == []
     finally:
         with get_client(sync_client=True) as client:
             client.delete_deployment(made)

@@ -1,4 +1,4 @@
-"""A file that the earlier system wrote is planned like any other, made small by overrides."""
+"""Parameter files of the earlier system are planned like others (reduced by overrides)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_combination_is_planned(tmp_path, monkeypatch, scenario, trainer):
         assert stage in result.stdout
 
 
-def test_all_that_cannot_be_read_is_one_error(tmp_path, monkeypatch):
+def test_all_invalid_values_are_reported_in_one_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = earlier.written("graph_isomorphism", "vanilla_ppo")
     data["rl"]["frames_per_bath"] = 3

@@ -1,4 +1,4 @@
-"""Prefect's files stay in Ratchet's home, unless the user has chosen a Prefect."""
+"""Prefect's files are in Ratchet's home unless the user has configured a Prefect server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PREFECT:
-        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.setenv(name, "")  # restored afterwards
         monkeypatch.delenv(name)
 
 
@@ -24,36 +24,38 @@ def stack(mark: ProcessMark) -> Stack:
     return Stack(prefect_port=1234, mlflow_port=1235, ready=True, supervisor=mark)
 
 
-def test_prefect_lives_in_home(tmp_path: Path) -> None:
+def test_prefects_files_are_in_home(tmp_path: Path) -> None:
     home = tmp_path / "new" / "home"
     prepare_environment(home)
     assert os.environ["PREFECT_HOME"] == str(home / "prefect")
-    assert (home / "prefect").is_dir(), "Prefect makes its folder, but no parents"
+    assert (home / "prefect").is_dir(), "Prefect creates its folder, but no parents"
     assert "PREFECT_API_URL" not in os.environ
 
 
-def test_a_chosen_prefect_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_prefect_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://elsewhere/api")
     prepare_environment(tmp_path)
     assert "PREFECT_HOME" not in os.environ
     assert os.environ["PREFECT_API_URL"] == "http://elsewhere/api"
 
 
-def test_a_stack_that_is_up_is_used(tmp_path: Path) -> None:
-    stack(ProcessMark.of(os.getpid())).write(tmp_path)
+def test_a_running_stack_is_used(tmp_path: Path) -> None:
+    stack(ProcessMark.from_pid(os.getpid())).write(tmp_path)
     prepare_environment(tmp_path)
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:1234/api"
 
 
-def test_a_stack_whose_number_is_anothers_now_is_not_used(tmp_path: Path) -> None:
-    mine = ProcessMark.of(os.getpid())
+def test_a_stack_with_a_reused_pid_is_not_used(tmp_path: Path) -> None:
+    mine = ProcessMark.from_pid(os.getpid())
     stack(ProcessMark(mine.pid, mine.started - 100)).write(tmp_path)
     prepare_environment(tmp_path)
     assert "PREFECT_API_URL" not in os.environ
 
 
-def test_a_stack_file_reads_as_it_was_written(tmp_path: Path) -> None:
-    written = stack(ProcessMark.of(os.getpid()))
+def test_a_stack_file_round_trips(tmp_path: Path) -> None:
+    written = stack(ProcessMark.from_pid(os.getpid()))
     written.write(tmp_path)
     assert read_stack(tmp_path) == written
     (tmp_path / "stack.json").write_text("{")

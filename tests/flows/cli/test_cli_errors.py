@@ -22,7 +22,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_a_missing_file_is_told_with_the_nearest(command: str) -> None:
+def test_a_missing_file_is_reported_with_the_nearest_name(command: str) -> None:
     result = RUNNER.invoke(app, [command, "experiments/dmo.yaml"])
     assert result.exit_code == 2
     assert (
@@ -31,14 +31,14 @@ def test_a_missing_file_is_told_with_the_nearest(command: str) -> None:
     assert "Traceback" not in result.output
 
 
-def test_a_missing_run_is_told() -> None:
+def test_a_missing_run_is_reported() -> None:
     result = RUNNER.invoke(app, ["report", "nothing"])
     assert result.exit_code == 2
     assert "no run 'nothing'" in result.stderr
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_debug_may_stand_anywhere_and_lets_the_error_through(
+def test_debug_is_accepted_anywhere_and_raises_the_error(
     place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["run", "nothing.yaml"]

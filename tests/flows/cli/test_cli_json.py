@@ -1,4 +1,4 @@
-"""``--json``: stdout has one JSON document and nothing else; numbers are numbers."""
+"""``--json``: stdout contains exactly one JSON document; numbers are JSON numbers."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def test_runs(run: RunFolder) -> None:
     )
 
 
-def test_the_option_may_stand_anywhere_and_nothing_found_is_a_document_too() -> None:
+def test_json_is_accepted_anywhere_and_empty_results_are_documents() -> None:
     assert ask("--json", "runs") == ask("runs", "--json")
     assert ask("runs", "--json")["tables"] == []
-    assert "makes one" in ask("runs", "--json")["notes"][0]
+    assert "Start one" in ask("runs", "--json")["notes"][0]
 
 
-def test_mistakes_are_in_the_document_too() -> None:
+def test_usage_errors_are_in_the_document() -> None:
     assert "Missing argument 'kind'" in ask("list", "--json", exit_code=2)["errors"][0]
     (said,) = ask("deploy", "--json", exit_code=2)["errors"]
-    assert "Start it in another terminal: `ratchet up`." in said
+    assert "Start the stack in a second terminal: `ratchet up`." in said
     (said,) = ask("deploy", "--slots", "3", "--json", exit_code=2)["errors"]
     assert said == "deploy: got --slots=3, expected an experiment file too."
 

@@ -1,4 +1,4 @@
-"""What ``ratchet llm serve`` is told reaches the service."""
+"""Options of ``ratchet llm serve`` reach the service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ratchet.language_models.service.training.lora import Lora
 
 
 def _settings(monkeypatch, *options):
-    """The settings that a service gets which is started with these options."""
+    """Return the settings of a service started with these options."""
     started, served = [], []
     monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
     monkeypatch.setattr(serving, "serve", served.append)
@@ -27,7 +27,7 @@ def _settings(monkeypatch, *options):
     return served[0]
 
 
-def test_options_reach_the_service_and_the_rest_has_its_defaults(monkeypatch, tmp_path):
+def test_options_reach_the_service_and_others_have_defaults(monkeypatch, tmp_path):
     monkeypatch.delenv("RATCHET_LLM_API_KEY", raising=False)
     home = ["--home", str(tmp_path)]
     assert _settings(monkeypatch, *home) == ServiceSettings(home=tmp_path, port=8399)

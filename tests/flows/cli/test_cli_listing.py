@@ -1,4 +1,4 @@
-"""``ratchet list`` and ``ratchet runs`` say what there is."""
+"""Listings of ``ratchet list`` and ``ratchet runs``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli.listing import _REGISTRIES
+from flows.cli.list_names import _REGISTRIES
 from flows.cli.main import app
 
 RUNNER = CliRunner()
@@ -48,7 +48,7 @@ def test_list(
 
 
 @pytest.mark.parametrize("kind", _REGISTRIES)
-def test_listing_imports_nothing_heavy_and_says_how_to_add_one(kind: str) -> None:
+def test_listing_imports_no_heavy_packages_and_explains_custom_classes(kind: str) -> None:
     group = {"tasks": "language_tasks"}.get(kind.value, kind.value)
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom flows.cli.main import app\n"
@@ -60,11 +60,13 @@ def test_listing_imports_nothing_heavy_and_says_how_to_add_one(kind: str) -> Non
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
-def test_no_runs_says_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_runs_the_command_to_start_one_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = RUNNER.invoke(app, ["runs"])
     assert result.exit_code == 0
-    assert "`ratchet run FILE` makes one" in result.stdout
+    assert "Start one: `ratchet run FILE`" in result.stdout
 
 
 def test_runs_are_listed_with_their_accuracy(

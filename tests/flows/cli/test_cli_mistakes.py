@@ -1,4 +1,4 @@
-"""Ordinary mistakes end in a line or two that say what to do, before a run begins."""
+"""Common mistakes give a short message with advice before a run starts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def environment(**changes: str) -> dict[str, str]:
 def ratchet_without(
     packages: tuple[str, ...], folder: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line where some packages can't be imported."""
+    """Run the command line without certain packages."""
     site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(BLOCK.format(names=packages))
@@ -86,16 +86,16 @@ def ratchet_without(
     )
 
 
-def test_a_folder_is_no_experiment_but_may_hold_some(tmp_path: Path) -> None:
+def test_a_folder_is_refused_with_the_experiments_in_it(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("")
     result = RUNNER.invoke(app, ["run", str(tmp_path)])
     said = "".join(result.output.split())
     assert result.exit_code == 2
-    assert f"{tmp_path}:isafolder,expectedafile.Thereare:{tmp_path}/one.yaml" in said
+    assert f"{tmp_path}:isafolder,expectedafile.Available:{tmp_path}/one.yaml" in said
 
 
 @pytest.mark.parametrize("command", ["run", "doctor"])
-def test_what_keeps_an_experiment_from_running_is_told_at_once_before_it_begins(
+def test_all_problems_of_an_experiment_are_reported_before_it_starts(
     command: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "wrong.yaml"
@@ -119,13 +119,13 @@ def test_folders_that_are_urls_are_refused(place: str) -> None:
     assert "only `store` may be a URL" in result.stderr
 
 
-def test_an_unknown_kind_of_store_is_told() -> None:
+def test_an_unknown_kind_of_store_is_reported() -> None:
     result = RUNNER.invoke(app, ["plan", SMALL, "settings.store=s33://bucket/x"])
     assert result.exit_code == 2
     assert "settings.store: got 's33://bucket/x', expected a folder, s3://" in result.stderr
 
 
-def test_a_device_that_is_not_here_is_told_and_a_plan_is_made_all_the_same() -> None:
+def test_a_missing_device_is_reported_but_can_be_planned_for() -> None:
     import torch
 
     there = torch.accelerator.current_accelerator(check_available=True)
@@ -166,7 +166,7 @@ def test_more_processes_than_devices_are_refused(
         (("datasets",), "digits.yaml", "dataset=mnist", "hub"),
     ],
 )
-def test_a_missing_extra_is_told_with_what_installs_it(
+def test_a_missing_extra_is_reported_with_its_install_command(
     packages: tuple[str, ...], file: str, override: str, extra: str, tmp_path: Path
 ) -> None:
     path = str(ROOT / "experiments" / file)
@@ -179,7 +179,7 @@ def test_a_missing_extra_is_told_with_what_installs_it(
 
 
 @pytest.mark.slow
-def test_a_search_says_that_optuna_is_missing(tmp_path: Path) -> None:
+def test_a_search_without_optuna_is_refused(tmp_path: Path) -> None:
     file = str(ROOT / "experiments" / "binary_erasure_channel_search.yaml")
     done = ratchet_without(("optuna",), tmp_path, "sweep", file, "--dry-run")
     assert done.returncode == 2, done.stderr
@@ -188,14 +188,14 @@ def test_a_search_says_that_optuna_is_missing(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_service_says_what_it_lacks(tmp_path: Path) -> None:
+def test_the_service_reports_missing_packages(tmp_path: Path) -> None:
     done = ratchet_without(("tokenizers",), tmp_path, "llm", "serve")
     assert done.returncode == 2, done.stderr
     assert "pip install 'ratchet-experiments[llm]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_tells_extras(tmp_path: Path) -> None:
+def test_doctor_reports_missing_extras(tmp_path: Path) -> None:
     done = ratchet_without(("trl",), tmp_path, "doctor", "--json")
     rows = {row["checked"]: row for row in json.loads(done.stdout)["tables"][0]["rows"]}
     assert rows["[finetune]"]["result"] == "warning"
@@ -204,7 +204,7 @@ def test_doctor_tells_extras(tmp_path: Path) -> None:
 
 
 def broken_run(folder: Path, work: str, *flags: str, command: str = "run") -> subprocess.Popen[str]:
-    """Start a run, or a sweep, whose training does what is said."""
+    """Start a run or a sweep whose training executes the given code."""
     (folder / "broken.py").write_text(BROKEN_TRAINER.format(work=work))
     (folder / "broken.yaml").write_text(
         "scenario: binary_erasure_channel\ntrainer: broken.py:Broken\ndataset: generated\n"
@@ -224,24 +224,24 @@ def broken_run(folder: Path, work: str, *flags: str, command: str = "run") -> su
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["", "--debug"])
-def test_too_large_an_allocation_is_tried_once_and_told(flag: str, tmp_path: Path) -> None:
+def test_too_large_an_allocation_is_tried_once_and_reported(flag: str, tmp_path: Path) -> None:
     process = broken_run(tmp_path, "torch.empty(10**15)", *filter(None, [flag]))
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 1, errors
     assert (tmp_path / "attempts.txt").read_text().split() == ["attempt"]
-    assert "more memory was asked for than there is" in errors
-    assert "Lower what decides how large tensors are: rl.frames_per_batch" in errors
+    assert "out of memory" in errors
+    assert "Reduce the parameters that set the sizes of tensors: rl.frames_per_batch" in errors
     assert ("Traceback" in errors) == bool(flag)
     assert flag or len((output + errors).splitlines()) < ONE_SCREEN
 
 
 @pytest.mark.slow
-def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path) -> None:
-    process = broken_run(tmp_path, "raise ConnectionError('something of the user')")
+def test_a_failed_run_is_reported_briefly_with_the_command_to_resume(tmp_path: Path) -> None:
+    process = broken_run(tmp_path, "raise ConnectionError('an error in user code')")
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert len((tmp_path / "attempts.txt").read_text().split()) == 4, "it is tried again"
-    assert "ConnectionError: something of the user" in errors
+    assert len((tmp_path / "attempts.txt").read_text().split()) == 4, "it is retried"
+    assert "ConnectionError: an error in user code" in errors
     assert "ratchet resume broken-" in errors
     assert "Traceback" not in errors
     assert len((output + errors).splitlines()) < ONE_SCREEN
@@ -253,15 +253,15 @@ def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path
     [
         (signal.SIGINT, False, ["run"]),
         (signal.SIGTERM, False, ["run"]),
-        pytest.param(signal.SIGHUP, False, ["run"], id="as a closed terminal"),
-        pytest.param(signal.SIGINT, True, ["run"], id="as a terminal's Ctrl-C"),
+        pytest.param(signal.SIGHUP, False, ["run"], id="closed terminal"),
+        pytest.param(signal.SIGINT, True, ["run"], id="Ctrl-C in a terminal"),
         (signal.SIGTERM, False, ["sweep", "seed=0,1", "--name", "both"]),
     ],
 )
-def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
+def test_an_interrupted_run_is_reported_with_a_separate_exit_code(
     tmp_path: Path, number: signal.Signals, whole_group: bool, command: list[str]
 ) -> None:
-    """In the middle of a stage that would take five minutes."""
+    """Interrupts a stage that would take five minutes."""
     work = "[__import__('time').sleep(0.05) for _ in range(6000)]"
     process = broken_run(tmp_path, work, *command[1:], command=command[0])
     deadline = time.monotonic() + 120
@@ -275,7 +275,7 @@ def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
         process.send_signal(number)
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
-    assert "Interrupted. Finished stages are kept" in errors
+    assert "Interrupted. Finished stages are stored" in errors
     assert "Traceback" not in errors
     assert "ConnectError" not in errors
     assert len((output + errors).splitlines()) < ONE_SCREEN

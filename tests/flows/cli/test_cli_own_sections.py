@@ -1,4 +1,4 @@
-"""What a user's file registers may stand in the experiment file, and is read as ours is."""
+"""Sections registered by a user's file are parsed in the experiment file like built-in ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.planning.plan import plan
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.parameters import HyperParameters
 from ratchet.parameters.base import SECTIONS
 from ratchet.plugins import MODULE_PREFIX
@@ -47,7 +47,7 @@ settings: {tracking: false}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An experiment beside a trainer's file; nothing of it is left in the process."""
+    """Write an experiment and a trainer to one folder; remove the registrations afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("stepper.py").write_text(TRAINER)
@@ -63,7 +63,7 @@ def keys(*overrides):
     return {stage.stage: stage.key for stage in plan(resolve_file("own.yaml", overrides))}
 
 
-def test_its_section_stands_in_the_file_and_at_the_command_line():
+def test_a_custom_section_is_accepted_in_the_file_and_on_the_command_line():
     with Path("own.yaml").open("a") as file:
         file.write("stepping: {step: 0.25}\n")
     assert resolve_file("own.yaml").arms["main"].stepping.to_dict() == {"step": 0.25, "bold": False}
@@ -71,20 +71,20 @@ def test_its_section_stands_in_the_file_and_at_the_command_line():
     assert changed.arms["main"].stepping.to_dict() == {"step": 2.0, "bold": True}
 
 
-def test_it_is_in_the_keys_of_training_and_not_of_the_data():
+def test_a_custom_section_enters_training_keys_but_not_data_keys():
     before, after = keys(), keys("stepping.step=0.75")
     assert before["build_scenario"] == after["build_scenario"]
     assert before["train"] != after["train"]
 
 
-def test_an_experiment_has_one_id_whether_its_section_is_given_or_not():
+def test_a_default_section_does_not_change_the_run_id():
     first = resolve_file("own.yaml").run_id
     plan(resolve_file("own.yaml"))
     assert resolve_file("own.yaml").run_id == first
     assert resolve_file("own.yaml", ["stepping.step=0.5"]).run_id == first
 
 
-def test_a_section_may_be_there_for_an_arm():
+def test_an_arm_may_have_a_section():
     with Path("own.yaml").open("a") as file:
         file.write("stepping: {step: 0.25}\narms: {bold: {trainer: 'stepper.py:Stepper'}}\n")
     resolved = resolve_file("own.yaml", ["trainer=vanilla_ppo", "arms.bold.stepping.bold=true"])
@@ -98,17 +98,17 @@ def test_a_section_may_be_there_for_an_arm():
         (["stepping.step=-1"], "stepping.step: got -1 (int). Input should be greater than 0."),
         (["steping.step=1"], "Did you mean 'stepping'?"),
         (["step=1"], "step: unknown parameter (value 1). Did you mean stepping.step?"),
-        (["trainer=no.py:Stepper", "stepping.step=1"], "there is no file"),
+        (["trainer=no.py:Stepper", "stepping.step=1"], "a missing file"),
     ],
 )
-def test_mistakes_in_it_are_told_as_in_ours(overrides, expected):
+def test_mistakes_in_a_custom_section_are_reported_as_in_built_in_sections(overrides, expected):
     result = CliRunner().invoke(app, ["plan", "own.yaml", *overrides])
     assert result.exit_code == 2
     assert expected in result.stderr
 
 
 @pytest.mark.parametrize("imported_first", [True, False])
-def test_a_trainer_that_is_imported_and_given_by_path_is_one(imported_first):
+def test_a_trainer_imported_and_given_by_path_is_one_class(imported_first):
     if not imported_first:
         resolve_file("own.yaml")
     own = importlib.import_module("stepper")

@@ -1,4 +1,4 @@
-"""``ratchet list parameters``: every parameter, searchable, as the site's reference has them."""
+"""``ratchet list parameters`` searches the parameters of the reference documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(*words: str) -> list[dict[str, str]]:
     return found
 
 
-def test_a_parameter_is_found_by_words_of_its_path_and_of_what_is_said_of_it() -> None:
+def test_a_parameter_is_found_by_words_of_its_path_and_description() -> None:
     found = {row["parameter"]: row for row in rows("LIE_erasure", "erases")}[
         "binary_erasure_channel.lie_erasure_probability"
     ]
@@ -28,19 +28,19 @@ def test_a_parameter_is_found_by_words_of_its_path_and_of_what_is_said_of_it() -
     assert "the channel erases a prover's symbol" in found["about"]
 
 
-def test_all_are_there_from_the_top_to_the_settings() -> None:
+def test_all_parameters_are_listed_including_settings() -> None:
     paths = {parameter.path for _, parameter in find_parameters([])}
     assert {"seed", "rl.lr", "ppo.clip_epsilon", "agents.NAME.d_gnn", "settings.device"} <= paths
     assert all(parameter.about for _, parameter in find_parameters([]))
     assert not any(" at 0x" in parameter.type for _, parameter in find_parameters([]))
 
 
-def test_what_nothing_has_is_said() -> None:
+def test_no_match_is_reported() -> None:
     result = RUNNER.invoke(app, ["list", "parameters", "lr", "zebra"])
-    assert "There is no parameter that has lr and zebra." in result.stderr
+    assert "No parameter contains lr and zebra." in result.stderr
 
 
-def test_torch_is_not_imported_for_it() -> None:
+def test_listing_parameters_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom flows.cli.main import app\n"
         "assert CliRunner().invoke(app, ['list', 'parameters', 'lr']).exit_code == 0\n"

@@ -1,4 +1,4 @@
-"""``ratchet plan`` with a budget: refused, said that it may not be enough, or nothing to say."""
+"""``ratchet plan`` refuses a budget, warns that it may be insufficient, or accepts it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.language_models.ledger import Charge, Ledger
 
 FILE = str(Path(__file__).parents[3] / "experiments" / "text_demo.yaml")
@@ -28,11 +28,11 @@ def plan(*options: str) -> tuple[int, str]:
     return result.exit_code, " ".join(result.output.split())
 
 
-def test_a_budget_between_what_is_readable_and_what_is_at_most_is_said_plainly() -> None:
+def test_a_budget_between_the_estimate_and_the_upper_bound_gives_a_warning() -> None:
     code, said = plan()
     assert code == 0
-    readable = float(re.search(r"training tokens, ([\d.]+) in money", said)[1])  # type: ignore[index]
-    most = float(re.search(r"calls and ([\d.,]+) in money, where", said)[1].replace(",", ""))  # type: ignore[index]
+    readable = float(re.search(r"training tokens, cost ([\d.]+), about", said)[1])  # type: ignore[index]
+    most = float(re.search(r"calls and cost ([\d.,]+), if", said)[1].replace(",", ""))  # type: ignore[index]
     assert 1 < readable < most
     assert MAY_STOP not in said
     code, said = plan("--budget", str((readable + most) / 2))
@@ -45,7 +45,7 @@ def test_a_budget_between_what_is_readable_and_what_is_at_most_is_said_plainly()
     assert "may cost up to" in said
 
 
-def test_it_says_who_acts_and_decides_in_which_rounds() -> None:
+def test_a_plan_lists_the_agents_that_act_and_decide_in_each_round() -> None:
     code, said = plan("interaction_protocol=debate", "debate_protocol.max_message_rounds=3")
     assert code == 0
     assert "Rounds of debate: 0, 2: verifier (may decide); 1: prover0, prover1." in said
@@ -60,7 +60,7 @@ def test_it_says_who_acts_and_decides_in_which_rounds() -> None:
     assert "ends an episode before" not in said
 
 
-def test_what_the_run_was_billed_already_counts() -> None:
+def test_previous_charges_of_the_run_count_towards_the_budget() -> None:
     budget = 10_000.0
     assert plan("--budget", str(budget))[0] == 0
     path = resolve_file(FILE, PAID).run_path
@@ -70,7 +70,7 @@ def test_what_the_run_was_billed_already_counts() -> None:
     ledger.close()
     code, said = plan("--budget", str(budget))
     assert code == 1
-    assert "on top of 9999.99 that the run was billed at most" in said
+    assert "in addition to at most 9999.99 billed so far" in said
 
 
 OWN = """
@@ -90,18 +90,18 @@ SAID = """
 """
 
 
-def test_what_a_trainer_of_ones_own_does_not_say_is_not_known(tmp_path: Path) -> None:
+def test_the_calls_of_a_custom_trainer_are_unknown_unless_declared(tmp_path: Path) -> None:
     own = f"trainer={{module_path: {tmp_path / 'trees.py'}, class_name: Trees}}"
     (tmp_path / "trees.py").write_text(OWN)
     code, said = plan(own)
     assert code == 0
-    assert "not known" in said
+    assert "unknown" in said
     assert "`responses_per_step`" in said
-    assert "Replies that can be read" not in said
+    assert "If all replies are valid" not in said
     code, said = plan(own, "--budget", "1000000")
     assert code == 1
-    assert "it is not known what the trainer asks for" in said
+    assert "number of calls is unknown" in said
     (tmp_path / "trees.py").write_text(OWN + SAID)
     code, said = plan(own)
-    assert "not known" not in said
-    assert "Replies that can be read" in said
+    assert "unknown" not in said
+    assert "If all replies are valid" in said

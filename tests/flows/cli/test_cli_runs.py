@@ -1,4 +1,4 @@
-"""``ratchet runs`` says how each stands, and deletes one; ``cancel`` wants one that is running."""
+"""``ratchet runs`` lists and deletes runs; ``ratchet cancel`` requires a running run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flows.cli.main import app
-from flows.cli.results import print_results
+from flows.cli.runs import print_results
 from flows.runs.result import ExperimentResult
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking import RunFolder, RunManifest
-from ratchet.tracking.presence import Presence
+from ratchet.tracking.run_lock import RunLock
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def ratchet(*arguments: str, answer: str | None = None) -> Result:
     return CliRunner().invoke(app, list(arguments), input=answer)
 
 
-def test_the_list_tells_running_from_interrupted(run: RunFolder) -> None:
-    presence = Presence(run.path)
+def test_the_list_distinguishes_running_and_interrupted(run: RunFolder) -> None:
+    presence = RunLock(run.path)
     assert "running" in ratchet("runs").output
     presence.release()
     assert "interrupted" in ratchet("runs").output
@@ -38,26 +38,28 @@ def test_doctor_names_interrupted_runs(run: RunFolder, tmp_path: Path) -> None:
     assert "ratchet resume nip-1" in result.output
 
 
-def test_a_run_is_deleted_after_asking_and_the_store_stays(run: RunFolder, tmp_path: Path) -> None:
+def test_a_run_is_deleted_after_confirmation_and_its_stages_remain(
+    run: RunFolder, tmp_path: Path
+) -> None:
     refused = ratchet("runs", "--delete", "nip-1", answer="n\n")
     assert refused.exit_code == 1
     assert str(run.path.relative_to(tmp_path)) in refused.output
-    assert "stay in the store" in refused.output
+    assert "remain in the store" in refused.output
     assert run.path.is_dir()
     assert ratchet("runs", "--delete", "nip-1", answer="y\n").exit_code == 0
     assert not run.path.exists()
     assert (tmp_path / ".ratchet" / "store").is_dir()
 
 
-def test_a_run_is_deleted_without_asking(run: RunFolder) -> None:
+def test_a_run_is_deleted_without_confirmation(run: RunFolder) -> None:
     result = ratchet("runs", "--delete", "nip", "--yes")
     assert result.exit_code == 0, result.output
     assert "Deleted nip-1" in result.output
     assert not run.path.exists()
 
 
-def test_a_run_that_is_running_is_not_deleted(run: RunFolder) -> None:
-    presence = Presence(run.path)
+def test_a_running_run_is_not_deleted(run: RunFolder) -> None:
+    presence = RunLock(run.path)
     result = ratchet("runs", "--delete", "nip-1", "--yes")
     assert result.exit_code != 0
     assert "ratchet cancel nip-1" in result.output
@@ -67,14 +69,14 @@ def test_a_run_that_is_running_is_not_deleted(run: RunFolder) -> None:
     presence.release()
 
 
-def test_only_what_runs_is_cancelled(run: RunFolder) -> None:
+def test_only_a_running_run_can_be_cancelled(run: RunFolder) -> None:
     result = ratchet("cancel", "nip-1")
     assert result.exit_code != 0
     assert "is not running: it is interrupted" in result.output
-    assert run.manifest.status == "running", "nothing has changed"
+    assert run.manifest.status == "running", "the status is unchanged"
 
 
-def test_the_closing_lines_have_the_runs_own_page(
+def test_the_final_lines_contain_the_runs_page(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = "http://127.0.0.1:5000/#/experiments/1/runs/abc"

@@ -1,4 +1,4 @@
-"""A service and a spoiling proxy before it, both processes, and runs that play through them."""
+"""A service behind a fault-injecting proxy, both separate processes, and runs that use them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wait_for(path: Path, seconds: float = 60) -> str:
 
 
 class Scene:
-    """One service, one proxy, one plan of what goes wrong."""
+    """One service, one proxy and one list of faults."""
 
     def __init__(self, lab, folder: Path, rules: list[dict]) -> None:
         self.lab = lab
@@ -72,7 +72,7 @@ class Scene:
             flag.unlink()
 
     def play(self, hyper_params: dict, settings: dict) -> dict:
-        """Run, and run again for as long as the run gets killed; give the result."""
+        """Run, and re-run while the run is killed; return the result."""
         environment = {"RATCHET_LLM_URL": self.url, "GAME_KEY": SECRET}
         for _ in range(len(self.rules) + 1):
             process, result = self.lab.start(hyper_params, settings, environment=environment)
@@ -86,19 +86,19 @@ class Scene:
         raise AssertionError(output.read_text())
 
     def fired(self) -> list[str]:
-        """List the actions that the proxy took."""
+        """List the actions of the proxy."""
         lines = (self.folder / "calls.jsonl").read_text().split("\n")[:-1]
         return [action for line in lines if (action := json.loads(line)["action"])]
 
     def calls(self) -> Counter:
-        """Count the requests by kind."""
+        """Count the requests by method and path."""
         lines = [
             json.loads(line) for line in (self.folder / "calls.jsonl").read_text().split("\n")[:-1]
         ]
         return Counter((line["method"], line["path"].split("?")[0]) for line in lines)
 
     def jobs(self) -> list[dict]:
-        """List all jobs that the service knows."""
+        """List all jobs of the service."""
         request = urllib.request.Request(
             f"{self.upstream}/v1/fine_tuning/jobs?limit=100",
             headers={"Authorization": f"Bearer {SECRET}"},
@@ -107,7 +107,7 @@ class Scene:
             return json.load(answer)["data"]
 
     def files_with_the_key(self) -> list[Path]:
-        """List everything written by run, service or proxy that holds the key."""
+        """List files of the run, service and proxy that contain the API key."""
         written = [path for path in self.lab.folder.rglob("*") if path.is_file()]
         assert len(written) > 50
         return [path for path in written if SECRET.encode() in path.read_bytes()]
@@ -123,7 +123,7 @@ class Scene:
 
 @pytest.fixture(scope="session")
 def new_scene(new_lab) -> Callable[..., Scene]:
-    """Return a function that makes the scene of some rules, in a laboratory of its own."""
+    """Return a function that creates a scene with the given rules in a separate environment."""
 
     def make(*rules: dict) -> Scene:
         lab = new_lab()

@@ -1,4 +1,4 @@
-"""A proxy between a client and the model service that spoils chosen requests, as a process.
+"""Proxy process between a client and the model service that injects faults into requests.
 
 ``python fault_proxy.py FOLDER`` reads ``FOLDER/plan.json`` and writes ``FOLDER/port`` when it
 listens and a line to ``FOLDER/calls.jsonl`` for every request. The plan::
@@ -6,20 +6,20 @@ listens and a line to ``FOLDER/calls.jsonl`` for every request. The plan::
     {"upstream": "http://127.0.0.1:1234", "rules": [
         {"method": "POST", "path": "/fine_tuning/jobs", "nth": 0, "action": "cut_after"}]}
 
-A rule fires once, at the ``nth`` request that it fits. Actions, with "before" meaning that the
-service never hears of the request and "after" that it has acted on it:
+A rule fires once, at the ``nth`` request that it matches. Actions ("before": the service never
+receives the request; "after": the service has processed it):
 
-``429``, ``500``, ``503``      answer so, before
-``503_after``, ``cut_after``   answer so, or cut the connection, after
-``cut_before``, ``half``       cut before; cut in the middle of the answer
-``html_after``                 act, and answer 200 with a page
-``silent_after``               act, and never answer
-``slow``                       answer late
+``429``, ``500``, ``503``      respond with this status, before
+``503_after``, ``cut_after``   respond with 503, or close the connection, after
+``cut_before``, ``half``       close the connection before; in the middle of the response
+``html_after``                 respond with 200 and an HTML page, after
+``silent_after``               never respond, after
+``slow``                       respond late
 ``kill_before``, ``kill_after``, ``kill_answered``
                                kill the process of ``FOLDER/pid`` (SIGKILL) before the request is
-                               passed on, before it is answered, or right after
-``restart``                    write ``FOLDER/restart`` and wait until it is gone: whoever watches
-                               it restarts the service; then pass the request on
+                               forwarded, before the response, or right after it
+``restart``                    write ``FOLDER/restart``, wait until the test has restarted the
+                               service and removed it, then forward the request
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STATUS = {429: "Too Many Requests", 500: "Internal Server Error", 503: "Service 
 
 @dataclass
 class Request:
-    """A request as it came over the wire."""
+    """A received request."""
 
     method: str
     path: str
@@ -52,7 +52,7 @@ class Request:
 
 
 class Proxy:
-    """Passes requests on, but for those that a rule of the plan spoils."""
+    """Forwards requests, except those with a fault in the plan."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Proxy:
         self.log = (folder / "calls.jsonl").open("a", buffering=1)
 
     def action(self, request: Request) -> str | None:
-        """Return what the first rule that fires does; every rule counts what it fits."""
+        """Return the action of the first rule that fires; every rule counts its matches."""
         found = None
         for rule in self.rules:
             fits = request.method == rule["method"] and rule["path"] in request.path
@@ -77,18 +77,18 @@ class Proxy:
         return found
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the one request of a connection."""
+        """Handle the single request of a connection."""
         try:
             request = await read_request(reader)
             if request is not None:
                 await self.answer(request, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # a killed client is what this is about
+            pass  # clients are killed on purpose
         finally:
             writer.close()
 
     async def answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        """Do what the plan says."""
+        """Respond according to the plan."""
         action = self.action(request)
         line = {"method": request.method, "path": request.path, "action": action}
         self.log.write(json.dumps(line) + "\n")
@@ -125,14 +125,14 @@ class Proxy:
         os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
 
     async def restart(self) -> None:
-        """Ask for a restart of the service and wait for it."""
+        """Request a restart of the service and wait for it."""
         flag = self.folder / "restart"
         flag.touch()
         while flag.exists():
             await asyncio.sleep(0.02)
 
     async def forward(self, request: Request) -> bytes:
-        """Return the service's whole answer."""
+        """Return the service's complete response."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
         writer.write(request.head + request.body)
         await writer.drain()
@@ -142,7 +142,7 @@ class Proxy:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """Read one request; its head is changed to ask for one answer a connection."""
+    """Read one request; set ``Connection: close`` in its head."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -164,7 +164,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
 
 
 async def read_chunks(reader: asyncio.StreamReader) -> bytes:
-    """Read a chunked body, as it is."""
+    """Read a chunked body without decoding it."""
     body = b""
     while True:
         line = await reader.readline()
@@ -175,7 +175,7 @@ async def read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 def refusal(status: int) -> bytes:
-    """Write an error in OpenAI's shape."""
+    """Return an error response in OpenAI's format."""
     error = {"message": "spoiled by a test", "type": "server_error", "param": None, "code": None}
     body = json.dumps({"error": error}).encode()
     after = "Retry-After: 0\r\n" if status == 429 else ""
@@ -187,13 +187,13 @@ def refusal(status: int) -> bytes:
 
 
 async def send(writer: asyncio.StreamWriter, content: bytes) -> None:
-    """Write and wait until it is on its way."""
+    """Write the content and drain the stream."""
     writer.write(content)
     await writer.drain()
 
 
 async def main(folder: Path) -> None:
-    """Listen until killed."""
+    """Serve until killed."""
     proxy = Proxy(folder)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=2**26)
     port = server.sockets[0].getsockname()[1]

@@ -1,7 +1,7 @@
-"""The model service as a process, with an engine that plays by hashes.
+"""The model service as a process, with an engine that generates text from hashes.
 
-``python game_service.py HOME PORT_FILE [PORT]``. Everything but the engine and the trainer is the
-service that is shipped.
+``python game_service.py HOME PORT_FILE [PORT]``. Everything except the engine and the trainer
+is the shipped service.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS = ("line", "return", "loop", "bug", "fine", "step", "value", "sum")
 
 
 class GameEngine:
-    """Answers as the game wants it; what it says follows from the model, the prompt, the seed."""
+    """Engine with valid responses that are functions of the model, the prompt and the seed."""
 
     max_batch_size = 64
 
@@ -46,7 +46,7 @@ class GameEngine:
         digest = hashlib.sha256(said).digest()
         decides = "Decision:" in request.messages[0].content
         if digest[0] < 12:
-            text = "I would rather not say."  # not in the format: asked again
+            text = "I would rather not say."  # invalid format: retried
         elif decides:
             text = f"Decision: {'accept' if digest[1] % 2 else 'reject'}"
         else:

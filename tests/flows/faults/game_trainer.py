@@ -1,4 +1,4 @@
-"""A trainer whose models are what they were trained on: the file's hash, chained to the base's."""
+"""Trainer whose models are hashes of the training file, chained to the base model's hash."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from flows.process.progress import (
     make_bar,
     shown_progress,
 )
-from ratchet.tracking.headline_metrics import metrics_that_matter
+from ratchet.tracking.metrics import metrics_that_matter
 from trainers.progress import (
     IterationContext,
     describe,
@@ -42,11 +42,11 @@ def test_plain_lines_have_rate_time_left_and_metrics() -> None:
             context.set_postfix({"accuracy": 0.5, "grad_norm": 3.0})
             context.step()
     reporter.close()
-    assert len(lines) < 10, "not a line for each iteration"
+    assert len(lines) < 10, "expected fewer lines than iterations"
     assert lines[-1] == "Training 10/40  0.5 it/s  1 min 0 s left  accuracy 0.5"
 
 
-def test_the_whole_is_counted_when_the_first_loop_begins() -> None:
+def test_the_total_is_counted_when_the_first_loop_starts() -> None:
     clock, lines, counted = Clock(), [], []
 
     def count() -> int:
@@ -64,8 +64,8 @@ def test_the_whole_is_counted_when_the_first_loop_begins() -> None:
     assert lines[-1].startswith("Working 20/40")
 
 
-def test_what_came_before_the_first_step_spoils_no_estimate() -> None:
-    """Servers start, models are made: an hour for the first step would promise days."""
+def test_time_before_the_first_step_does_not_enter_the_estimate() -> None:
+    """Set-up can take an hour; counted as a step, it would give an estimate of days."""
     clock, lines = Clock(), []
     reporter = PlainLines(100, write=lines.append, seconds=5, clock=clock)
     with IterationContext(100, reporter) as context:
@@ -76,13 +76,13 @@ def test_what_came_before_the_first_step_spoils_no_estimate() -> None:
     assert lines == ["Working 1/100", "Working 11/100  2 it/s  44 s left"]
 
 
-def test_nothing_is_said_where_nothing_was_done() -> None:
+def test_no_line_is_written_without_progress() -> None:
     lines = []
     PlainLines(write=lines.append).close()
     assert lines == []
 
 
-def test_plain_lines_count_on_over_several_loops() -> None:
+def test_plain_lines_accumulate_over_several_loops() -> None:
     clock, lines = Clock(), []
     reporter = PlainLines(write=lines.append, clock=clock)
     for _ in range(2):
@@ -91,11 +91,11 @@ def test_plain_lines_count_on_over_several_loops() -> None:
             context.step(3)
     reporter.close()
     reporter.close()
-    assert len(lines) == 1, "neither a line for each loop nor the same twice"
+    assert len(lines) == 1, "expected one line in total, without repetition"
     assert lines[-1].startswith("Working 6/6")
 
 
-def test_the_bar_draws_everything_on_a_terminal() -> None:
+def test_the_bar_shows_description_steps_and_metrics() -> None:
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
@@ -112,7 +112,7 @@ def test_the_bar_draws_everything_on_a_terminal() -> None:
     assert "Training 4/8 accuracy 0.625" in screen.getvalue()
 
 
-def test_accuracies_come_first_and_noise_is_left_out() -> None:
+def test_accuracies_come_first_and_noise_is_omitted() -> None:
     metrics = {
         "verifier.loss_critic": 1.0,
         "grad_norm": 2.0,
@@ -138,7 +138,7 @@ LONG = "Waiting for fine-tuning job 2 of 3, verifier (running, step 40 of 120)"
         (["main"], "Preparing the base model ratchet-tiny, which is made once for a home (42 s)"),
     ],
 )
-def test_nothing_is_clipped_in_narrow_windows(width: int, place: list[str], description: str):
+def test_no_text_is_truncated_in_narrow_windows(width: int, place: list[str], description: str):
     from rich.console import Console
 
     progress = make_bar(Console(file=io.StringIO(), force_terminal=True, width=width))
@@ -158,7 +158,7 @@ def test_nothing_is_clipped_in_narrow_windows(width: int, place: list[str], desc
     assert "━━" in text
 
 
-def test_the_whole_is_counted_by_iterations_that_nobody_knows_before_the_first_loop() -> None:
+def test_the_bar_shows_no_total_before_the_first_loop() -> None:
     from rich.console import Console
 
     progress = make_bar(Console(file=io.StringIO(), force_terminal=True, width=80))
@@ -170,7 +170,7 @@ def test_the_whole_is_counted_by_iterations_that_nobody_knows_before_the_first_l
     assert "9900" not in drawn.getvalue()
 
 
-def test_plain_lines_say_what_is_waited_for_though_nothing_is_counted() -> None:
+def test_plain_lines_show_descriptions_before_the_first_loop() -> None:
     clock, lines = Clock(), []
     with progress_reporter(PlainLines(lambda: 40, write=lines.append, seconds=5, clock=clock)):
         for second in range(12):
@@ -189,7 +189,7 @@ def test_plain_lines_say_what_is_waited_for_though_nothing_is_counted() -> None:
     ]
 
 
-def test_tests_are_told_from_training_and_an_arm_from_the_one_before() -> None:
+def test_test_metrics_are_labelled_and_cleared_for_the_next_arm() -> None:
     tested = {"test_accuracy": 0.75, "test_prover.mean_episode_reward": 0.5}
     assert metrics_that_matter(tested) == {"test accuracy": 0.75, "test prover reward": 0.5}
     assert metrics_that_matter({"my_agent.train_accuracy": 1.0}) == {"my_agent train accuracy": 1.0}
@@ -204,7 +204,7 @@ def test_tests_are_told_from_training_and_an_arm_from_the_one_before() -> None:
     assert [line.endswith(end) for line, end in zip(lines, ends, strict=True)] == [True] * 3
 
 
-def test_who_listens_already_is_not_listened_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_active_reporter_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     with shown_progress("plain") as outer, shown_progress("plain") as inner:
         assert outer is not None
         assert inner is None
@@ -212,20 +212,21 @@ def test_who_listens_already_is_not_listened_over(capsys: pytest.CaptureFixture[
 
 
 def test_runs_from_python_show_their_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.runs import running
+    from flows.runs import run
 
     heard = []
     resolved = SimpleNamespace(settings=SimpleNamespace(progress="plain"), flow_parameters=dict)
-    monkeypatch.setattr(running, "resolve", lambda *_, **__: resolved)
-    monkeypatch.setattr(running, "check_experiment", lambda _: None)
-    monkeypatch.setattr(running, "_run", lambda *_: heard.append(is_listened_to()))
-    running.run_experiment({})
+    monkeypatch.setattr(run, "resolve", lambda *_, **__: resolved)
+    monkeypatch.setattr(run, "check_experiment", lambda _: None)
+    monkeypatch.setattr(run, "check_paid_stages", lambda _: None)
+    monkeypatch.setattr(run, "_run", lambda *_: heard.append(is_listened_to()))
+    run.run_experiment({})
     resolved.settings.progress = "none"
-    running.run_experiment({})
+    run.run_experiment({})
     assert heard == [True, False]
 
 
-def test_reporters_reach_the_loops_inside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nested_loops_use_the_active_reporter(capsys: pytest.CaptureFixture[str]) -> None:
     with shown_progress("plain", total=2), IterationContext(2) as context:
         context.step(2)
     assert "2/2" in capsys.readouterr().out
@@ -237,7 +238,7 @@ def test_reporters_reach_the_loops_inside(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
 )
-def test_times_are_read_by_people(seconds: float, text: str) -> None:
+def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 

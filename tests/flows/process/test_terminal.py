@@ -1,4 +1,4 @@
-"""Commands whose terminal or pipe is closed end in order, or continue without output."""
+"""Commands whose terminal or pipe is closed end cleanly, or continue without output."""
 
 from __future__ import annotations
 
@@ -10,15 +10,26 @@ import pytest
 
 WRITES = """
 import sys
-from flows.process.terminal import survive_closing
+from flows.process.messages import survive_closing
 survive_closing()
 for number in range(20_000):
     print("line", number)
 print("the end", file=sys.stderr)
 """
+LOGS = """
+import logging, sys
+from prefect.logging.configuration import setup_logging
+from flows.process.messages import outlive_reader
+setup_logging()
+outlive_reader()
+sys.stdin.readline()
+logging.warning("nobody reads this")
+print("nor this")
+sys.exit(7)
+"""
 WAITS = """
 import time
-from flows.process.terminal import survive_closing
+from flows.process.messages import survive_closing
 survive_closing()
 try:
     print("ready", flush=True)
@@ -28,12 +39,24 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_command_continues_when_nobody_reads_its_output() -> None:
+def test_a_command_continues_when_its_output_pipe_is_closed() -> None:
     command = f"'{sys.executable}' -c '{WRITES}' | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout == "line 0\n"
     assert done.stderr == "the end\n"
     assert done.returncode == 0
+
+
+def test_logging_continues_when_the_worker_is_gone() -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", LOGS]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as one:
+        assert one.stdout is not None
+        assert one.stderr is not None
+        one.stdout.close()
+        one.stderr.close()
+        one.communicate(b"go on\n")
+        assert one.returncode == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])

@@ -23,7 +23,7 @@ from ratchet.language_models.endpoints import ModelAddress
 from ratchet.language_models.suites.asking import check_suites, find_suite
 from ratchet.language_models.suites.installation import find_python
 from ratchet.language_models.suites.running import run_suite
-from ratchet.parameters.evaluation import EvaluationParameters
+from ratchet.parameters.options import EvaluationParameters
 
 from .fake_inspect import LOG, fake_inspect
 
@@ -101,7 +101,7 @@ def test_a_failed_suite_is_named_and_leaves_no_log(folder):
 
 def test_who_is_interrupted_leaves_no_process(folder):
     given, _ = suite(folder, fake_inspect(folder, does="time.sleep(60)"))
-    from tasks.stages.interrupting import interrupt_thread
+    from tasks.stages.failures import interrupt_thread
 
     thread = threading.Thread(target=_quietly, args=(given, folder / "kept.json"))
     thread.start()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ratchet.errors import DataError, ParameterError, UnknownNameError
-from ratchet.parameters.references import Reference
+from ratchet.parameters.base import Reference
 from ratchet.scenarios.language_task.evaluators.base import build_evaluator, checked
 from ratchet.scenarios.language_task.task import Evaluation, Task
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from flows.planning.plan import plan
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SECTIONS, Section, SubParameters

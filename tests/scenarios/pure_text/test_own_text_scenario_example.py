@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.planning.plan import plan
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.plugins import load_module

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.planning.plan import plan
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.registry import build_scenario
 from trainers.language.self_hosted import SelfHostedTrainer
@@ -109,7 +109,7 @@ def test_validation_is_a_stage_beside_training():
         (["trainer.custom_trainer_class_name=torch"], "expected a class"),
         (["trainer.custom_trainer_module_path=broken.py"], "SyntaxError"),
         (["trainer.custom_trainer_module_path=importing.py"], "No module named 'not_there'"),
-        (["trainer.custom_trainer_module_path=dotted.py"], "no absent.py beside it"),
+        (["trainer.custom_trainer_module_path=dotted.py"], "There is no absent.py in"),
         (["trainer.custom_trainer_module_path=other.py"], "expected a subclass of"),
         (
             ["trainer.custom_trainer_module_path=bare.py"],
@@ -153,7 +153,7 @@ def test_the_example_runs_by_the_command_and_is_found_again(tmp_path):
         )
         return [note for note in json.loads(done.stdout)["notes"] if note.startswith("Stages")]
 
-    assert run() == ["Stages   6 made, 0 found in the store"]
+    assert run() == ["Stages   6 computed, 0 cached"]
     stages = plan(resolve_file(str(EXAMPLES / "my_algorithm.yaml"), given))
     assert [stage.stage for stage in stages].count("validate") == 2
     assert all(stage.hit for stage in stages)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from flows.runs.resolving import resolve_file
+from flows.runs.resolve import resolve_file
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.connection import StatusError

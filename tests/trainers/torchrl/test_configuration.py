@@ -10,6 +10,7 @@ import yaml
 from ratchet import HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
+from trainers.torchrl import configuration
 from trainers.torchrl.configuration import trainer_parameters
 from trainers.torchrl.evaluation_environment import single_environment
 from trainers.torchrl.placing import place_on
@@ -235,3 +236,18 @@ def test_what_only_says_where_results_go_is_ignored(change):
     assert {n: v for n, v in changed.items() if n not in unread} == {
         name: value for name, value in expected.items() if name not in unread
     }
+
+
+def test_a_configuration_is_resolved_once_and_each_caller_gets_a_copy(monkeypatch):
+    params = HyperParameters(**OWN).replace({"optimizer.lr": 0.0123})
+    first = trainer_parameters(params)
+    monkeypatch.setattr(configuration, "_composed", None)
+    first["collector"].clear()
+    assert trainer_parameters(params)["collector"]["frames_per_batch"] > 0
+
+
+def test_resolvers_are_called_each_time(monkeypatch):
+    params = HyperParameters(**OWN).replace({"optimizer.lr": "${oc.decode:${oc.env:TEST_LR}}"})
+    for lr in ("0.25", "0.5"):
+        monkeypatch.setenv("TEST_LR", lr)
+        assert trainer_parameters(params)["optimizer"]["lr"] == float(lr)

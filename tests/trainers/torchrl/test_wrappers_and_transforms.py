@@ -188,9 +188,9 @@ def test_keys_of_groups_are_lists_in_files():
 def test_they_are_refused_where_a_list_of_defaults_makes_the_environment(load):
     params = load(transforms=["VecNormV2"]).hyper_params
     config = {**params.torchrl.config, "defaults": [{"trainer@trainer": "ppo"}]}
-    from trainers.torchrl.configuration import compose_config
+    from trainers.torchrl.configuration import trainer_parameters
 
     with pytest.raises(ParameterError, match=r"torchrl.transforms: got \['VecNormV2'\], but"):
-        compose_config(
+        trainer_parameters(
             params.replace({"torchrl.config": config, "gymnasium.max_episode_steps": None})
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ratchet.parameters.declared_groups import test_groups
+from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import report_iterations
 from trainers.staged import Metrics, PretrainResult, Table

@@ -1,7 +1,7 @@
 """Agents that begin with the weights of an earlier run (``load_checkpoint_and_parameters``).
 
 Their parameters have been taken from that run before anything was built, see
-:mod:`ratchet.experiment_files.loaded_agents`.
+:mod:`ratchet.experiment_files.base_run`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ratchet.agents.actor_critic import ActorCritic
     from ratchet.parameters.agents import AgentsParameters
-    from ratchet.tracking.checkpoint_folders import StateFinder
+    from ratchet.tracking.trainer_files import StateFinder
 
 _SOLO_HEAD = "solo_head"
 """The part that no conversation needs: agents with and without it can be loaded as each other."""

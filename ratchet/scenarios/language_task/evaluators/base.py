@@ -14,7 +14,7 @@ from ratchet.scenarios.language_task.task import Evaluation, Task, is_number
 
 if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
-    from ratchet.parameters.references import Reference
+    from ratchet.parameters.base import Reference
 
 Scoring = Callable[[Task, str, "Sequence[ChatMessage]"], "float | Evaluation"]
 """Task, the model's last reply, and the whole conversation → what it is worth."""

@@ -7,43 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.lazy import lazy_names
+from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.parameters.chat_agents import (
-        FineTuningParameters,
-        TextAgentParameters,
+    from ratchet.parameters.chat_agents import FineTuningParameters as FineTuningParameters
+    from ratchet.parameters.chat_agents import TextAgentParameters as TextAgentParameters
+    from ratchet.scenarios.pure_text.agents.examples import PreferencePair as PreferencePair
+    from ratchet.scenarios.pure_text.agents.group_state import (
+        PureTextSharedModelGroupState as PureTextSharedModelGroupState,
     )
-    from ratchet.scenarios.pure_text.agents.examples import PreferencePair
-    from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
-    from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+    from ratchet.scenarios.pure_text.agents.shared_model_group import (
+        PureTextSharedModelGroup as PureTextSharedModelGroup,
+    )
+    from ratchet.scenarios.pure_text.agents.whole_agent import AgentOutput as AgentOutput
+    from ratchet.scenarios.pure_text.agents.whole_agent import CallContext as CallContext
     from ratchet.scenarios.pure_text.agents.whole_agent import (
-        AgentOutput,
-        CallContext,
-        PureTextWholeAgent,
+        PureTextWholeAgent as PureTextWholeAgent,
     )
 
-__all__ = [
-    "AgentOutput",
-    "CallContext",
-    "FineTuningParameters",
-    "PreferencePair",
-    "PureTextSharedModelGroup",
-    "PureTextSharedModelGroupState",
-    "PureTextWholeAgent",
-    "TextAgentParameters",
-]
-
-_HOMES = {
-    "AgentOutput": "ratchet.scenarios.pure_text.agents.whole_agent",
-    "CallContext": "ratchet.scenarios.pure_text.agents.whole_agent",
-    "FineTuningParameters": "ratchet.parameters.chat_agents",
-    "PreferencePair": "ratchet.scenarios.pure_text.agents.examples",
-    "PureTextSharedModelGroup": "ratchet.scenarios.pure_text.agents.shared_model_group",
-    "PureTextSharedModelGroupState": "ratchet.scenarios.pure_text.agents.group_state",
-    "PureTextWholeAgent": "ratchet.scenarios.pure_text.agents.whole_agent",
-    "TextAgentParameters": "ratchet.parameters.chat_agents",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOMES)
+export_lazily(__name__)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ratchet.errors import (
-    CalledHere,
     DataError,
     FineTuneError,
     FineTuneRefusedError,
     ParameterError,
+    RenamedAttributes,
     StateError,
     UnknownNameError,
     nearest,
@@ -70,7 +70,7 @@ _SHARED_PARAMETERS = (
 _Result = TypeVar("_Result")
 
 
-class PureTextSharedModelGroup(CalledHere):
+class PureTextSharedModelGroup(RenamedAttributes):
     """Agents that share one model.
 
     Parameters
@@ -94,7 +94,7 @@ class PureTextSharedModelGroup(CalledHere):
     or without a running event loop.
     """
 
-    called_here: ClassVar[Mapping[str, str]] = {
+    renamed_attributes: ClassVar[Mapping[str, str]] = {
         "agent_ids_and_names": "go through group.agents.items(); an agent has agent_index",
         "group_name": "it is group.name",
         "model_name": "it is group.current_model_name",

@@ -1,0 +1,214 @@
+"""``ratchet compare``: comparison of runs and sweeps, with seeds as repetitions."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.completion import runs_and_sweeps
+from flows.cli.runs import DEFAULT_RUNS, RunsFolder
+from flows.process.messages import print_plain, print_warning, prints_json, show_table
+
+if TYPE_CHECKING:
+    from ratchet.reports.comparison.comparison import Comparison
+    from ratchet.tracking.run_folder import RunFolder
+    from ratchet.tracking.sweep_folder import SweepRecord
+
+MAX_PAIRS = 3
+"""Maximum number of pairs printed on a terminal; the page and JSON contain all differences."""
+
+RunNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Ids, id prefixes or folders of runs and sweeps.",
+        autocompletion=runs_and_sweeps,
+    ),
+]
+
+
+TaskNames = Annotated[
+    list[str] | None,
+    typer.Option("--task", help="Parameter whose values are tasks to average over."),
+]
+MetricNames = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help="Additional metric, e.g. test/test_mean_episode_length."),
+]
+CurveNames = Annotated[
+    list[str] | None,
+    typer.Option("--curve", help="Learning curve to plot, e.g. train/verifier.accuracy."),
+]
+ReachedValues = Annotated[
+    list[float] | None,
+    typer.Option("--reach", help="Report when runs reach this value of the learning curve."),
+]
+KnownLines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--line",
+        metavar="LABEL=VALUE",
+        help="Reference accuracy to plot as a line, e.g. 'random question, exact=0.932'.",
+    ),
+]
+
+
+class IntervalKind(StrEnum):
+    """Kind of bootstrap interval."""
+
+    EXPANDED = "expanded"
+    PERCENTILE = "percentile"
+
+
+class Axis(StrEnum):
+    """Unit of the x axis: amount used when a value was measured."""
+
+    FRAMES = "frames"
+    TOKENS = "tokens"
+    CALLS = "calls"
+    ITERATIONS = "iterations"
+
+
+def compare(
+    names: RunNames,
+    tasks: TaskNames = None,
+    metrics: MetricNames = None,
+    curves: CurveNames = None,
+    over: Annotated[
+        Axis | None,
+        typer.Option(help="X axis of learning curves (default: frames if all runs record them)."),
+    ] = None,
+    reach: ReachedValues = None,
+    lines: KnownLines = None,
+    by_arm: Annotated[
+        bool, typer.Option("--by-arm", help="Group by arm instead of by differing parameters.")
+    ] = False,
+    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
+    interval: Annotated[
+        IntervalKind,
+        typer.Option(help="Expanded: correct coverage with few seeds. Percentile: as published."),
+    ] = IntervalKind.EXPANDED,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Output folder (default: the sweep's folder).")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", help="Markdown page whose marked section is updated."),
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of the comparison.")] = "",
+    different_data: Annotated[
+        bool, typer.Option("--different-data", help="Compare even if the test data differ.")
+    ] = False,
+    skip_unfinished: Annotated[
+        bool, typer.Option("--skip-unfinished", help="Exclude unfinished runs.")
+    ] = False,
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Compare runs grouped by differing parameters, with seeds as repetitions and intervals.
+
+    Writes comparison.md, .json, .html and .svg.
+    """
+    from ratchet.reports.comparison.comparing import compare_runs
+    from ratchet.reports.comparison.options import Options, reference_values
+
+    folders, sweeps = _find(runs, names)
+    comparison = compare_runs(
+        folders,
+        title=title,
+        tasks=tasks or [],
+        by_arm=by_arm,
+        metrics=metrics or [],
+        curves=curves or [],
+        axis=None if over is None else over.value,
+        reach=reach or [],
+        lines=reference_values(lines or []),
+        options=Options(level=level, method=interval.value),
+        different_data=different_data,
+        skip_unfinished=skip_unfinished,
+    )
+    comparison = replace(comparison, commands=_commands(sweeps))
+    _publish(comparison, to or _default_folder(Path(runs), folders, sweeps), page)
+
+
+def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecord]]:
+    """Find runs and the members of sweeps, without duplicates, in order."""
+    from ratchet.errors import RunNotFoundError
+    from ratchet.tracking.run_folder import RunFolder, find_run
+    from ratchet.tracking.sweep_folder import read_sweep
+
+    folders: dict[str, RunFolder] = {}
+    sweeps = []
+    for name in names:
+        sweep = read_sweep(runs, name)
+        if sweep is None:
+            folder = find_run(runs, name)
+            folders.setdefault(folder.run_id, folder)
+            continue
+        sweeps.append(sweep)
+        for member in sweep.members:
+            path = Path(runs) / member.run_id
+            if not (path / "manifest.json").exists():
+                raise RunNotFoundError(
+                    f"compare: the member {member.run_id} of {sweep.sweep_id} has not started."
+                    f" Resume the sweep: {_command(sweep.command)}"
+                )
+            folders.setdefault(member.run_id, RunFolder(path))
+    return list(folders.values()), sweeps
+
+
+def _default_folder(runs: Path, folders: list[RunFolder], sweeps: list[SweepRecord]) -> Path:
+    if len(sweeps) == 1 and len(folders) == len(sweeps[0].members):
+        return runs / sweeps[0].sweep_id
+    ids = ",".join(sorted(folder.run_id for folder in folders))
+    return runs / f"comparison-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
+
+
+def _commands(sweeps: list[SweepRecord]) -> list[str]:
+    """Return the commands of the sweeps and this command, without duplicates."""
+    from ratchet.tracking.environment import command_line
+
+    commands = [*(_command(sweep.command) for sweep in sweeps), _command(command_line())]
+    return list(dict.fromkeys(commands))
+
+
+def _command(arguments: list[str]) -> str:
+    """Format a command line for a shell."""
+    program, *others = arguments or ["ratchet"]
+    return shlex.join([Path(program).name, *others])
+
+
+def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
+    """Show a comparison, write it to a folder and a page, and print the paths."""
+    from ratchet.reports.comparison.files import write_comparison, write_document
+
+    _show(comparison)
+    files = write_comparison(comparison, folder)
+    for path in (files.page, files.markdown, files.data, files.picture):
+        print_plain(str(path))
+    if page is not None:
+        write_document(comparison, page)
+        print_plain(f"{page}  and {page.with_suffix('.svg').name} in the same folder")
+
+
+def _show(comparison: Comparison) -> None:
+    """Show the scores and short tables; JSON contains all tables."""
+    from ratchet.reports.comparison.display_tables import learning_table, pair_table
+    from ratchet.reports.comparison.text import verdicts
+
+    for table in comparison.tables:
+        show_table(table)
+    for metric in comparison.metrics:
+        if 0 < len(metric.pairs) <= MAX_PAIRS or (metric.pairs and prints_json()):
+            show_table(pair_table(comparison, metric, brief=True))
+        for verdict in verdicts(comparison, metric):
+            print_plain(verdict)
+    for learning in comparison.learning if prints_json() else comparison.learning[:1]:
+        show_table(learning_table(comparison, learning))
+    if any(min(map(len, group.tasks)) == 1 for group in comparison.grouping.groups):
+        print_warning("A group with one seed has no interval: run more seeds.")

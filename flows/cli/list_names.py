@@ -1,0 +1,134 @@
+"""``ratchet list``: available trainers, protocols, scenarios, parameters and so on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.process.messages import print_plain, print_table, print_warning
+
+if TYPE_CHECKING:
+    from ratchet.parameters.reference import DocumentedParameter, DocumentedSection
+    from ratchet.registry import Registry
+
+
+class Kind(StrEnum):
+    """Kind of listed names."""
+
+    TRAINERS = "trainers"
+    PROTOCOLS = "protocols"
+    SCENARIOS = "scenarios"
+    NETWORKS = "networks"
+    ANALYSERS = "analysers"
+    ENVIRONMENTS = "environments"
+    TASKS = "tasks"
+    EVALUATORS = "evaluators"
+    CALLBACKS = "callbacks"
+    TUNING_BACKENDS = "tuning_backends"
+    SWEEPS = "sweeps"
+    MIRRORS = "mirrors"
+    EXPERIMENTS = "experiments"
+    PARAMETERS = "parameters"
+
+
+_TASKS = "ratchet.scenarios.language_task"
+_REGISTRIES = {
+    Kind.TRAINERS: ("trainers.registry:TRAINERS",),
+    Kind.PROTOCOLS: ("ratchet.protocols.registry:PROTOCOLS",),
+    Kind.SCENARIOS: ("ratchet.scenarios.registry:SCENARIOS",),
+    Kind.NETWORKS: ("ratchet.agents.networks.registry:NETWORKS",),
+    Kind.ANALYSERS: ("ratchet.analysis.base:ANALYSERS",),
+    Kind.ENVIRONMENTS: (
+        "ratchet.scenarios.gymnasium.registry:ENVIRONMENTS",
+        f"{_TASKS}.environments.base:ENVIRONMENTS",
+    ),
+    Kind.TASKS: (f"{_TASKS}.sources.base:SOURCES",),
+    Kind.EVALUATORS: (f"{_TASKS}.evaluators.base:EVALUATORS",),
+    Kind.CALLBACKS: ("trainers.callbacks.registry:CALLBACKS",),
+    Kind.TUNING_BACKENDS: ("ratchet.language_models.tuning.registry:TUNING_BACKENDS",),
+    Kind.SWEEPS: ("ratchet.parameters.sweeps:SWEEPS",),
+    Kind.MIRRORS: ("ratchet.tracking.mirrors.base:MIRRORS",),
+}
+"""Registries of each kind. None imports torch."""
+
+
+def list_names(
+    kind: Annotated[Kind, typer.Argument(help="Kind of names to list.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORDS]...", help="Only entries that contain all these words."),
+    ] = None,
+) -> None:
+    """List available names with their origin, or parameters with their documentation."""
+    if kind is Kind.PARAMETERS:
+        _list_parameters(words or [])
+        return
+    if kind is Kind.EXPERIMENTS:
+        _list_experiments(words or [])
+        return
+    registries = _registries(kind)
+    several = len(registries) > 1
+    rows = [
+        (entry.name, *((registry.parameter,) if several else ()), entry.origin)
+        for registry in registries
+        for entry in registry.entries()
+        if _has(entry.name, words or [])
+    ]
+    if rows:
+        print_table("", (kind.value, *(("given as",) if several else ()), "from"), rows)
+    else:
+        print_warning(f"No {kind.value} are registered.")
+    groups = " or ".join(registry.group for registry in registries)
+    print_plain(
+        "Custom classes are given as path/to/file.py:ClassName, or as entry points of installed"
+        f" packages in the group {groups}."
+    )
+    if kind is Kind.ENVIRONMENTS:
+        print_plain("Ids of gymnasium and modules of PettingZoo are available too.")
+
+
+def _registries(kind: Kind) -> list[Registry[object]]:
+    named = (reference.partition(":") for reference in _REGISTRIES[kind])
+    return [getattr(import_module(module), name) for module, _, name in named]
+
+
+def _list_experiments(words: list[str]) -> None:
+    """Show each experiment file with the first line of its header."""
+    rows = []
+    for path in sorted(Path("experiments").glob("*.y*ml")):
+        with path.open(encoding="utf-8") as file:
+            header = file.readline().strip()
+        about = header.lstrip("# ") if header.startswith("#") else ""
+        if _has(f"{path} {about}", words):
+            rows.append((str(path), about))
+    if rows:
+        print_table("", ("experiment", "about"), rows)
+    else:
+        print_warning(f"No matching experiments in {Path.cwd() / 'experiments'}.")
+
+
+def _list_parameters(words: list[str]) -> None:
+    """Show the parameters that contain all words in their path or description."""
+    from ratchet.parameters.reference import find_parameters
+
+    found = find_parameters(words)
+    if not found:
+        print_warning(f"No parameter contains {' and '.join(words)}.")
+        return
+    columns = ("parameter", "type", "default", "about")
+    rows = [(_path(section, each), each.type, each.default, each.about) for section, each in found]
+    print_table("", columns, rows)
+
+
+def _path(section: DocumentedSection, parameter: DocumentedParameter) -> str:
+    """Return a parameter's path, for agents with their scenario."""
+    scenario = f" ({section.name})" if section.kind == "agents" else ""
+    return f"{parameter.path}{scenario}"
+
+
+def _has(text: str, words: list[str]) -> bool:
+    return all(word.lower() in text.lower() for word in words)

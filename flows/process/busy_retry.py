@@ -1,0 +1,74 @@
+"""A Prefect server that retries requests while SQLite is busy.
+
+Prefect rolls back a transaction that conflicts with another one and responds with 503, so that its
+client retries. Its UI does not retry: a click on *Submit* would fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+SECONDS = 10.0
+"""Retry period of a request; an attempt that is running at its end is the last."""
+_PAUSE = 0.1  # SQLite is free again after a transaction
+_UNAVAILABLE = 503
+
+
+def create_app() -> ASGIApp:
+    """Return Prefect's server with retries while SQLite is busy."""
+    from prefect.server.api.server import create_app as create_prefect
+
+    return retry_when_busy(create_prefect(final=True))
+
+
+def retry_when_busy(server: ASGIApp) -> ASGIApp:
+    """Retry requests to which a server responds with 503; they have had no effect."""
+
+    async def retrying_server(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await server(scope, receive, send)
+            return
+        request = [await receive()]
+        while request[-1].get("more_body", False):
+            request.append(await receive())
+        deadline = time.monotonic() + SECONDS
+        while not await _try_request(server, scope, request, receive, send, deadline):
+            await asyncio.sleep(_PAUSE)
+
+    return retrying_server
+
+
+async def _try_request(
+    server: ASGIApp,
+    scope: Scope,
+    request: list[Message],
+    receive: Receive,
+    send: Send,
+    deadline: float,
+) -> bool:
+    """Execute a request; return False, with no response sent, if it must be retried."""
+    unread = list(request)
+    is_refused = False
+
+    async def receive_again() -> Message:
+        return unread.pop(0) if unread else await receive()
+
+    async def send_unless_busy(message: Message) -> None:
+        nonlocal is_refused
+        if message["type"] == "http.response.start":
+            is_refused = message["status"] == _UNAVAILABLE and time.monotonic() < deadline
+        if not is_refused:
+            await send(message)
+
+    try:
+        await server(dict(scope), receive_again, send_unless_busy)
+    except Exception:
+        if not is_refused:
+            raise
+        return False  # Prefect also raises the error of a 503 response, for its log
+    return not is_refused

@@ -1,0 +1,158 @@
+"""Dispatch of a run's stages to a runner: requests, execution, and progress reports.
+
+Only compute-bound stages are dispatched. Stages of chat models wait for services and share the
+run's budget, and language models use services started by the flow's process; both stay in that
+process and run concurrently with the dispatched ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import StageKeyError, StoreError
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.fingerprint import Fingerprint
+from ratchet.store.store import Damage, StageStore
+from ratchet.tracking.logs import kept_log
+from tasks.language.session import LanguageArmSession
+from tasks.stages.calls import StageCall
+from tasks.stages.decorator import StageOutcome, make_stage
+from tasks.stages.families import make_keys, stage_functions
+from tasks.tensordict.keys import ArmKeys
+from tasks.tensordict.session import ArmSession
+from trainers.companion import Answer
+from trainers.progress import IterationContext, progress_place
+
+if TYPE_CHECKING:
+    from flows.runners.base import Request, Runner
+    from ratchet.store.manifest import Manifest
+    from tasks.stages.session import BaseSession
+
+_MAX_SESSIONS = 4
+_sessions: dict[str, ArmSession] = {}
+"""Sessions of this worker's most recent arms, with their components."""
+
+
+class RemoteStageExecutor:
+    """Executes stages of arms with a runner, on behalf of the sessions in this process."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._free = asyncio.Semaphore(runner.slots)
+
+    def take(self, session: BaseSession) -> None:
+        """Dispatch the stages of an arm to the runner if possible."""
+        if not isinstance(session, ArmSession) or isinstance(session, LanguageArmSession):
+            return
+        if not session.keys.only_tests:  # otherwise its states are in an earlier run
+            session.make_elsewhere = lambda call, force: self._execute(session, call, force)
+
+    async def _execute(self, session: ArmSession, call: StageCall, force: bool) -> StageOutcome:
+        async with self._free:
+            with (
+                progress_place(call.arm),
+                IterationContext(steps := _num_steps(session, call)) as progress,
+                session.observer.under_way(call),
+            ):
+                progress.set_description(call.title)
+                answer = await self._runner.submit(_request(session, call, force))
+                manifest = await asyncio.to_thread(_find_result, session, call)
+                if manifest.metrics:
+                    progress.set_postfix(manifest.metrics[-1].values)
+                progress.step(steps)
+        for damage in answer["damages"]:
+            if session.store.on_damage is not None:
+                session.store.on_damage(Damage(**damage))
+        return StageOutcome(call, manifest, answer["hit"], answer["reason"])
+
+
+def _num_steps(session: ArmSession, call: StageCall) -> int:
+    """Return the number of iterations or epochs of a stage for the run's progress."""
+    if call.stage == "train":
+        return call.iteration - call.start_iteration
+    if call.stage == "imitate":
+        return int(session.keys.hyper_params.imitation.num_iterations)
+    is_pretraining = call.stage == "pretrain"
+    return int(session.keys.hyper_params.solo_agent.num_epochs) if is_pretraining else 0
+
+
+def _find_result(session: ArmSession, call: StageCall) -> Manifest:
+    manifest = session.store.find(call.key, refresh=True)
+    if manifest is None:
+        raise StoreError(
+            f"{call.label}: a worker computed stage {call.key}, but it is not in"
+            f" {session.settings.store_url}. Workers must use the same store: choose a shared"
+            " folder or a URL with settings.store."
+        )
+    return manifest
+
+
+def _request(session: ArmSession, call: StageCall, force: bool) -> Request:
+    keys = session.keys
+    return {
+        "work": "stage",
+        "call": asdict(call),
+        "force": force,
+        "arm": {
+            "name": keys.arm,
+            "hyper_params": keys.hyper_params.to_dict(),
+            "pins": [[*place, key] for place, key in keys.pins.items()],
+            "checkpoints": keys.checkpoints,
+            "imitated_rollouts": list(keys.imitated_rollouts),
+            "settings": session.settings.to_dict(),
+        },
+    }
+
+
+def execute_stage(request: Answer) -> Answer:
+    """Compute a stage in the worker and store its result; return the outcome."""
+    call = StageCall(**request["call"])
+    call = replace(call, fingerprint=Fingerprint(**request["call"]["fingerprint"]))
+    session = _session(request["arm"])
+    changed = session.keys.code_changes(call)
+    if changed:
+        raise StageKeyError(
+            f"{call.label}: this worker's code differs from the run's: {', '.join(changed)}."
+            " Install the same version there, and restart its workers."
+        )
+    damages: list[dict[str, Any]] = []
+    session.store.on_damage = lambda damage: damages.append(asdict(damage))
+    stage = stage_functions(session.keys)[call.stage]
+    with _logged(session.settings):
+        outcome = make_stage(stage, call, session, force=request["force"])
+    return {"hit": outcome.hit, "reason": outcome.reason, "damages": damages}
+
+
+def _logged(settings: ExperimentSettings) -> AbstractContextManager[None]:
+    """Write the log to the run's folder if it exists on this machine."""
+    folder = Path(settings.runs) / str(settings.run_id)
+    return kept_log(folder, str(settings.run_id)) if folder.is_dir() else nullcontext()
+
+
+def _session(arm: dict[str, Any]) -> ArmSession:
+    """Return the session of an arm, reused from an earlier stage if available."""
+    identity = json.dumps(arm, sort_keys=True)
+    session = _sessions.pop(identity, None) or _new_session(arm)
+    _sessions[identity] = session
+    if len(_sessions) > _MAX_SESSIONS:
+        _sessions.pop(next(iter(_sessions))).close()
+    return session
+
+
+def _new_session(arm: dict[str, Any]) -> ArmSession:
+    settings = ExperimentSettings.from_dict(arm["settings"])
+    hyper_params = HyperParameters.from_dict(arm["hyper_params"], settings.base_dir)
+    keys = make_keys(
+        arm["name"], hyper_params, base_dir=settings.base_dir, checkpoints=arm["checkpoints"]
+    )
+    assert isinstance(keys, ArmKeys)  # as in the run's process
+    keys.pins = {(name, iteration): key for name, iteration, key in arm["pins"]}
+    keys.imitated_rollouts = tuple(arm["imitated_rollouts"])
+    store = StageStore(settings.store_url, lease_seconds=settings.lease_seconds)
+    return ArmSession(keys, settings, store)

@@ -1,0 +1,189 @@
+"""Pausing, suspending and cancelling runs, and the status of a run that ends early.
+
+A run checks its flow run's state between two stages; a running stage always finishes, since it may
+cost money. A *suspended* run of a worker exits through Prefect, and *Resume* starts it again. A
+*paused* run waits in its process, with its sessions open, until it is resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
+from prefect.states import Cancelled, Cancelling
+
+from flows.process.flow_runs import find_flow_run, read_flow_run, set_state
+from ratchet.errors import RunPrunedError, RunStateError
+from ratchet.tracking.run_lock import RunOwner, runners
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+    from flows.runs.setup import ExperimentRun
+    from ratchet.tracking.manifest import RunStatus
+    from ratchet.tracking.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 1.0
+"""Minimum interval between requests for the flow run's state."""
+_ENDED = (StateType.CANCELLING, StateType.CANCELLED, StateType.FAILED, StateType.CRASHED)
+WORKER_SECONDS = 60.0
+STATE_SECONDS = 15.0
+SIGNALS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 30.0))
+"""Signals sent to a process, each with the seconds to wait for its exit.
+
+SIGINT is first, since a notebook's kernel survives it; background processes of a shell ignore it.
+"""
+
+
+async def handle_pause_and_cancel(run: ExperimentRun) -> None:
+    """Wait while the flow run is paused; end the run if it was cancelled.
+
+    Raises
+    ------
+    TerminationSignal
+        If the flow run, or the sweep that contains it, was ended.
+    """
+    if time.monotonic() - run.last_state_check < SECONDS or not PREFECT_UI_URL.value():
+        return
+    ids = dict.fromkeys(filter(None, (flow_run.get_id(), flow_run.get_root_flow_run_id())))
+    states = await _states(ids)
+    if any(map(_waits, states)):
+        text = "paused in Prefect; it continues when it is resumed there."
+        run.folder.log_event("paused", text)
+        logger.info("run %s is %s", run.folder.run_id, text)
+        while any(map(_waits, states)):
+            await asyncio.sleep(SECONDS)
+            states = await _states(ids)
+        run.folder.log_event("resumed", "resumed in Prefect.")
+        logger.info("run %s continues", run.folder.run_id)
+    run.last_state_check = time.monotonic()
+    if any(state.type in _ENDED for state in states):
+        raise TerminationSignal(signal.SIGTERM)
+
+
+def _waits(state: State[object]) -> bool:
+    """Return whether a flow run is paused and its own process will continue it."""
+    return state.type is StateType.PAUSED and not state.state_details.pause_reschedule
+
+
+async def _states(ids: Iterable[str]) -> list[State[object]]:
+    """Read the states of flow runs; none if the server is unreachable."""
+    runs = [await asyncio.to_thread(find_flow_run, each) for each in ids]
+    return [run.state for run in runs if run is not None and run.state is not None]
+
+
+def cancel_run(folder: RunFolder) -> None:
+    """Cancel a run from another process and wait until no process runs it.
+
+    A worker's run is cancelled through Prefect; a process of this machine receives SIGINT, then
+    SIGTERM. Finished stages are stored, so that the run can be resumed.
+
+    Raises
+    ------
+    RunStateError
+        If the run is not running, or does not end.
+    """
+    if not runners(folder.path):
+        raise RunStateError(f"run {folder.run_id} is not running: it is {folder.status}.")
+    folder.set_status("cancelled", f"cancelled. Resume with `ratchet resume {folder.run_id}`.")
+    if not (_cancel_at_worker(folder) and _has_ended(folder, WORKER_SECONDS)):
+        for number, seconds in SIGNALS:
+            _signal(runners(folder.path), number)
+            if _has_ended(folder, seconds):
+                break
+    left = runners(folder.path)
+    if left:
+        names = ", ".join(f"process {runner.pid} on {runner.host}" for runner in left)
+        raise RunStateError(
+            f"run {folder.run_id} is still running: {names} received a signal and has not exited."
+            " End it there with `kill -9`; finished stages are stored."
+        )
+    if folder.manifest.status == "completed":
+        raise RunStateError(f"run {folder.run_id} was completed before it was cancelled.")
+    _mark_cancelled(folder)
+
+
+def _has_ended(folder: RunFolder, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while runners(folder.path):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _signal(processes: list[RunOwner], number: signal.Signals) -> None:
+    for runner in processes:
+        if runner.pid is not None and runner.host == socket.gethostname():
+            try:
+                os.kill(runner.pid, number)
+            except ProcessLookupError:  # it has exited
+                continue
+            except PermissionError as error:
+                raise RunStateError(
+                    f"process {runner.pid} belongs to another user: {error}."
+                ) from error
+
+
+def _cancel_at_worker(folder: RunFolder) -> bool:
+    """Cancel the run through Prefect if a worker runs it; return whether one does."""
+    run = read_flow_run(folder)
+    if run is None or run.work_pool_name is None:
+        return False
+    if run.state is None or run.state.type is not StateType.RUNNING:
+        return False
+    set_state(run, Cancelling())
+    return True
+
+
+def _mark_cancelled(folder: RunFolder) -> None:
+    """Set the flow run's final state to Cancelled instead of Crashed."""
+    deadline = time.monotonic() + STATE_SECONDS
+    while (run := read_flow_run(folder)) is not None and run.state is not None:
+        if run.state.is_final() or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)  # its process, or the worker, is about to set a final state
+    if run is None or run.state is None:
+        return
+    if not run.state.is_cancelled() and not run.state.is_completed():
+        set_state(run, Cancelled(message="cancelled by `ratchet cancel`"))
+
+
+def classify_outcome(folder: RunFolder, error: BaseException) -> tuple[RunStatus, str]:
+    """Return the status and message of a run that was ended by an error.
+
+    Only an ``Exception`` is a failure; Ctrl-C and signals raise other errors.
+    """
+    advice = f"Resume with `ratchet resume {folder.run_id}`."
+    if isinstance(error, RunPrunedError):
+        return "pruned", f"{error} {advice}"
+    if isinstance(error, Exception):
+        return "failed", f"{type(error).__name__}: {error} {advice}"
+    if isinstance(error, Pause):
+        return "interrupted", f"suspended in Prefect. Resume it there, or: {advice}"
+    if folder.manifest.status == "cancelled" or _is_cancelled_in_prefect():
+        return "cancelled", f"cancelled. {advice}"
+    return "interrupted", f"interrupted ({type(error).__name__}). {advice}"
+
+
+def _is_cancelled_in_prefect() -> bool:
+    """Return whether the flow run was cancelled, as far as its server reports.
+
+    The request is synchronous: the interruption has also cancelled the event loop's tasks.
+    """
+    flow_run_id = flow_run.get_id()
+    current = find_flow_run(flow_run_id) if flow_run_id is not None else None
+    state = current.state if current is not None else None
+    return state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED)

@@ -1,0 +1,295 @@
+"""Pinned stages: finished stages that a run reuses although their code or parameters changed.
+
+Resumed runs, forks and retests pin stages recorded in a run folder that are still in the store; a
+run with ``settings.paid_code_changes=keep`` pins stages that cost money. Stages are pinned in the
+arm's keys in order, so that each stage's inputs include the stages pinned before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flows.planning.estimates import estimate_stages
+from flows.runs.references import Fork
+from ratchet.errors import ChangedCodeError, ParameterError
+from ratchet.experiment_files.base_run import imitated_rollouts, loaded_states, saved_states
+from ratchet.parameters.chat_agents import TextAgentParameters
+from ratchet.store.keys import canonical_json
+from ratchet.tracking.run_folder import find_run
+from tasks.stages.families import AnyKeys, make_keys
+from tasks.stages.sequence import RecordedStageLayout, StoredStageLayout, flatten_steps
+from tasks.tensordict.keys import ArmKeys
+from tasks.text.keys import BILLED_STAGES, TextArmKeys
+from trainers.combinations import check_combination
+
+if TYPE_CHECKING:
+    from flows.runs.resolve import ResolvedExperiment
+    from ratchet.language_models.estimates import StageEstimate
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.manifest import Manifest
+    from ratchet.store.store import StageStore
+    from ratchet.tracking.manifest import StageRecord
+    from tasks.stages.calls import StageCall
+
+
+_Records = dict[tuple[str, int], str]
+"""Name and iteration of a stage → its key."""
+_SHARED_IF_SAME = (
+    *("build_scenario", "initial_state", "pretrain", "pretrained_state"),
+    *("imitate", "imitated_state", "phase_state", "run_trainer"),
+)
+"""Stages that a fork shares with its parent if only their code differs."""
+
+
+def arm_keys(
+    arms: Mapping[str, HyperParameters],
+    settings: ExperimentSettings,
+    store: StageStore,
+    fork: Fork | None,
+    records: Sequence[StageRecord],
+) -> list[AnyKeys]:
+    """Create the keys of every arm, with earlier stages pinned.
+
+    ``records`` are the run's finished stages to keep. Reads ``base_dir`` and the folders of runs
+    from the settings. Raises ParameterError if an arm's parameters are incompatible.
+    """
+    for hyper_params in arms.values():
+        check_combination(hyper_params, settings.base_dir)
+    arm_keys = []
+    for arm, hyper_params in arms.items():
+        states = loaded_states(hyper_params, settings)
+        digests = {agent: state.digest for agent, state in states.items()}
+        keys = make_keys(arm, hyper_params, base_dir=settings.base_dir, checkpoints=digests)
+        if isinstance(keys, ArmKeys):
+            keys.imitated_rollouts = imitated_rollouts(hyper_params, settings, store)
+        if keys.only_tests:
+            _pin_states(store, keys, settings)
+        if fork is not None or records:
+            _pin_recorded(store, keys, fork, records)
+        arm_keys.append(keys)
+    return arm_keys
+
+
+def _pin_recorded(
+    store: StageStore, keys: AnyKeys, fork: Fork | None, records: Iterable[StageRecord]
+) -> None:
+    """Pin recorded stages of an arm, and of the same arm of a fork's parent."""
+    parents = _stored(store, keys, fork.stages, fork.iteration) if fork is not None else {}
+    own = _stored(store, keys, records)
+    for position, key in {**own, **parents}.items():
+        if position[0] == "train":
+            keys.pins[position] = key
+    for call in flatten_steps(keys.stages(RecordedStageLayout({**own, **parents}))):
+        position = (call.name, call.iteration)
+        if call.pinned_key is not None:
+            continue
+        if position in parents and _is_shared(store.peek(parents[position]), call, keys, fork):
+            keys.pin(call, parents[position])
+        elif position in own and _matches(store.peek(own[position]), call):
+            keys.pin(call, own[position])
+
+
+def _is_shared(
+    manifest: Manifest | None, call: StageCall, keys: AnyKeys, fork: Fork | None
+) -> bool:
+    """Return whether a fork shares a parent's stage: before its point, or equal except code."""
+    if isinstance(keys, TextArmKeys) and fork is not None and fork.point.is_after(call):
+        return True
+    return (
+        manifest is not None
+        and call.stage in _SHARED_IF_SAME
+        and manifest.inputs == call.inputs
+        and manifest.parameters == call.parameters
+    )
+
+
+def _matches(manifest: Manifest | None, call: StageCall) -> bool:
+    """Return whether a stored stage has the call's inputs and stage version."""
+    return (
+        manifest is not None
+        and manifest.inputs == call.inputs
+        and manifest.parameters.get("stage_version") == call.parameters["stage_version"]
+    )
+
+
+def _pin_states(store: StageStore, keys: AnyKeys, settings: ExperimentSettings) -> None:
+    """Pin the states of the run ``base_run.run_id`` for a retest.
+
+    Raises ParameterError if no run is named, or its states can't be tested; RunNotFoundError if
+    the run does not exist.
+    """
+    run_id = keys.hyper_params.base_run.run_id
+    if run_id is None:
+        raise ParameterError("base_run.run_id: got None, expected the run whose states are tested.")
+    base = find_run(settings.runs, run_id)
+    if isinstance(keys, ArmKeys) and not keys.is_staged:
+        states = saved_states(run_id, settings, arm=keys.arm)
+        keys.tested_states = {state.iteration: state for state in states}
+        if not states or not keys.trainer_class.has_own_test():
+            raise ParameterError(
+                f"base_run.base_run_type: got 'rerun_tests', but trainer"
+                f" {keys.hyper_params.trainer_name!r} of run {base.run_id} runs in one stage and"
+                f" has {len(states)} saved states in the store, expected at least one, and a method"
+                " _run_test_loop that tests them."
+            )
+        return
+    available = {
+        (record.stage, record.iteration): record.key
+        for record in base.manifest.stages
+        if record.arm == keys.arm and store.peek(record.key) is not None
+    }
+    for name, iteration in keys.needed_states:
+        if (name, iteration) not in available:
+            raise ParameterError(
+                f"base_run.run_id: run {base.run_id} has no state from {name} {iteration} of arm"
+                f" {keys.arm!r} in the store; finish it with `ratchet resume {base.run_id}`, or"
+                " lower rl.num_iterations."
+            )
+    required = keys.needed_states
+    keys.pins |= {p: key for p, key in available.items() if p in required or p[0] == "train"}
+
+
+def _stored(
+    store: StageStore, keys: AnyKeys, records: Iterable[StageRecord], last: int | None = None
+) -> _Records:
+    """Return an arm's stages that are still stored; training stages only as a gapless chain."""
+    own = [r for r in records if r.arm == keys.arm and store.peek(r.key) is not None]
+    chain = _longest_chain([record for record in own if record.stage == "train"], last)
+    others = [record for record in own if record.stage != "train"]
+    return {(record.stage, record.iteration): record.key for record in (*others, *chain)}
+
+
+def _longest_chain(records: Sequence[StageRecord], last: int | None) -> list[StageRecord]:
+    """Return the longest chain of training stages from 0 that ends at ``last`` or earlier."""
+    links = {record.iteration: record for record in records}
+    for end in sorted(links, reverse=True):
+        if last is not None and end > last:
+            continue
+        chain: list[StageRecord] = []
+        position = end
+        while position in links:
+            chain.append(links[position])
+            position = links[position].start_iteration
+        if position == 0:
+            return chain
+    return []
+
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class ChangedStage:
+    """A stage that is stored, but was computed with other code.
+
+    ``cost`` is the estimate of computing it again: 0.0 if it is free, None if a model has no price
+    or the trainer doesn't report its number of calls.
+    """
+
+    call: StageCall
+    stored: Manifest
+    cost: float | None
+
+
+def check_paid_stages(experiment: ResolvedExperiment) -> None:
+    """Refuse to recompute stages that cost money only because code changed.
+
+    Raises
+    ------
+    ChangedCodeError
+        With the stages, their cost and the changed modules; unless ``settings.paid_code_changes``
+        is set.
+    """
+    settings, store = experiment.settings, experiment.store
+    if settings.paid_code_changes != "stop":
+        return
+    arms = arm_keys(experiment.arms, settings, store, experiment.fork, experiment.records)
+    changed = [stage for keys in arms for stage in pin_changed_stages(store, keys, settings)]
+    if message := paid_again(changed):
+        raise ChangedCodeError(message)
+
+
+def pin_changed_stages(
+    store: StageStore, keys: AnyKeys, settings: ExperimentSettings
+) -> list[ChangedStage]:
+    """Pin each stage of an arm that is stored with the same parameters and inputs, but other code.
+
+    Only for arms of chat models, whose stages may cost money.
+    """
+    if not isinstance(keys, TextArmKeys):
+        return []
+    by_content: dict[bytes, list[Manifest]] | None = None
+    changed: list[tuple[StageCall, Manifest]] = []
+    for call in flatten_steps(keys.stages(StoredStageLayout(store, settings))):
+        if store.peek(call.key) is not None:
+            continue
+        if by_content is None:
+            by_content = {}
+            for manifest in store.iterate():
+                by_content.setdefault(_content(manifest), []).append(manifest)
+        matches = by_content.get(_content(call))
+        if not matches:
+            continue
+        newest = max(matches, key=lambda manifest: manifest.created)
+        changed.append((call, newest))
+        keys.pin(call, newest.key)
+    if not changed:
+        return []
+    costs = _costs(store, keys, settings, [call for call, _ in changed])  # data are pinned now
+    return [ChangedStage(*pair, cost) for pair, cost in zip(changed, costs, strict=True)]
+
+
+def paid_again(stages: Iterable[ChangedStage]) -> str:
+    """Return a message about stages that cost money, with their cost; empty without such stages."""
+    paid = {s.stored.key: s for s in stages if s.cost is None or s.cost > 0}
+    return _message(list(paid.values())) if paid else ""
+
+
+def _costs(
+    store: StageStore, keys: TextArmKeys, settings: ExperimentSettings, calls: Sequence[StageCall]
+) -> list[float | None]:
+    """Return the cost of each stage, None for an unknown one.
+
+    Costs are unknown if the agents of a custom trainer are not chat models.
+    """
+    agents = keys.hyper_params.agents.values()
+    if not all(isinstance(agent, TextAgentParameters) for agent in agents):
+        return [None if call.stage in BILLED_STAGES else 0.0 for call in calls]
+    estimates = estimate_stages(store, keys, settings)
+    return [_cost(estimates.get((call.stage, call.iteration))) for call in calls]
+
+
+def _cost(estimate: StageEstimate | None) -> float | None:
+    if estimate is None:
+        return 0.0
+    is_known = estimate.is_known and not estimate.unpriced_models
+    return estimate.cost if is_known else None
+
+
+def _message(stages: Sequence[ChangedStage]) -> str:
+    lines = dict.fromkeys(line for stage in stages for line in _changes(stage))
+    shown = ", ".join(list(lines)[:_SHOWN])
+    more = len(lines) - _SHOWN
+    cost = sum(stage.cost or 0.0 for stage in stages)
+    unknown = (
+        " plus the cost of models without a price" if any(s.cost is None for s in stages) else ""
+    )
+    names = ", ".join(dict.fromkeys(stage.call.stage for stage in stages))
+    return (
+        f"{len(stages)} stages that cost money ({names}) are stored, but were computed with other"
+        f" code: {shown}{f' and {more} more' if more > 0 else ''}. Computing them again may cost up"
+        f" to {cost:.2f}{unknown}. Keep them with --keep (settings.paid_code_changes=keep), or pay"
+        " again with --recompute-paid (settings.paid_code_changes=recompute)."
+    )
+
+
+def _changes(stage: ChangedStage) -> Iterator[str]:
+    yield from stage.call.fingerprint.difference(stage.stored.fingerprint)
+
+
+def _content(stage: StageCall | Manifest) -> bytes:
+    """Return everything that determines a stage's result, except its code."""
+    return canonical_json([stage.stage, stage.iteration, stage.parameters, stage.inputs])

@@ -1,0 +1,261 @@
+"""``ResolvedExperiment``: the complete description of an experiment before it runs.
+
+Resolved once at the border, from an experiment file, parameters, a run to resume, or the plain
+parameters of a Prefect flow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.runs.pinned_stages import arm_keys, pin_changed_stages
+from flows.runs.references import Fork
+from ratchet.errors import ParameterError
+from ratchet.experiment_files.base_run import with_base_run, with_loaded_agents
+from ratchet.experiment_files.loading import load_experiment
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.reading.deep_merge import expand_paths, merge_changes
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.keys import canonical_json
+from ratchet.store.store import StageStore
+from ratchet.tracking.manifest import MAIN_ARM, StageRecord
+from ratchet.tracking.run_folder import RunFolder, find_run
+from trainers.registry import TRAINERS
+
+if TYPE_CHECKING:
+    from tasks.stages.families import AnyKeys
+
+Arms = dict[str, HyperParameters]
+ArmChanges = Mapping[str, HyperParameters | Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ResolvedExperiment:
+    """An experiment with complete parameters and settings.
+
+    Attributes
+    ----------
+    arms
+        The complete parameters of every arm by name, the main arm first.
+    settings
+        Settings with absolute paths and the run's id.
+    keep
+        Whether the run's finished stages are reused even if their code has changed.
+    records
+        These stages; empty unless ``keep``.
+    fork
+        The stages shared with the run's parent, if it is a fork.
+    """
+
+    name: str
+    arms: Arms
+    settings: ExperimentSettings
+    keep: bool = False
+    records: Sequence[StageRecord] = ()
+    fork: Fork | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return str(self.settings.run_id)
+
+    @property
+    def run_path(self) -> Path:
+        """The run's folder, which may not exist yet."""
+        return Path(self.settings.runs) / self.run_id
+
+    @cached_property
+    def store(self) -> StageStore:
+        """The store of the stages."""
+        return StageStore(self.settings.store_url, lease_seconds=self.settings.lease_seconds)
+
+    @cached_property
+    def keys(self) -> list[AnyKeys]:
+        """Each arm's stages, with reused ones pinned; shared by progress, plan and run."""
+        arms = arm_keys(self.arms, self.settings, self.store, self.fork, self.records)
+        if self.settings.paid_code_changes == "keep":
+            for keys in arms:
+                pin_changed_stages(self.store, keys, self.settings)
+        return arms
+
+    def with_settings(self, **changes: object) -> ResolvedExperiment:
+        """Return the same experiment with other settings."""
+        return replace(self, settings=self.settings.model_copy(update=changes))
+
+    def flow_parameters(self) -> dict[str, Any]:
+        """Return the Prefect flow's parameters: plain data that resolves to this experiment."""
+        arms = {arm: params.to_dict() for arm, params in self.arms.items()}
+        return {
+            "hyper_params": arms.pop(MAIN_ARM),
+            "settings": self.settings.to_dict(),
+            "arms": arms,
+            "name": self.name,
+            "keep": self.keep,
+        }
+
+
+def resolve(
+    hyper_params: HyperParameters | Mapping[str, Any],
+    settings: ExperimentSettings | None = None,
+    arms: ArmChanges | None = None,
+    *,
+    name: str = "experiment",
+    keep: bool = False,
+) -> ResolvedExperiment:
+    """Resolve the parameters of :func:`flows.run_experiment`.
+
+    ``keep``: whether to reuse stages of the run ``settings.run_id`` even if code changed. Raises
+    ParameterError if parameters are invalid, RunNotFoundError if a run that they name is missing.
+    """
+    chosen = absolute_settings(settings or ExperimentSettings())
+    if not isinstance(hyper_params, HyperParameters):
+        data = with_base_run(hyper_params, chosen.runs)
+        hyper_params = HyperParameters.from_dict(data, chosen.base_dir)
+    complete = with_earlier_agents(read_arms(hyper_params, arms, chosen.base_dir), chosen)
+    return resolve_arms(complete, chosen, name=name, keep=keep)
+
+
+def resolve_arms(
+    arms: Arms,
+    settings: ExperimentSettings,
+    *,
+    name: str,
+    keep: bool = False,
+    origin: Sequence[str] = (),
+) -> ResolvedExperiment:
+    """Resolve an experiment with complete arms, including the main arm.
+
+    Without ``settings.run_id``, the id is derived from the other arguments; ``origin`` adds further
+    inputs, such as the parent of a fork. ``name`` and ``keep`` as for :func:`resolve`.
+    """
+    chosen = absolute_settings(settings)
+    run_id = chosen.run_id or stable_run_id(name, arms, *origin)
+    chosen = chosen.model_copy(update={"run_id": run_id})
+    main_first = {MAIN_ARM: arms[MAIN_ARM], **arms}
+    experiment = ResolvedExperiment(name, main_first, chosen, keep)
+    path = experiment.run_path
+    is_resumed = keep and (path / "manifest.json").exists()
+    records = RunFolder(path).manifest.stages if is_resumed else ()
+    return replace(experiment, records=records, fork=Fork.read(path))
+
+
+def resolve_file(
+    path: str, overrides: Sequence[str] = (), *, new: bool = False
+) -> ResolvedExperiment:
+    """Resolve an experiment file with overrides; ``new`` requests a new run id.
+
+    Path and overrides as for :func:`ratchet.experiment_files.loading.load_experiment`. Raises
+    ParameterError if the file is invalid.
+    """
+    file = load_experiment(path, overrides, {"trainer": TRAINERS})
+    arms = {MAIN_ARM: file.hyper_params, **file.arms}
+    experiment = resolve_arms(arms, file.settings, name=file.name)
+    if not new:
+        return experiment
+    return replace(experiment, fork=None).with_settings(run_id=_unused(experiment.run_path))
+
+
+def resolve_run(run: str, settings: ExperimentSettings | None, runs: str) -> ResolvedExperiment:
+    """Resolve an existing run for resuming, reusing its finished stages.
+
+    ``run`` is the run's id, a prefix of it, or its folder; ``settings`` replace the run's settings;
+    ``runs`` is the folder of all runs. Raises RunNotFoundError if the run does not exist.
+    """
+    folder = find_run(runs, run)
+    manifest = folder.manifest
+    chosen = settings or ExperimentSettings.from_dict(manifest.settings)
+    update = {"run_id": folder.run_id, "runs": str(folder.path.resolve().parent)}
+    chosen = absolute_settings(chosen.model_copy(update=update))
+    arms = {
+        arm: HyperParameters.from_dict(data, chosen.base_dir) for arm, data in manifest.arms.items()
+    }
+    arms = with_earlier_agents(arms, chosen)
+    return resolve_arms(arms, chosen, name=manifest.name, keep=True)
+
+
+def resolve_parameters(
+    hyper_params: dict[str, Any],
+    settings: dict[str, Any] | None,
+    arms: dict[str, dict[str, Any]] | None,
+    *,
+    name: str,
+    keep: bool,
+) -> ResolvedExperiment:
+    """Resolve the plain parameters of a flow run, as started by Prefect."""
+    chosen = ExperimentSettings.from_dict(settings or {})
+    main = HyperParameters.from_dict(hyper_params, chosen.base_dir)
+    return resolve(main, chosen, arms, name=name, keep=keep)
+
+
+RESOLVED_EXPERIMENT: ContextVar[ResolvedExperiment | None] = ContextVar("experiment", default=None)
+"""The experiment as resolved by the flow's caller, if it is in this process."""
+
+
+def read_arms(
+    hyper_params: HyperParameters, arms: ArmChanges | None, base_dir: str | None = None
+) -> Arms:
+    """Return the parameters of all arms, the main arm first.
+
+    ``arms`` maps names to complete parameters, or to changes of the main arm's, nested or dotted.
+    Paths of custom files are relative to ``base_dir``. Raises ParameterError if an arm has the main
+    arm's name, or its changes are invalid.
+    """
+    complete_arms = {MAIN_ARM: hyper_params}
+    complete = hyper_params.to_dict().keys() - {"phases"}  # omitted if empty
+    for name, changes in (arms or {}).items():
+        if name == MAIN_ARM:
+            raise ParameterError(f"arms.{name}: the main arm has this name. Choose another name.")
+        if isinstance(changes, HyperParameters):
+            complete_arms[name] = changes
+            continue
+        try:
+            if changes.keys() >= complete:  # replaces all of the main arm's parameters
+                complete_arms[name] = HyperParameters.from_dict(changes, base_dir)
+                continue
+            data = merge_changes(hyper_params.to_dict(), expand_paths(changes, f"arms.{name}"))
+            complete_arms[name] = HyperParameters.from_dict(data, base_dir)
+        except ParameterError as error:
+            raise ParameterError(f"arms.{name}: {error}") from error
+    return complete_arms
+
+
+def stable_run_id(name: str, arms: Arms, *origin: str) -> str:
+    """Return a run's id: its name and eight digits of a hash of its parameters.
+
+    ``origin`` adds further inputs to the hash, e.g. the parent of a fork.
+    """
+    plain = {arm: params.to_dict() for arm, params in arms.items()}
+    digest = hashlib.sha256(canonical_json([plain, list(origin)])).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-') or 'run'}-{digest[:8]}"
+
+
+def absolute_settings(settings: ExperimentSettings) -> ExperimentSettings:
+    """Make paths absolute, so that they are valid for workers in other folders."""
+    changes: dict[str, str] = {
+        name: str(Path(getattr(settings, name)).expanduser().resolve())
+        for name in ("home", "runs", "base_dir")
+        if getattr(settings, name) is not None
+    }
+    if settings.store is not None and "://" not in settings.store:
+        changes["store"] = str(Path(settings.store).expanduser().resolve())
+    return settings.model_copy(update=changes)
+
+
+def with_earlier_agents(arms: Arms, settings: ExperimentSettings) -> Arms:
+    """Set the parameters of loaded agents in all arms from the runs that contain them."""
+    return {arm: with_loaded_agents(params, settings) for arm, params in arms.items()}
+
+
+def _unused(path: Path) -> str:
+    """Return a run's id, with the first suffix -2, -3 … that no run has if it exists."""
+    number = 2
+    while path.with_name(f"{path.name}-{number}").exists():
+        number += 1
+    return f"{path.name}-{number}" if path.exists() else path.name

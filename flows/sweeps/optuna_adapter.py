@@ -1,0 +1,146 @@
+"""``OptunaAdapter``: an Optuna study of a sweep's trials, for suggestions and pruning.
+
+The journal reproduces the study, so that no Optuna state is stored. This is the only module that
+imports Optuna, an optional package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ratchet.parameters.sweeps import (
+    Choices,
+    HalvingPruner,
+    HyperbandPruner,
+    Integers,
+    LogUniform,
+    MedianPruner,
+    OptunaSweep,
+    Uniform,
+)
+from ratchet.seeding import derive_seed
+from ratchet.store.keys import canonical_json
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.trial import Trial
+
+_NAME = "sweep"
+"""Hyperband derives a trial's bracket from the study's name."""
+
+
+class OptunaAdapter:
+    """Trials of a study, numbered in the order of their creation."""
+
+    def __init__(self, spec: OptunaSweep) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._spec = spec
+        self._spaces = {path: _space(each) for path, each in spec.parameters.items()}
+        self._study = optuna.create_study(
+            study_name=_NAME,
+            direction=spec.direction,
+            sampler=optuna.samplers.RandomSampler(seed=0),  # unused: see `suggest`
+            pruner=_pruner(spec),
+        )
+        self._trials: list[Trial] = []
+
+    def suggest(self, number: int, attempt: int) -> dict[str, Any]:
+        """Return Optuna's suggestion for the next trial without recording it.
+
+        Uses a separate seed, so that the suggestion depends only on the recorded trials.
+        """
+        import optuna
+
+        sampler = _sampler(self._spec, derive_seed(self._spec.seed, _NAME, number, str(attempt)))
+        study = optuna.create_study(
+            study_name=_NAME,
+            direction=self._spec.direction,
+            sampler=sampler,
+            pruner=self._study.pruner,
+        )
+        study.add_trials(self._study.get_trials())
+        sampled = study.ask(self._spaces).params
+        return {path: self._value(path, value) for path, value in sampled.items()}
+
+    def add(self, changes: Mapping[str, Any]) -> None:
+        """Add the next trial with these changes."""
+        self._study.enqueue_trial(
+            {path: self._inner(path, value) for path, value in changes.items()}
+        )
+        self._trials.append(self._study.ask(self._spaces))
+
+    def report(self, number: int, iteration: int, value: float | None) -> bool:
+        """Record a trial's value after an iteration; return whether to prune it."""
+        trial = self._trials[number]
+        trial.report(math.nan if value is None else value, iteration + 1)
+        return bool(trial.should_prune())
+
+    def finish(self, number: int, value: float | None, *, pruned: bool) -> None:
+        """Record the outcome of a trial."""
+        from optuna.trial import TrialState
+
+        if pruned or value is None:
+            state = TrialState.PRUNED if pruned else TrialState.FAIL
+            self._study.tell(self._trials[number], state=state)
+        else:
+            self._study.tell(self._trials[number], value)
+
+    def _value(self, path: str, sampled: Any) -> Any:  # noqa: ANN401 -- a value of any type
+        distribution = self._spec.parameters[path]
+        if isinstance(distribution, Choices):
+            return distribution.values[sampled]
+        return sampled if isinstance(distribution, Integers) else distribution.rounded(sampled)
+
+    def _inner(self, path: str, value: Any) -> Any:  # noqa: ANN401 -- a value of any type
+        distribution = self._spec.parameters[path]
+        if not isinstance(distribution, Choices):
+            return value
+        return [canonical_json(each) for each in distribution.values].index(canonical_json(value))
+
+
+def _space(distribution: Choices | Uniform | LogUniform | Integers) -> BaseDistribution:
+    """Return Optuna's distribution; choices by index, since Optuna accepts only plain values."""
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    if isinstance(distribution, Choices):
+        return CategoricalDistribution(range(len(distribution.values)))
+    if isinstance(distribution, Integers):
+        return IntDistribution(distribution.low, distribution.high, log=distribution.log)
+    log = isinstance(distribution, LogUniform)
+    return FloatDistribution(distribution.low, distribution.high, log=log)
+
+
+def _sampler(spec: OptunaSweep, seed: int) -> BaseSampler:
+    from optuna import samplers
+
+    seed %= 2**32
+    if spec.sampler == "random":
+        return samplers.RandomSampler(seed=seed)
+    startup = spec.num_startup_trials
+    if spec.sampler == "gp":
+        return samplers.GPSampler(seed=seed, n_startup_trials=startup)
+    return samplers.TPESampler(seed=seed, n_startup_trials=startup)
+
+
+def _pruner(spec: OptunaSweep) -> BasePruner:
+    from optuna import pruners
+
+    pruner = spec.pruner
+    if isinstance(pruner, MedianPruner):
+        return pruners.MedianPruner(pruner.num_startup_trials, pruner.num_warmup_iterations + 1)
+    if isinstance(pruner, HalvingPruner):
+        return pruners.SuccessiveHalvingPruner(pruner.min_iterations, pruner.reduction_factor)
+    if isinstance(pruner, HyperbandPruner):
+        last = "auto" if pruner.max_iterations is None else pruner.max_iterations
+        return pruners.HyperbandPruner(pruner.min_iterations, last, pruner.reduction_factor)
+    return pruners.NopPruner()

@@ -1,0 +1,320 @@
+"""Reuse of earlier runs: ``base_run`` parameters, loaded agents, imitated rollouts, saved states.
+
+States are found by run and version, and identified by their content. A run of stages has a state in
+the store for each of its train stages; a trainer with its own loop those that it saved during
+training, and the last; plain Python training a checkpoint folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import ParameterError, RunNotFoundError, nearest, shown
+from ratchet.parameters.compatibility.converters import upgraded
+from ratchet.parameters.purposes import Purpose, declared_purposes
+from ratchet.parameters.reading.deep_merge import change_every_agent, merge_changes
+from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.trainer_files import (
+    METADATA_FILE,
+    STATE_FOLDER,
+    VERSIONS_FOLDER,
+    SavedState,
+    checkpoint_states,
+    choose_version,
+    state_digest,
+)
+
+if TYPE_CHECKING:
+    from ratchet.parameters.agents import AgentParameters
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.manifest import Manifest
+    from ratchet.store.store import StageStore
+    from ratchet.tracking.run_folder import RunFolder
+
+
+def with_base_run(data: Mapping[str, Any], runs: str | Path) -> dict[str, Any]:
+    """Merge parameters over those of the run that ``base_run`` names, if any.
+
+    ``data`` are nested as in a file. Their changes of ``agents._default`` apply to all agents that
+    they do not name.
+
+    Raises
+    ------
+    ParameterError
+        If a run is needed and none is named.
+    RunNotFoundError
+        If there is no such run.
+    """
+    from ratchet.tracking.run_folder import find_run
+
+    base_run = data.get("base_run")
+    if not isinstance(base_run, Mapping) or base_run.get("base_run_type", "none") == "none":
+        return dict(data)
+    run_id = base_run.get("run_id")
+    if not isinstance(run_id, str):
+        raise ParameterError(
+            f"base_run.run_id: got {shown(run_id)}, expected the id of the run to build on, since"
+            f" base_run.base_run_type is {shown(base_run['base_run_type'])}."
+        )
+    arms = find_run(runs, run_id).manifest.arms
+    base = {**upgraded(arms[MAIN_ARM], f"run {run_id}"), "base_run": {}}
+    return merge_changes(change_every_agent(base, data), data)
+
+
+_SHARED = (
+    "scenario",
+    "d_representation",
+    "message_size",
+    "include_linear_message_space",
+    "d_linear_message_space",
+)
+"""Parameters outside ``agents`` that determine the agents' shapes."""
+
+
+def with_loaded_agents(
+    hyper_params: HyperParameters, settings: ExperimentSettings
+) -> HyperParameters:
+    """Give loaded agents their parameters of the run that they come from.
+
+    Weights and network parameters come from that run, parameters of learning from the experiment.
+    Idempotent: the version ``latest`` is replaced by its number of iterations.
+
+    Raises
+    ------
+    ParameterError
+        If no run is named, or its agents do not fit this experiment.
+    RunNotFoundError, CheckPointNotFoundError
+        If there is no such run, or it has no such state.
+    """
+    agents = hyper_params.agents
+    if not any(agents[name].load_checkpoint_and_parameters for name in agents):
+        return hyper_params
+    data = hyper_params.to_dict()
+    for name in _agent_names(hyper_params, settings):
+        section = agents[name]
+        if section.load_checkpoint_and_parameters:
+            data["agents"][name] = _loaded(hyper_params, name, section, settings)
+    return type(hyper_params).from_dict(data)
+
+
+def loaded_states(
+    hyper_params: HyperParameters, settings: ExperimentSettings
+) -> dict[str, SavedState]:
+    """Return the source state of each loaded agent, by agent.
+
+    Raises
+    ------
+    RunNotFoundError, CheckPointNotFoundError
+        If there is no such run, or it has no such state.
+    """
+    agents = hyper_params.agents
+    if not any(agents[name].load_checkpoint_and_parameters for name in agents):
+        return {}
+    return {
+        name: _find(name, agents[name], settings)
+        for name in _agent_names(hyper_params, settings)
+        if agents[name].load_checkpoint_and_parameters
+    }
+
+
+def _agent_names(hyper_params: HyperParameters, settings: ExperimentSettings) -> list[str]:
+    from ratchet.protocols.registry import build_protocol_handler
+
+    base_dir = None if settings.base_dir is None else Path(settings.base_dir)
+    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
+    return list(
+        handler.agent_names or hyper_params.agents.named
+    )  # an environment defines its agents
+
+
+def _find(name: str, section: AgentParameters, settings: ExperimentSettings) -> SavedState:
+
+    path = f"agents.{name}"
+    if section.checkpoint_run_id is None:
+        raise ParameterError(
+            f"{path}.checkpoint_run_id: got None, expected the id of the run to load the agent"
+            f" from, since {path}.load_checkpoint_and_parameters is true."
+        )
+    if section.is_text:
+        raise ParameterError(
+            f"{path}.load_checkpoint_and_parameters: got true, but a chat model's weights are"
+            " with its service. Name the trained model in model_name instead."
+        )
+    return find_saved_state(section.checkpoint_run_id, section.checkpoint_version, settings)
+
+
+def _loaded(
+    hyper_params: HyperParameters,
+    name: str,
+    section: AgentParameters,
+    settings: ExperimentSettings,
+) -> dict[str, Any]:
+    state = _find(name, section, settings)
+    source = type(hyper_params).from_dict(state.hyper_params)
+    known = _agent_names(source, settings)
+    whose = f"run {state.run_id}"
+    if name not in known:
+        raise ParameterError(
+            f"agents.{name}.checkpoint_run_id: {whose} has no agent {name!r}.{nearest(name, known)}"
+        )
+    for path in _SHARED:
+        here, there = getattr(hyper_params, path), getattr(source, path)
+        if here != there:
+            raise ParameterError(
+                f"{path}: got {here!r}, but agent {name!r} of {whose} was built for {there!r},"
+                f" and is loaded. Expected {there!r}."
+            )
+    theirs = source.agents[name].to_dict()
+    for reason in ("is_random", "use_manual_architecture"):
+        if theirs[reason] or getattr(section, reason):
+            raise ParameterError(
+                f"agents.{name}.load_checkpoint_and_parameters: got true, but {reason} is true"
+                f" {'in ' + whose if theirs[reason] else 'here'}: such an agent has no weights."
+                " Leave one of the two out."
+            )
+    purposes = declared_purposes(type(section))
+    own = {
+        key: value
+        for key, value in section.to_dict().items()
+        if purposes[key] and Purpose.NETWORKS not in purposes[key]
+    }
+    return {**theirs, **own, "checkpoint_version": str(state.iteration)}
+
+
+_STAGE = "rollouts"
+
+
+def imitated_rollouts(
+    hyper_params: HyperParameters, settings: ExperimentSettings, store: StageStore
+) -> tuple[str, ...]:
+    """Return the keys of the stages with the rollouts to imitate, by iteration.
+
+    Raises
+    ------
+    RunNotFoundError
+        If there is no such run.
+    ParameterError
+        If its main arm has none.
+    """
+    imitation = hyper_params.imitation
+    if not imitation.agents or imitation.run is None:
+        return ()
+    from ratchet.tracking.run_folder import find_run
+
+    folder = find_run(settings.runs, imitation.run)
+    records = [r for r in folder.manifest.stages if (r.arm, r.stage) == (MAIN_ARM, _STAGE)]
+    found = sorted((r.iteration, r.key) for r in records if store.peek(r.key) is not None)
+    if not found:
+        raise ParameterError(
+            f"imitation.source: got {imitation.source!r}, but run {folder.run_id} has no"
+            " rollouts in the store, expected some. Run its experiment again with"
+            " settings.rollout_sample_period=K: trained stages stay, and the rollouts of every"
+            " K-th stored iteration are collected again."
+        )
+    return tuple(key for _, key in found)
+
+
+_FIRST_STAGES = ("initial_state", "pretrained_state", "imitated_state")
+_TRAINING = ("train", "run_trainer")
+
+
+def saved_states(
+    run: str, settings: ExperimentSettings, *, arm: str = MAIN_ARM
+) -> list[SavedState]:
+    """Return the states of a run's arm, sorted by number of iterations.
+
+    ``run`` is the run's id, a prefix of it, or its folder.
+
+    Raises
+    ------
+    RunNotFoundError
+        If neither such a run nor such a checkpoint exists.
+    """
+    from ratchet.tracking.run_folder import find_run
+
+    try:
+        folder = find_run(settings.runs, run)
+    except RunNotFoundError:
+        found = checkpoint_states(settings.home, run)
+        if not found:
+            raise
+    else:
+        found = checkpoint_states(settings.home, folder.run_id) if arm == MAIN_ARM else {}
+        found |= _stored(folder, settings, arm)
+    return [found[iteration] for iteration in sorted(found)]
+
+
+def find_saved_state(
+    run: str, version: str, settings: ExperimentSettings, *, arm: str = MAIN_ARM
+) -> SavedState:
+    """Return a state of a run, which is given as in :func:`saved_states`.
+
+    ``version`` is ``"latest"``, or the number of training iterations that led to it.
+
+    Raises
+    ------
+    RunNotFoundError
+        If there is no such run.
+    CheckPointNotFoundError
+        If the run has no such state; with those that it has.
+    """
+    states = saved_states(run, settings, arm=arm)
+    return choose_version(states, version, f"run {run} (arm {arm!r})")
+
+
+def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[int, SavedState]:
+    """Return the states in the store: iterations → state."""
+    from ratchet.store.store import StageStore
+
+    manifest = folder.manifest
+    store = StageStore(settings.store_url)
+    records = [record for record in manifest.stages if record.arm == arm]
+    first = [record for record in records if record.stage in _FIRST_STAGES]
+    found = {}
+    for record in [*first, *(record for record in records if record.stage in _TRAINING)]:
+        stage = store.peek(record.key)
+        if stage is None:
+            continue
+        for iteration, folder_name in _places(store, stage):
+            files = _files(stage, folder_name)
+            if files:
+                found[iteration] = SavedState(
+                    folder.run_id,
+                    iteration,
+                    state_digest(files),
+                    manifest.arms[arm],
+                    partial(_open, store, record.key, folder_name),
+                )
+    return found
+
+
+def _places(store: StageStore, stage: Manifest) -> Iterator[tuple[int, str]]:
+    """Yield the states in a stage: number of iterations and folder of each."""
+    if stage.stage != "run_trainer":
+        yield stage.iteration, STATE_FOLDER
+        return
+    prefix = f"{VERSIONS_FOLDER}/"
+    versions = {name.split("/")[1] for name in stage.files if name.startswith(prefix)}
+    for version in sorted(versions):
+        yield int(version), f"{prefix}{version}/{STATE_FOLDER}"
+    if METADATA_FILE in stage.files:
+        metadata = json.loads((store.open(stage.key) / METADATA_FILE).read_bytes())
+        yield int(metadata["iteration"]), STATE_FOLDER
+
+
+def _files(stage: Manifest, folder: str) -> dict[str, str]:
+    prefix = f"{folder}/"
+    return {
+        name.removeprefix(prefix): entry.sha256
+        for name, entry in stage.files.items()
+        if name.startswith(prefix)
+    }
+
+
+def _open(store: StageStore, key: str, folder: str) -> Path:
+    return store.open(key) / folder

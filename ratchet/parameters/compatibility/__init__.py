@@ -1,0 +1,1 @@
+"""Files of earlier versions and other systems: nip, TorchRL and Hydra."""

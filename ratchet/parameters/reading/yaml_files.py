@@ -1,0 +1,310 @@
+"""Read YAML so that numbers are numbers, and mistakes have a file and a line.
+
+PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``no`` is false and a repeated key silently
+wins; here ``1e-3`` is a number, only true and false are booleans, and a repeated key is an error.
+Depth and size are bounded after aliases are expanded, and an alias may not contain itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ratchet.errors import ParameterError, shorten, shown
+from ratchet.parameters.compatibility.hydra import with_files
+from ratchet.parameters.compatibility.torchrl_files import uses_library_groups
+
+_FLOAT = re.compile(
+    r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
+    |\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+_BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+_MAX_BITS = 1024
+"""The size of integers, which every float of 64 bits has at most."""
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader with YAML 1.2's numbers and booleans, no repeated keys, and bounds."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._extents: dict[int, tuple[int, int]] = {}
+        """Number of values and depth of each finished node, by identity."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
+        """Compose a node within the bounds on depth and size."""
+        is_alias = self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        self._check(self._depth, 1, mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is None:
+            return None
+        if not is_alias:
+            self._extents[id(node)] = self._extent(node)
+        elif id(node) not in self._extents:  # its own children are still being read
+            raise yaml.composer.ComposerError(None, None, "an alias contains itself", mark)
+        size, height = self._extents[id(node)]
+        self._check(self._depth + height - 1, size, mark)
+        return node
+
+    def _extent(self, node: yaml.Node) -> tuple[int, int]:
+        """Return the number of values and the depth of a node from those of its children."""
+        children = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            children = [each for pair in node.value for each in pair]
+        extents = [self._extents[id(each)] for each in children]
+        height = max((height for _, height in extents), default=0)
+        return 1 + sum(size for size, _ in extents), 1 + height
+
+    def _check(self, depth: int, size: int, mark: yaml.Mark) -> None:
+        if depth >= MAX_DEPTH:
+            problem = f"nested deeper than {MAX_DEPTH} levels"
+        elif size > MAX_VALUES:
+            problem = f"got {size:,} values, aliases expanded, expected at most {MAX_VALUES:,}"
+        else:
+            return
+        raise yaml.composer.ComposerError(None, None, problem, mark)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401
+        """Construct a value; one that its type cannot hold is an error with a line."""
+        try:
+            value = super().construct_object(node, deep=deep)
+            if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+                raise ValueError(f"expected an integer of at most {_MAX_BITS} bits")
+            if isinstance(value, str):
+                value.encode()  # refuses half of a surrogate pair, such as \\ud800
+                if "\0" in value:
+                    raise ValueError("expected no NUL character")
+            return value
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            hint = "" if kind == "str" else ". Put text in quotes"
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"invalid {kind} {shown(node.value)}: {shorten(error)}{hint}",
+                node.start_mark,
+            ) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            problem = None
+            if not isinstance(key, Hashable):
+                problem = f"the key {shown(key)} is a {type(key).__name__}, expected text"
+            elif key in seen:
+                problem = f"duplicate key {shown(key)}"
+            if problem is not None:
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
+
+
+def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401 -- YAML holds anything
+    """Parse YAML that is from ``source``: a file's path or an override, for messages.
+
+    Raises
+    ------
+    ParameterError
+        For bad YAML, with ``source:line:column``.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+        problem = shorten(error.problem, 500)
+        raise ParameterError(f"{source}{place}: bad YAML: {problem}.") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ParameterError(
+            f"{source}:{line}: bad YAML: character U+{error.character:04X} is not allowed."
+        ) from error
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file whose top level is a mapping with string keys; ``${a.b}`` is filled in.
+
+    Files that its ``defaults`` name are read too.
+
+    Raises
+    ------
+    ParameterError
+        For bad YAML, a top level that is no mapping, or an interpolation to nowhere.
+    """
+    data = with_files(_parsed(path), path, _parsed)
+    if "${" not in str(data):
+        return data
+    check_references(data, path)
+    if uses_library_groups(data):  # which the library fills in itself
+        return data
+    return interpolate(data, path)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    data = parse_yaml(_text_of(path), str(path))
+    if not isinstance(data, dict):
+        raise ParameterError(
+            f"{path}: the top level is {type(data).__name__}, expected a mapping of parameters."
+        )
+    return data
+
+
+def _text_of(path: Path) -> str:
+    """Read a file of UTF-8.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be read or is not UTF-8, with the line and the byte.
+    """
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8")
+    except OSError as error:
+        raise ParameterError(f"{path}: cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ParameterError(
+            f"{path}:{line}: not UTF-8: got byte 0x{content[error.start]:02x} at position"
+            f" {error.start} ({error.reason}). Save the file as UTF-8."
+        ) from error
+
+
+MAX_DEPTH = 100
+MAX_VALUES = 100_000
+"""The number of values of a file, with all values that its aliases and references stand for."""
+
+_REFERENCE = re.compile(r"\$\{\s*([^${}:]*)")
+_Extent = tuple[int, int]
+
+
+def interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a file's values with all references filled in.
+
+    Raises
+    ------
+    ParameterError
+        For a reference to nowhere.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        result = OmegaConf.to_container(OmegaConf.create(data), resolve=True)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "?"
+        first_line = str(error).splitlines()[0]
+        raise ParameterError(f"{path}: {shorten(key)}: {shorten(first_line, 500)}.") from error
+    assert isinstance(result, dict)  # from a dict
+    return {str(key): value for key, value in result.items()}
+
+
+def check_references(data: dict[str, Any], path: Path) -> None:
+    """Refuse references that expand to too many values or levels.
+
+    Raises
+    ------
+    ParameterError
+        With the first value beyond a bound.
+    """
+    _Sizes(data, path).of(data, (), 0)
+
+
+@dataclass
+class _Sizes:
+    """Upper bounds on the number and the depth of values once references are filled in.
+
+    A reference whose name contains another one counts as the section in front of that.
+    """
+
+    root: dict[str, Any]
+    path: Path
+    known: dict[tuple[str, ...], _Extent | None] = field(default_factory=dict)
+
+    def of(self, value: object, place: tuple[str, ...], depth: int) -> _Extent:
+        """Return the extent of the value at a path; 1 for a value that contains itself."""
+        if place in self.known:
+            return self.known[place] or (1, 1)  # OmegaConf refuses circles
+        if depth > MAX_DEPTH:
+            raise self._error(place, f"references follow each other over {MAX_DEPTH} levels")
+        self.known[place] = None
+        parts = [self.of(each, at, depth + 1) for at, each in self._parts(value, place)]
+        size = 1 + sum(size for size, _ in parts)
+        height = 1 + max((height for _, height in parts), default=0)
+        if size > MAX_VALUES:
+            raise self._error(place, f"references stand for more than {MAX_VALUES:,} values")
+        if depth + height > MAX_DEPTH:
+            raise self._error(place, f"references follow each other over {MAX_DEPTH} levels")
+        self.known[place] = size, height
+        return size, height
+
+    def _parts(
+        self, value: object, place: tuple[str, ...]
+    ) -> Iterator[tuple[tuple[str, ...], object]]:
+        """Yield the values in a section, in a list or referenced by a text."""
+        if isinstance(value, Mapping):
+            yield from (((*place, str(name)), each) for name, each in value.items())
+        elif isinstance(value, list):
+            yield from (((*place, str(number)), each) for number, each in enumerate(value))
+        elif isinstance(value, str):
+            for name in _REFERENCE.findall(value):
+                yield self._find(name.strip(), place)
+
+    def _find(self, name: str, place: tuple[str, ...]) -> tuple[tuple[str, ...], object]:
+        """Return the value that a reference names, or the nearest section around it."""
+        inner = name.lstrip(".")
+        dots = len(name) - len(inner)
+        at: tuple[str, ...] = place[: max(0, len(place) - dots)] if dots else ()
+        for part in [part for part in re.split(r"[.\[\]]+", inner) if part]:
+            if not self._has((*at, part)):
+                break
+            at = (*at, part)
+        return at, self._value(at)
+
+    def _has(self, place: tuple[str, ...]) -> bool:
+        return self._value(place) is not _MISSING
+
+    def _value(self, place: tuple[str, ...]) -> object:
+        value: Any = self.root
+        for name in place:
+            if isinstance(value, Mapping) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                return _MISSING
+        return value
+
+    def _error(self, place: tuple[str, ...], problem: str) -> ParameterError:
+        return ParameterError(f"{self.path}: {shorten('.'.join(place))}: {problem}.")
+
+
+_MISSING = object()

@@ -1,0 +1,127 @@
+"""Tables of a comparison for terminals, notebooks, pages and programs."""
+
+from __future__ import annotations
+
+from ratchet.reports.comparison.comparison import Comparison, MetricComparison
+from ratchet.reports.comparison.formatting import (
+    difference,
+    difference_interval,
+    estimate_data,
+    group_heading,
+    interval,
+    number,
+    p_value,
+    pair_data,
+    position,
+    position_interval,
+)
+from ratchet.reports.comparison.learning import GroupCurve, LearningComparison
+from ratchet.reports.comparison.pairs import Pair
+from ratchet.reports.display_table import DisplayTable
+from ratchet.reports.labels import metric_label
+from ratchet.statistics.differences import MAX_RUNS
+
+
+def pair_table(
+    comparison: Comparison, found: MetricComparison, *, brief: bool = False
+) -> DisplayTable:
+    """Return the differences of all pairs of groups in one metric, with the seeds required.
+
+    ``brief`` omits columns for terminals; the records are the same.
+    """
+    level, power = (f"{100 * x:g} %" for x in (comparison.options.level, comparison.options.power))
+    percent, several = found.metric.kind != "metric", len(found.pairs) > 1
+    rows = [
+        {
+            "pair": f"{pair.first} − {pair.second}",
+            "difference of IQM": difference(pair.difference.value, percent=percent),
+            f"{level} interval": difference_interval(pair.difference, percent=percent),
+            "p": p_value(pair.chance),
+            "p of all pairs": p_value(pair.adjusted),
+            "paired by seed": "yes" if pair.paired else f"no: {pair.pairing}",
+            f"detected in {power}": "–"
+            if pair.power is None
+            else number(pair.power.detectable, percent=percent),
+            "seeds that would do": seeds_that_would_do(pair),
+        }
+        for pair in found.pairs
+    ]
+    left_out = {"p of all pairs"} if not several else set()
+    if brief:
+        left_out |= {"p of all pairs", "paired by seed", f"detected in {power}"}
+    columns = [name for name in rows[0] if name not in left_out] if rows else []
+    records = [{"metric": found.metric.name, **pair_data(pair)} for pair in found.pairs]
+    return DisplayTable(
+        f"differences in {found.metric.title}",
+        columns,
+        [[row[name] for name in columns] for row in rows],
+        records,
+    )
+
+
+def seeds_that_would_do(pair: Pair) -> str:
+    """Format the seeds per group required to distinguish a pair."""
+    if pair.power is None:
+        return "–"
+    if pair.is_told_apart:
+        return "these do"
+    if pair.power.difference == 0:
+        return "no difference"
+    return f"> {MAX_RUNS:,}" if pair.needed is None else f"{pair.needed:,}"
+
+
+def learning_table(comparison: Comparison, found: LearningComparison) -> DisplayTable:
+    """Return each group's learning efficiency: mean height and time to thresholds."""
+    level = f"{100 * comparison.options.level:g} %"
+    columns = [group_heading(comparison.grouping), "seeds", "last IQM"]
+    if found.start is not None and found.end is not None:
+        between = f"{position(found.start)} to {position(found.end)} {found.axis}"
+        columns += [f"mean over {between}", f"{level} interval"]
+    for threshold in found.thresholds:
+        columns += [
+            f"reach {number(threshold, percent=found.is_share)}",
+            f"{found.axis} until half do",
+            f"{level} interval",
+        ]
+    rows = [_learning_row(row, percent=found.is_share) for row in found.rows]
+    records = [_learning_record(found, row) for row in found.rows]
+    return DisplayTable(learning_title(found), columns, rows, records)
+
+
+def learning_title(found: LearningComparison) -> str:
+    """Return the title of a learning curve with its x axis."""
+    stage, _, name = found.metric.partition("/")
+    return f"learning: {metric_label(name)} ({stage}) over {found.axis}"
+
+
+def _learning_row(row: GroupCurve, *, percent: bool) -> list[str]:
+    seeds = " + ".join(str(len(task)) for task in row.group.tasks)
+    cells = [row.group.label, seeds]
+    cells.append(number(row.band.values[-1], percent=percent) if len(row.band) else "–")
+    if row.area is not None:
+        cells += [number(row.area.value, percent=percent), interval(row.area, percent=percent)]
+    for each in row.reaching:
+        cells.append(f"{each.num_reached} of {len(each.reached)}")
+        cells += [position(each.median.value), position_interval(each.median)]
+    return cells
+
+
+def _learning_record(found: LearningComparison, row: GroupCurve) -> dict[str, object]:
+    return {
+        "metric": found.metric,
+        "axis": found.axis,
+        "group": row.group.label,
+        "seeds": row.group.seeds,
+        "start": found.start,
+        "end": found.end,
+        "mean_height": None if row.area is None else dict(estimate_data(row.area)),
+        "reaching": [
+            {
+                "threshold": each.threshold,
+                "reached": each.num_reached,
+                "runs": len(each.reached),
+                "median": dict(estimate_data(each.median)),
+            }
+            for each in row.reaching
+        ],
+    }

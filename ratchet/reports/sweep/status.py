@@ -1,0 +1,261 @@
+"""Status of a sweep: each member's state, score and progress."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ratchet.errors import DataError, nearest
+from ratchet.reports.comparison.learning import SCORES
+from ratchet.reports.display_table import DisplayTable
+from ratchet.reports.labels import number
+from ratchet.reports.tables import show
+from ratchet.statistics.importance import varying_paths
+from ratchet.statistics.results import (
+    accuracy,
+    agents_by_return,
+    evaluator_metrics,
+    has_decisions,
+    mean_metric,
+    mean_return,
+)
+from ratchet.tracking.manifest import MAIN_ARM, RunStatus
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_lock import runners
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord
+
+TEST = "test"
+MemberState = RunStatus | Literal["not started"]
+_ORDER: tuple[MemberState, ...] = (
+    "completed",
+    "running",
+    "interrupted",
+    "pruned",
+    "failed",
+    "cancelled",
+    "not started",
+)
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """Status of one member.
+
+    Attributes
+    ----------
+    changes
+        Its parameters by dotted path.
+    score
+        Its score in the sweep's measure; None while not available.
+    iteration, latest
+        Last recorded training iteration, and the training measure at it.
+    """
+
+    run_id: str
+    changes: Mapping[str, Any]
+    status: MemberState
+    score: float | None = None
+    iteration: int | None = None
+    latest: float | None = None
+    error: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its parameters, as on the command line."""
+        return " ".join(f"{path}={show(value)}" for path, value in self.changes.items())
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """Status of a sweep.
+
+    ``measure`` names the score and ``training`` the metric of ``latest``; ``is_running`` is set
+    while a process runs the sweep or a member; ``minimize`` if lower is better.
+    """
+
+    record: SweepRecord
+    members: Sequence[MemberStatus]
+    measure: str
+    training: str
+    is_running: bool = False
+    minimize: bool = False
+
+    @property
+    def paths(self) -> list[str]:
+        """The parameters that differ between members."""
+        return varying_paths([member.changes for member in self.members])
+
+    @property
+    def scored(self) -> list[MemberStatus]:
+        """Members with a score, the best first; pruned ones last.
+
+        Early scores of pruned members are not comparable with final scores.
+        """
+        found = [member for member in self.members if member.score is not None]
+        sign = 1 if self.minimize else -1
+        return sorted(found, key=lambda m: (m.status == "pruned", sign * (m.score or 0.0)))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether scores are shares, displayed in percent."""
+        return self.measure.rpartition(".")[2].rpartition("/")[2].endswith("accuracy")
+
+    @property
+    def counts(self) -> str:
+        """Number of members by state, as text."""
+        found = Counter(member.status for member in self.members)
+        return ", ".join(f"{found[status]} {status}" for status in _ORDER if found[status])
+
+    def shown_score(self, value: float | None) -> str:
+        """Format a score; a dash for None."""
+        if value is None:
+            return "–"
+        return f"{100 * value:.1f} %" if self.is_share else number(value)
+
+    @property
+    def table(self) -> DisplayTable:
+        """All members: those with a score first, the best on top; others by state."""
+        rest = [member for member in self.members if member.score is None]
+        rest.sort(key=lambda member: _ORDER.index(member.status))
+        ordered = [*self.scored, *rest]
+        paths = self.paths
+        training = [self.training] if self.training != self.measure else []
+        columns = [*paths, "state", self.measure, "iteration", *training, "run"]
+        rows = [
+            [
+                *(show(member.changes.get(path)) for path in paths),
+                member.status,
+                self.shown_score(member.score),
+                "–" if member.iteration is None else str(member.iteration),
+                *("–" if member.latest is None else number(member.latest) for _ in training),
+                member.run_id,
+            ]
+            for member in ordered
+        ]
+        records = [
+            {
+                "run": member.run_id,
+                "changes": dict(member.changes),
+                "status": member.status,
+                "measure": self.measure,
+                "score": member.score,
+                "iteration": member.iteration,
+                "latest": member.latest,
+                "error": member.error,
+            }
+            for member in ordered
+        ]
+        return DisplayTable(f"{self.record.sweep_id}: {self.counts}", columns, rows, records)
+
+
+def read_status(runs: Path | str, record: SweepRecord, metric: str | None = None) -> SweepStatus:
+    """Read the status of a sweep from the folders of started members.
+
+    Parameters
+    ----------
+    metric
+        ``STAGE/NAME`` of a recorded metric whose last value is a member's score; default: the
+        sweep's metric, or the accuracy on the test set, or the first agent's return there.
+
+    Raises
+    ------
+    DataError
+        If members have started and none has recorded ``metric``. The sweep's own metric may be
+        recorded only at their ends.
+    """
+    own_metric = record.spec.get("metric")
+    minimize = metric in (None, own_metric) and record.spec.get("direction") == "minimize"
+    folders = {
+        member.run_id: RunFolder(path)
+        for member in record.members
+        if ((path := Path(runs) / member.run_id) / "manifest.json").exists()
+    }
+    points = {
+        run_id: [point for point in folder.read_metrics() if point.arm == MAIN_ARM]
+        for run_id, folder in folders.items()
+    }
+    names = dict.fromkeys(
+        f"{point.stage}/{name}" for own in points.values() for point in own for name in point.values
+    )
+    if metric is not None and names and metric not in names:
+        raise DataError(
+            f"sweep {record.sweep_id}: no member has recorded {metric!r}.{nearest(metric, names)}"
+        )
+    metric = metric or own_metric
+    training = _training_metric(list(names))
+    scores: Mapping[str, float | None]
+    if metric is not None:
+        measure = metric
+        scores = {run_id: _last(own, metric)[1] for run_id, own in points.items()}
+    else:
+        measure, scores = _tested(folders.values())
+    members = [
+        replace(_member_status(member, folders, points, training), score=scores.get(member.run_id))
+        for member in record.members
+    ]
+    is_running = bool(runners(Path(runs) / record.sweep_id)) or any(
+        member.status == "running" for member in members
+    )
+    training_label = training or "in training"
+    return SweepStatus(record, members, measure, training_label, is_running, minimize)
+
+
+def _tested(folders: Iterable[RunFolder]) -> tuple[str, dict[str, float]]:
+    """Return the name of the test measure, common to all members, and the scores by run."""
+    results = {folder.run_id: found for folder in folders if (found := _result(folder))}
+    measure = next((name for name, _ in results.values()), TEST)
+    return measure, {run: score for run, (name, score) in results.items() if name == measure}
+
+
+def _member_status(
+    member: SweepMemberRecord,
+    folders: Mapping[str, RunFolder],
+    points: Mapping[str, Sequence[MetricPoint]],
+    training: str,
+) -> MemberStatus:
+    if member.run_id not in folders:
+        return MemberStatus(member.run_id, member.changes, "not started")
+    folder, (iteration, latest) = folders[member.run_id], _last(points[member.run_id], training)
+    return MemberStatus(
+        member.run_id,
+        member.changes,
+        folder.status,
+        iteration=iteration,
+        latest=latest,
+        error=folder.manifest.error,
+    )
+
+
+def _training_metric(names: Sequence[str]) -> str:
+    """Choose the training metric: the first default metric of learning curves."""
+    fitting = (name for pattern in SCORES for name in names if pattern.match(name))
+    return next(fitting, "")
+
+
+def _last(points: Sequence[MetricPoint], metric: str) -> tuple[int | None, float | None]:
+    stage, _, name = metric.partition("/")
+    own = [point for point in points if point.stage == stage and name in point.values]
+    if not own:
+        return None, None
+    last = max(own, key=lambda point: point.iteration)
+    value = float(last.values[name])
+    return last.iteration, value if math.isfinite(value) else None
+
+
+def _result(folder: RunFolder) -> tuple[str, float] | None:
+    """Return the name and value of a member's test score; None if it is not tested."""
+    for table in folder.read_tables():
+        if (table.arm, table.name) != (MAIN_ARM, TEST) or not len(table):
+            continue
+        if has_decisions(table.columns):
+            return f"{TEST} accuracy", accuracy(table.columns).value
+        for name in evaluator_metrics(table.columns):
+            return f"{TEST} {name}", mean_metric(table.columns, name).value
+        for agent in agents_by_return(table.columns):
+            return f"{TEST} return of {agent}", mean_return(table.columns, agent).value
+    return None

@@ -1,0 +1,53 @@
+"""Modules that transport results but don't affect them: excluded from code fingerprints."""
+
+from __future__ import annotations
+
+INFRASTRUCTURE: tuple[str, ...] = (
+    "flows",
+    "ratchet.errors",
+    "ratchet.language_models.allowances",
+    "ratchet.language_models.appended_lines",
+    "ratchet.language_models.concurrency",
+    "ratchet.language_models.connection",
+    "ratchet.language_models.endpoints",
+    "ratchet.language_models.job_records",
+    "ratchet.language_models.journal",
+    "ratchet.language_models.ledger",
+    "ratchet.language_models.made_once",
+    "ratchet.language_models.pricing",
+    "ratchet.language_models.rate_limits",
+    "ratchet.language_models.retrying",
+    "ratchet.language_models.usage",
+    "ratchet.lazy",
+    "ratchet.parameters.base",
+    "ratchet.parameters.compatibility",
+    "ratchet.parameters.hyper_parameters",
+    "ratchet.parameters.key_inputs",
+    "ratchet.parameters.loading",
+    "ratchet.parameters.options",
+    "ratchet.parameters.purposes",
+    "ratchet.parameters.reading",
+    "ratchet.parameters.reference",
+    "ratchet.parameters.service_fields",
+    "ratchet.parameters.settings",
+    "ratchet.parameters.sweeps",
+    "ratchet.plugins",
+    "ratchet.registry",
+    "ratchet.shadowing",
+    "ratchet.store",
+    "ratchet.tracking",
+    "tasks.language.keys",
+    "tasks.save",
+    "tasks.stages",
+    "tasks.tensordict.keys",
+    "tasks.text.keys",
+    "trainers.models",
+    "trainers.progress",
+    "trainers.registry",
+)
+"""Names of modules and packages; an import contract keeps computation out of them."""
+
+
+def is_infrastructure(module: str) -> bool:
+    """Return whether a module is infrastructure or in a package of it."""
+    return any(module == name or module.startswith(f"{name}.") for name in INFRASTRUCTURE)

@@ -1,0 +1,1 @@
+"""The mirror of run folders in MLflow; only these modules import mlflow."""

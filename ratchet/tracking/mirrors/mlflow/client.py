@@ -1,0 +1,151 @@
+"""Client of MLflow with short timeouts, whose failures are ``TrackingError``.
+
+Imports mlflow on first use, which takes two seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import TrackingError
+from ratchet.tracking.files import locked
+from ratchet.tracking.mirrors.base import tracking_error
+from ratchet.tracking.urls import without_logins
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# An unavailable server must not delay an experiment. Values set by the user stay.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+_LEFT_BY_MIGRATIONS = "select 1 from sqlite_master where name glob '_alembic_tmp_*'"
+
+
+def default_tracking_uri(home: Path | str) -> str:
+    """Return the URI of the database in Ratchet's home folder."""
+    return f"sqlite:///{Path(home).resolve() / 'mlflow.db'}"
+
+
+def artifact_location(tracking_uri: str) -> str | None:
+    """Return the artifact folder next to a local database; None for a server, which has its own."""
+    if not tracking_uri.startswith("sqlite:///"):
+        return None
+    database = Path(tracking_uri.removeprefix("sqlite:///")).resolve()
+    return (database.parent / "mlartifacts").as_uri()
+
+
+def connect(tracking_uri: str) -> MlflowClient:
+    """Create a client, which connects to a server on first use.
+
+    Raises
+    ------
+    TrackingError
+        If a local database cannot be opened.
+    """
+    _prepare_environment()
+    with tracking_errors(tracking_uri):
+        create_database(tracking_uri, artifact_location(tracking_uri))
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=tracking_uri)
+
+
+def create_database(tracking_uri: str, artifact_root: str | None) -> None:
+    """Create a missing local database under a temporary name, and rename it into place.
+
+    MLflow creates it in many transactions, and cannot open a database with only some of them. One
+    process creates it, others wait. Other tracking URIs need no database.
+    """
+    database = _local_database(tracking_uri)
+    if database is None or _has_content(database):
+        return
+    _prepare_environment()
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with locked(database.parent / f".{database.name}.lock"):
+        if _has_content(database):
+            return
+        aside = database.with_name(f".{database.name}.new")
+        for left in database.parent.glob(f"{aside.name}*"):  # of a killed process
+            left.unlink()
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        store = SqlAlchemyStore(f"sqlite:///{aside}", artifact_root)  # type: ignore[no-untyped-call] # MLflow has no types here
+        store.engine.dispose()
+        aside.replace(database)
+
+
+def is_unfinished(database: Path) -> bool:
+    """Return whether a process was killed while creating a database."""
+    if not _has_content(database):
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as known:
+            return bool(known.execute(_LEFT_BY_MIGRATIONS).fetchone())
+    except sqlite3.Error:  # not a database, which MLflow reports itself
+        return False
+
+
+def unfinished_text(database: Path) -> str:
+    """Return the message about an unfinished database, with advice."""
+    return (
+        f"{database} is an incomplete MLflow database: its creation was interrupted. Move it away"
+        f" with `mv {database} {database}.damaged`, then `ratchet sync RUN` for each run of"
+        " `ratchet runs`: run folders are complete"
+    )
+
+
+def _prepare_environment() -> None:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def _local_database(tracking_uri: str) -> Path | None:
+    is_local = tracking_uri.startswith("sqlite:///")
+    return Path(tracking_uri.removeprefix("sqlite:///")) if is_local else None
+
+
+def _has_content(database: Path) -> bool:
+    return database.is_file() and database.stat().st_size > 0
+
+
+@contextlib.contextmanager
+def tracking_errors(tracking_uri: str) -> Iterator[None]:
+    """Convert errors of MLflow and its libraries to ``TrackingError``."""
+    from alembic.util.exc import CommandError
+    from mlflow.exceptions import MlflowException
+    from requests.exceptions import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, RequestException, SQLAlchemyError, CommandError, OSError) as error:
+        database = _local_database(tracking_uri)
+        if database is not None and is_unfinished(database.resolve()):
+            raise TrackingError(f"{unfinished_text(database.resolve())}.") from error
+        raise tracking_error(f"tracking at {tracking_uri}", error) from error
+
+
+def run_url(tracking_uri: str, experiment_id: str, mlflow_run_id: str) -> str | None:
+    """Return the page of a run on a tracking server; None for a local database.
+
+    It selects the pages of trained models, since browsers open others by default.
+    """
+    if not tracking_uri.startswith(("http://", "https://")):
+        return None
+    server = without_logins(tracking_uri).rstrip("/")
+    page = f"{server}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
+    return f"{page}?workflowType=machine_learning"

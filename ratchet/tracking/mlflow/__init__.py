@@ -1,1 +1,0 @@
-"""The mirror of run folders in MLflow; nothing else imports it."""

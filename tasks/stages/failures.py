@@ -1,0 +1,117 @@
+"""Failures of stages: which are worth a retry, how they are reported, and interruption."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ratchet.errors import (
+    BudgetExceededError,
+    CustomCodeError,
+    DataError,
+    FineTuneError,
+    MissingKeyError,
+    MissingPackageError,
+    OutOfMemoryError,
+    ParameterError,
+    PromptTooLongError,
+    RatchetError,
+    RolloutError,
+    StageFailedError,
+    StageKeyError,
+    StalledJobError,
+    TaskCodeError,
+    UnknownNameError,
+)
+from ratchet.lazy import explain_missing
+from ratchet.plugins import causes, custom_code_location
+
+if TYPE_CHECKING:
+    from tasks.stages.calls import StageCall
+
+
+class PrefetchFailedError(StageFailedError):
+    """A stage failed on whose result a concurrent stage was waiting."""
+
+
+_DETERMINISTIC = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(NameError, NotImplementedError, SyntaxError, TypeError),
+)
+"""Bugs in code, which fail again in every attempt."""
+_NOT_WORTH_A_RETRY = (
+    BudgetExceededError,
+    CustomCodeError,
+    DataError,
+    FineTuneError,
+    MissingKeyError,
+    MissingPackageError,
+    OutOfMemoryError,
+    ParameterError,
+    PrefetchFailedError,
+    PromptTooLongError,
+    StageKeyError,
+    StalledJobError,
+    UnknownNameError,
+)
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+_LESS_MEMORY = (
+    "Reduce the parameters that set the sizes of tensors: rl.frames_per_batch and"
+    " rl.minibatch_size, the agents' widths (agents.NAME.d_…), the number of datapoints, for images"
+    " settings.pretrained_embeddings_batch_size; or use a machine with more memory."
+)
+
+
+def could_succeed(error: Exception) -> bool:
+    """Return whether another attempt could succeed."""
+    return not any(
+        isinstance(each, _NOT_WORTH_A_RETRY)
+        or (isinstance(each, _DETERMINISTIC) and not isinstance(each, RatchetError))
+        for each in causes(error)
+    )
+
+
+@contextmanager
+def explained(call: StageCall) -> Iterator[None]:
+    """Re-raise errors that every attempt would repeat as RatchetErrors that explain them."""
+    try:
+        yield
+    except ImportError as error:
+        missing = explain_missing(error)
+        if missing is None:
+            raise
+        raise missing from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RatchetError) or not _is_out_of_memory(error):
+            raise
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise OutOfMemoryError(f"{call.label}: out of memory ({first_line}). {_LESS_MEMORY}") from (
+            error
+        )
+    except (*_DETERMINISTIC, RolloutError, TaskCodeError) as error:
+        location = custom_code_location(error)
+        if location is None or could_succeed(error):
+            raise
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        raise CustomCodeError(
+            f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and run the"
+            f" same command again; finished stages are kept. Raised at\n{location}"
+        ) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory did not suffice: torch raises RuntimeErrors that differ by device."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+class StageInterrupted(BaseException):
+    """The run was interrupted or cancelled while a stage computed."""
+
+
+def interrupt_thread(ident: int) -> None:
+    """Raise :class:`StageInterrupted` in a thread, between two of its Python instructions."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(ident), ctypes.py_object(StageInterrupted)
+    )

@@ -1,0 +1,141 @@
+"""Stages that cost money are not recomputed after a code change without consent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.planning.plan import plan
+from flows.runs.pinned_stages import check_paid_stages
+from flows.runs.resolve import ResolvedExperiment, resolve
+from ratchet.errors import ChangedCodeError
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.fingerprint import Fingerprint
+from ratchet.store.keys import stage_key
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
+
+PARAMETERS = {
+    "scenario": "code_validation",
+    "dataset": "generated",
+    "trainer": "pure_text_ei",
+    "rl": {"num_iterations": 2, "rollouts_per_iteration": 4},
+    "code_validation": {"num_train": 4, "num_test": 4},
+    "agents": {"_default": {"model_name": "gpt-4o-mini-2024-07-18", "base_url": None}},
+}
+
+
+CUSTOM = {
+    "scenario": "graph_isomorphism",
+    "dataset": "generated",
+    "trainer": {"module_path": "tiny_text_trainer.py", "class_name": "TinyTextTrainer"},
+    "pretrain_agents": False,
+    "rl": {"num_iterations": 2},
+    "graph_isomorphism": {"num_pairs": 20},
+}
+"""A custom trainer of chat models whose agents' parameters are of networks."""
+
+
+def experiment(tmp_path, policy="stop", **agent) -> ResolvedExperiment:
+    settings = ExperimentSettings(
+        home=str(tmp_path / "home"), runs=str(tmp_path / "runs"), paid_code_changes=policy
+    )
+    parameters = PARAMETERS | {"agents": {"_default": PARAMETERS["agents"]["_default"] | agent}}
+    return resolve(parameters, settings)
+
+
+def store_first_stages(found: ResolvedExperiment, module: str = "") -> None:
+    """Store data, initial state and rollouts, as if computed with a different module."""
+    (keys,) = found.keys
+    for call in flatten_steps(keys.stages(StoredStageLayout(found.store, found.settings))):
+        modules = dict(call.fingerprint.modules)
+        if module in modules:
+            modules[module] = "0" * 64
+        code = Fingerprint.from_modules(modules)
+        content = (call.stage, call.iteration, call.parameters, call.inputs)
+        with found.store.claim(stage_key(*content, code.digest)) as claim:
+            sizes = {"num_datapoints/train": 4.0, "num_datapoints/test": 4.0}
+            manifest = claim.commit(
+                stage=call.stage,
+                iteration=call.iteration,
+                parameters=call.parameters,
+                inputs=call.inputs,
+                fingerprint=code,
+                metrics=[{"iteration": 0, "values": sizes}],
+            )
+        keys.pin(call, manifest.key)
+        if call.stage == "sample_rollouts":
+            return
+
+
+MODULE = "ratchet.scenarios.pure_text.rules"
+"""Module in the code of the rollouts, but not of the data."""
+
+
+TEXT_TASKS = "tasks.text.stages"
+"""Module in the code of the initial state and the rollouts."""
+
+
+@pytest.fixture(autouse=True)
+def _with_a_key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+
+
+def states(found: ResolvedExperiment) -> dict[str, str]:
+    return {stage.stage: stage.reason for stage in plan(found)[:3] if stage.hit}
+
+
+def test_a_run_stops_before_paying_again_and_reports_modules_and_costs(tmp_path):
+    store_first_stages(experiment(tmp_path), MODULE)
+    with pytest.raises(ChangedCodeError) as caught:
+        check_paid_stages(experiment(tmp_path))
+    text = str(caught.value)
+    assert text.startswith("1 stages that cost money (sample_rollouts) are stored")
+    assert f"{MODULE} changed" in text
+    assert "--keep" in text
+    assert "--recompute-paid" in text
+    cost = float(text.partition("cost up to ")[2].partition(". Keep")[0])
+    planned = next(s for s in plan(experiment(tmp_path)) if s.stage == "sample_rollouts")
+    assert cost == pytest.approx(planned.estimate.cost, abs=0.005)
+
+
+def test_kept_stages_are_cache_hits_with_all_their_inputs(tmp_path):
+    store_first_stages(experiment(tmp_path), MODULE)
+    keeping = experiment(tmp_path, "keep")
+    check_paid_stages(keeping)
+    kept = "kept from an earlier run"
+    assert states(keeping) == {
+        "build_scenario": "stored",
+        "initial_state": kept,
+        "sample_rollouts": kept,
+    }
+
+
+def test_stages_are_recomputed_on_request(tmp_path):
+    store_first_stages(experiment(tmp_path), MODULE)
+    again = experiment(tmp_path, "recompute")
+    check_paid_stages(again)
+    assert states(again) == {"build_scenario": "stored"}
+
+
+def test_free_and_unchanged_stages_do_not_stop_a_run(tmp_path):
+    check_paid_stages(experiment(tmp_path))
+    store_first_stages(experiment(tmp_path))
+    check_paid_stages(experiment(tmp_path))
+    free = experiment(tmp_path / "free", use_dummy_api=True)
+    store_first_stages(free, MODULE)
+    check_paid_stages(experiment(tmp_path / "free", use_dummy_api=True))
+
+
+def test_unknown_costs_of_a_custom_trainer_stop_a_run_only_before_stages_that_call_models(tmp_path):
+    def custom() -> ResolvedExperiment:
+        settings = {"home": str(tmp_path / "home"), "runs": str(tmp_path / "runs")}
+        folder = str(Path(__file__).parent)
+        return resolve(CUSTOM, ExperimentSettings(**settings, base_dir=folder))
+
+    check_paid_stages(custom())
+    store_first_stages(custom(), TEXT_TASKS)
+    with pytest.raises(ChangedCodeError) as caught:
+        check_paid_stages(custom())
+    assert "1 stages that cost money (sample_rollouts)" in str(caught.value)
+    assert "without a price" in str(caught.value)

@@ -1,0 +1,116 @@
+"""Run the golden experiments with the Ratchet of a folder and print its stages as JSON.
+
+    python tools/golden_stages.py TREE
+
+Uses only what every release has: :func:`flows.run_experiment` and the manifests of the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+AGENT = {
+    **dict.fromkeys(("d_gnn", "d_gin_mlp", "d_transformer", "d_transformer_mlp"), 4),
+    **dict.fromkeys(("d_node_selector", "d_decider", "d_value"), 4),
+    **{"num_gnn_layers": 1, "num_transformer_layers": 1, "num_heads": 2},
+}
+GRAPHS = {
+    "scenario": "graph_isomorphism",
+    "dataset": "generated",
+    "d_representation": 4,
+    "nip_protocol": {"max_message_rounds": 4},
+    "graph_isomorphism": {"num_pairs": 40},
+    "solo_agent": {"num_epochs": 1, "batch_size": 8},
+    "agents": {"_default": AGENT},
+}
+ROUNDS = {"num_iterations": 2, "frames_per_batch": 32, "minibatch_size": 12, "num_epochs": 2}
+SMALL = {"layers": 1, "d_model": 8, "heads": 2, "context_length": 32}
+TASKS = {
+    "scenario": "language_task",
+    "dataset": "reverse",
+    "rl": {"num_iterations": 2},
+    "language_task": {"num_train": 8, "num_test": 2, "reverse": {"length": 2, "num_symbols": 4}},
+    "agents": {"_default": {"max_tokens": 3, "small_model": SMALL, "warm_up": {"num_steps": 1}}},
+    "language": {"tasks_per_step": 2, "group_size": 2},
+}
+CHAT = {
+    "scenario": "code_validation",
+    "dataset": "generated",
+    "nip_protocol": {"max_message_rounds": 3},
+    "code_validation": {"num_train": 6, "num_test": 2},
+    "rl": {"num_iterations": 2, "rollouts_per_iteration": 6},
+    "agents": {"_default": {"use_dummy_api": True}},
+}
+CONTROL = {
+    "scenario": "gymnasium",
+    "dataset": "CartPole-v1",
+    "gymnasium": {"num_test_episodes": 2, "num_train_seeds": 4},
+    "rl": {"num_iterations": 2, "frames_per_batch": 24, "minibatch_size": 8},
+}
+FRAMES = {
+    "batches_per_iteration": 2,
+    "config": {
+        "collector": {"frames_per_batch": 24},
+        "trainer": {"total_frames": 96, "num_epochs": 1},
+        "replay_buffer": {"batch_size": 8},
+    },
+}
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "ppo": {**GRAPHS, "trainer": "vanilla_ppo", "rl": ROUNDS, "pretrain_agents": True},
+    "reinforce": {**GRAPHS, "trainer": "reinforce", "rl": ROUNDS},
+    "solo": {**GRAPHS, "trainer": "solo_agent"},
+    "cartpole": {**CONTROL, "trainer": "vanilla_ppo"},
+    "torchrl_ppo": {**CONTROL, "trainer": "torchrl_ppo", "rl": {}, "torchrl": FRAMES},
+    "grpo": {**TASKS, "trainer": "grpo"},
+    "expert_iteration": {**CHAT, "trainer": "pure_text_ei"},
+    "text_grpo": {**CHAT, "trainer": "pure_text_grpo"},
+}
+TIMES = ("seconds", "per_second", "timing", "memory")
+"""Metrics whose names contain these differ from run to run."""
+
+
+def run_golden(names: list[str]) -> list[dict[str, Any]]:
+    """Run golden experiments, each with an empty store; return one record for each stage."""
+    from flows import run_experiment
+    from ratchet import ExperimentSettings
+
+    records = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            home = Path(folder) / "home"
+            store = Path(folder) / name
+            settings = ExperimentSettings(
+                home=str(home), runs=str(home / "runs"), store=str(store), tracking=False,
+                progress="none",
+            )  # fmt: skip
+            run_experiment(EXPERIMENTS[name], settings, name=name)
+            manifests = [json.loads(path.read_text()) for path in store.glob("**/manifest.json")]
+            records += [_record(name, each) for each in manifests if "fingerprint" in each]
+    return records
+
+
+def _record(experiment: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    inputs = manifest["inputs"]
+    part = inputs.get("agent") or inputs.get("dataset") or ""
+    metrics = [
+        {n: v for n, v in point["values"].items() if not any(word in n for word in TIMES)}
+        for point in manifest["metrics"]
+    ]
+    files = {path: entry["sha256"] for path, entry in manifest["files"].items()}
+    return {
+        "stage": f"{experiment}: {manifest['stage']} {manifest['iteration']} {part}".rstrip(),
+        "modules": manifest["fingerprint"]["modules"],
+        "outputs": {"files": files, "metrics": metrics},
+    }
+
+
+if __name__ == "__main__":
+    tree, *names = sys.argv[1:]
+    os.chdir(tree)
+    sys.path.insert(0, tree)
+    sys.stdout.write(json.dumps(run_golden(names or list(EXPERIMENTS))) + "\n")
