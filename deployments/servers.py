@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import sys
 
+from flows.process.prefect_server import create_database
+
 
 def serve_prefect(host: str, port: int) -> None:
     """Serve Prefect until a signal arrives."""
     import uvicorn
     from prefect.settings import get_current_settings
 
+    create_database()
     settings = get_current_settings().server
     uvicorn.run(
-        "flows.process.busy_retry:create_app",
+        "flows.process.prefect_server:create_app",
         factory=True,
         host=host,
         port=port,

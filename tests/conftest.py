@@ -33,6 +33,7 @@ _ENVIRONMENT = {
     "HYPOTHESIS_STORAGE_DIRECTORY": str(_SANDBOX / "hypothesis"),
     "HF_HUB_OFFLINE": "1",
     "NO_COLOR": "1",
+    "XDG_CACHE_HOME": str(_SANDBOX / "cache"),
 }
 _FOREIGN = (
     "MLFLOW_TRACKING_URI",

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from flows.process.prefect_server import create_database
 from ratchet.errors import RatchetError, StageFailedError
 
 SERVER_SETTINGS = {
@@ -170,8 +171,9 @@ def _serve(port: int) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     import uvicorn
 
+    create_database()
     uvicorn.run(
-        "flows.process.busy_retry:create_app",
+        "flows.process.prefect_server:create_app",
         factory=True,
         host=_LOOPBACK,
         port=port,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from deployments.stack_services import stack_environment
-from flows.process import busy_retry, temporary_server
+from flows.process import prefect_server, temporary_server
 from flows.process.stack_file import ProcessMark, Stack
 
 
@@ -34,7 +34,7 @@ def responses_of(statuses: list[int]) -> tuple[list[int], list[bytes]]:
             sent.append(message["status"])
 
     with suppress(OSError):
-        asyncio.run(busy_retry.retry_when_busy(server)({"type": "http"}, receive, keep))
+        asyncio.run(prefect_server.retry_when_busy(server)({"type": "http"}, receive, keep))
     return sent, requests
 
 

@@ -70,10 +70,15 @@ def killed_while_creating(command: list[str], folder: Path, **environment: str) 
 
 
 @pytest.mark.slow
-def test_a_process_killed_while_it_creates_the_database_leaves_none(tmp_path):
+def test_a_process_killed_while_it_creates_the_database_leaves_none(tmp_path, monkeypatch):
     home = tmp_path / "home"
     uri = default_tracking_uri(home)
-    killed_while_creating([sys.executable, "-c", CODE, uri], tmp_path / "site")
+    cache = tmp_path / "cache"
+    killed_while_creating(
+        [sys.executable, "-c", CODE, uri], tmp_path / "site", XDG_CACHE_HOME=str(cache)
+    )
+    assert not list(cache.rglob("mlflow-*.db"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     assert not (home / "mlflow.db").exists()
     assert len(connect(uri).search_experiments()) == 1
     names = {path.name for path in home.iterdir()}
@@ -88,7 +93,8 @@ def test_a_stack_killed_while_it_creates_the_database_leaves_none(tmp_path):
     (server,) = (
         part for part in stack_services(home, stack, worker=False)[0] if part.name == "mlflow"
     )
-    killed_while_creating(server.command, tmp_path / "site", **server.environment)
+    environment = {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    killed_while_creating(server.command, tmp_path / "site", **environment)
     assert not (home / "mlflow.db").exists()
 
 

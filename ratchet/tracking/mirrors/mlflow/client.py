@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import TrackingError
-from ratchet.tracking.files import locked
+from ratchet.tracking.database_templates import copy_template
 from ratchet.tracking.mirrors.base import tracking_error
 from ratchet.tracking.urls import without_logins
 
@@ -74,18 +74,28 @@ def create_database(tracking_uri: str, artifact_root: str | None) -> None:
     if database is None or _has_content(database):
         return
     _prepare_environment()
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with locked(database.parent / f".{database.name}.lock"):
-        if _has_content(database):
-            return
-        aside = database.with_name(f".{database.name}.new")
-        for left in database.parent.glob(f"{aside.name}*"):  # of a killed process
-            left.unlink()
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    import mlflow
 
-        store = SqlAlchemyStore(f"sqlite:///{aside}", artifact_root)  # type: ignore[no-untyped-call] # MLflow has no types here
-        store.engine.dispose()
-        aside.replace(database)
+    copy_template(
+        f"mlflow-{mlflow.__version__}",
+        database,
+        _migrate,
+        lambda copy: _open_store(copy, artifact_root),  # creates the experiment with id 0
+    )
+
+
+def _migrate(database: Path) -> None:
+    _open_store(database, "unused")
+    with contextlib.closing(sqlite3.connect(database)) as created:
+        created.execute("delete from experiments")  # with the wrong artifact root
+        created.commit()
+
+
+def _open_store(database: Path, artifact_root: str | None) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    store = SqlAlchemyStore(f"sqlite:///{database}", artifact_root)  # type: ignore[no-untyped-call] # MLflow has no types here
+    store.engine.dispose()
 
 
 def is_unfinished(database: Path) -> bool:

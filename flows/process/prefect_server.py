@@ -1,4 +1,4 @@
-"""A Prefect server that retries requests while SQLite is busy.
+"""A Prefect server whose database is copied, and that retries requests while SQLite is busy.
 
 Prefect rolls back a transaction that conflicts with another one and responds with 503, so that its
 client retries. Its UI does not retry: a click on *Submit* would fail.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ratchet.tracking.database_templates import copy_template
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +20,29 @@ SECONDS = 10.0
 """Retry period of a request; an attempt that is running at its end is the last."""
 _PAUSE = 0.1  # SQLite is free again after a transaction
 _UNAVAILABLE = 503
+
+
+_SQLITE = "sqlite+aiosqlite:///"
+
+
+def create_database() -> None:
+    """Create the local database of the configured server if it is missing."""
+    import prefect
+    from prefect.settings import get_current_settings
+
+    url = get_current_settings().server.database.connection_url
+    address = "" if url is None else url.get_secret_value()
+    path = Path(address.removeprefix(_SQLITE))
+    if path.is_absolute() and address.startswith(_SQLITE):
+        copy_template(f"prefect-{prefect.__version__}", path, _migrate)
+
+
+def _migrate(path: Path) -> None:
+    from prefect.server.database import provide_database_interface
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: f"{_SQLITE}{path}"}):
+        asyncio.run(provide_database_interface().create_db())
 
 
 def create_app() -> ASGIApp:

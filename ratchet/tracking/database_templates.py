@@ -1,0 +1,72 @@
+"""Empty SQLite databases of Prefect and MLflow, migrated once per machine and version, then copied.
+
+The migrations of both take several CPU-seconds, in each new folder. Templates are in
+``$XDG_CACHE_HOME/ratchet/databases`` (``~/.cache``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from ratchet.tracking.files import locked
+
+
+def copy_template(
+    name: str,
+    path: Path,
+    migrate: Callable[[Path], None],
+    complete: Callable[[Path], None] | None = None,
+) -> None:
+    """Create a database under a temporary name, and rename it into place; do nothing if it exists.
+
+    One process creates it, others wait.
+
+    Parameters
+    ----------
+    name
+        Name of the library and its version.
+    path
+        The new database.
+    migrate
+        Creates an empty database at a path; called if this machine has no template yet.
+    complete
+        Completes the copy at a path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f".{path.name}.lock")):
+        if path.exists() and path.stat().st_size:
+            return
+        aside = path.with_name(f".{path.name}.new")
+        for leftover in path.parent.glob(f"{aside.name}*"):  # of a killed process
+            leftover.unlink()
+        try:
+            shutil.copyfile(_template(name, migrate), aside)
+        except OSError:  # no writable cache
+            migrate(aside)
+        if complete is not None:
+            complete(aside)
+        aside.replace(path)
+
+
+def _template(name: str, migrate: Callable[[Path], None]) -> Path:
+    """Return this machine's template; create it if it is missing."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ratchet/databases"
+    template = folder / f"{name}.db"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / f".{name}.lock"):
+        if template.exists():
+            return template
+        aside = folder / f".{name}.new"
+        shutil.rmtree(aside, ignore_errors=True)  # of a killed process
+        aside.mkdir()
+        migrate(aside / "migrated.db")
+        with contextlib.closing(sqlite3.connect(aside / "migrated.db")) as migrated:
+            migrated.execute("vacuum into ?", (str(aside / template.name),))  # with its journal
+        (aside / template.name).replace(template)
+        shutil.rmtree(aside)
+    return template
