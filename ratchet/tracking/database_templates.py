@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,18 +45,19 @@ def copy_template(
         aside = path.with_name(f".{path.name}.new")
         for leftover in path.parent.glob(f"{aside.name}*"):  # of a killed process
             leftover.unlink()
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         try:
-            shutil.copyfile(_template(name, migrate), aside)
+            shutil.copyfile(_template(name, migrate, cache / "ratchet" / "databases"), aside)
         except OSError:  # no writable cache
-            migrate(aside)
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copyfile(_template(name, migrate, Path(folder)), aside)
         if complete is not None:
             complete(aside)
         aside.replace(path)
 
 
-def _template(name: str, migrate: Callable[[Path], None]) -> Path:
-    """Return this machine's template; create it if it is missing."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ratchet/databases"
+def _template(name: str, migrate: Callable[[Path], None], folder: Path) -> Path:
+    """Return the template in a folder; create it if it is missing."""
     template = folder / f"{name}.db"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f".{name}.lock"):
