@@ -100,8 +100,8 @@ format: setup  ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## run all benchmarks; each prints ratios from one run
-	@for file in $(filter-out %_players.py,$(wildcard benchmarks/*.py)); do \
+bench: setup  ## run the benchmarks (bootstrap.py requires rliable: run it separately)
+	@for file in $(filter-out %_players.py benchmarks/bootstrap.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python "$$file" || exit 1; done
 
 up: $(CORE)  ## run Prefect server, MLflow server and a worker until Ctrl-C

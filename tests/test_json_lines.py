@@ -1,7 +1,7 @@
-"""Lines of JSON end at a line feed, and nowhere else, whoever reads them.
+"""All readers of JSON Lines split only at line feeds.
 
-Models write any character, and JSON lets all but a few stand in a string as they are. Python's
-``splitlines`` takes ten of them for ends of lines.
+Models write any character, and JSON allows most of them unescaped in strings. Python's
+``splitlines`` splits at ten of these.
 """
 
 from __future__ import annotations

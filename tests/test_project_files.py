@@ -1,4 +1,4 @@
-"""What a public project has is there, and says nothing that the code doesn't."""
+"""Project files exist and agree with the code."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_picture_of_the_floors_has_all_floors():
     picture = (ROOT / "docs" / "pictures" / "floors.svg").read_text()
     for contract in IMPORT_LINTER["contracts"]:
         if contract["type"] == "layers":
-            ground = 1 if "containers" in contract else 0  # drawn as one
+            ground = 1 if "containers" in contract else 0  # drawn as one layer
             for layer in contract["layers"][: len(contract["layers"]) - ground]:
                 for name in layer.split(" : "):
                     assert name in picture, f"draw {name}: python docs/pictures/draw.py"
@@ -110,7 +110,7 @@ def test_the_picture_of_the_floors_has_all_floors():
 
 def test_the_site_shows_examples_as_files():
     pages = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
-    assert "--8 <" not in pages, "a formatter took an inclusion for Python"
+    assert "--8 <" not in pages, "a formatter changed an inclusion"
     shown = set(re.findall(r'^--8<-- "examples/([\w/]+\.py)', pages, re.MULTILINE))
     linked = set(re.findall(r"\]\([./]*examples/([\w/]+\.py)\)", pages))
     examples = ROOT / "examples"

@@ -1,4 +1,4 @@
-"""The public names and what they take: a change here breaks users, so it is a decision."""
+"""Public names and signatures are frozen: changes here break user code."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ ALL = [(module, name) for module, names in NAMES.items() for name in names]
 
 
 def described(function: object) -> str:
-    """Write a signature's names; ``*`` stands before what must be given by name."""
-    signature = inspect.signature(getattr(function, "fn", function))  # a flow's own function
+    """Return a signature's parameter names, with ``*`` before keyword-only ones."""
+    signature = inspect.signature(getattr(function, "fn", function))  # the function of a flow
     words, starred = [], False
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:

@@ -1,4 +1,4 @@
-"""One run of each page of results, made again: its tests come out as they were published."""
+"""Repeating one run of each results page reproduces its published tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHOSEN = {
 }
 QUICK = ("binary_erasure_channel_proof", "graph_isomorphism_protocols")
 SHARED = {"graph_isomorphism_help_variants": "graph_isomorphism_help"}
-"""Page → one that begins with the same arm "main": made again there, and here as it is there."""
+"""Page → page with the same arm "main", which is only repeated there."""
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
 
@@ -85,6 +85,6 @@ def test_a_run_that_is_made_again_ends_as_published(page, tmp_path):
         if not elsewhere:
             assert checked.is_same, checked
             continue
-        group = [r for r in published.runs if r.arm == checked.arm]  # rounded otherwise elsewhere
+        group = [r for r in published.runs if r.arm == checked.arm]  # other versions round differently
         seeds = [r.tests[checked.test].accuracy for r in group if checked.test in r.tests]
         assert min(seeds) - 0.02 <= checked.here.accuracy <= max(seeds) + 0.02, checked

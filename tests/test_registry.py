@@ -1,4 +1,4 @@
-"""A class is found by name, by file and among installed packages; a name belongs to one class."""
+"""Registries find classes by name, file and installed package; each name has one class."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reference:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with a built-in game, and a registry of games."""
+    """Write a package with a built-in game and a registry of games."""
     (tmp_path / "games_home").mkdir()
     (tmp_path / "games_home" / "__init__.py").write_text(HOME)
     (tmp_path / "games_home" / "plain.py").write_text(PLAIN)
@@ -99,7 +99,7 @@ def test_a_class_is_found_by_name_by_file_and_installed(games, folder, install) 
     assert games.find("offered").__module__ == "more_games"
     by_path = games.find("mine/own.py:Own", folder)
     assert by_path is games.find(Reference("own.py", "Own"), folder / "mine")
-    assert by_path is games.find("own")  # the file gave it a name too
+    assert by_path is games.find("own")  # loading the file also registers the name
     assert games.entries()[1] == Entry("own", str(folder / "mine" / "own.py"))
 
 
@@ -124,7 +124,7 @@ def test_the_same_class_may_come_again_another_may_not(games, folder, monkeypatc
     file = folder / "own.py"
     file.write_text(OWN)
     loaded = load_class(f"{file}:Own")
-    import own  # the same file under another module's name
+    import own  # the same file as a different module
 
     assert own.Own is not loaded
     (folder / "other.py").write_text(OWN)
@@ -186,7 +186,7 @@ PACKAGES = {
 
 
 def decorated(package: str, *decorators: str) -> dict[str, str]:
-    """The first argument of each decorator of these names in a package's sources → its module."""
+    """Return the first argument of each such decorator in a package's sources → its module."""
     found = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)

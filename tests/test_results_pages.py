@@ -1,4 +1,4 @@
-"""Pages of results and the README agree with the published data and with computed values."""
+"""Results pages and the README agree with published data and computed values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variant
 
 
 def compare_command(page: str) -> list[str]:
-    """Return the words of the `ratchet compare` that the Makefile runs for a page."""
+    """Return the arguments of the `ratchet compare` that the Makefile runs for a page."""
     printed = subprocess.run(
         ["make", "--dry-run", TARGETS[page]], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.replace("\\\n", " ")
@@ -42,13 +42,13 @@ def compare_command(page: str) -> list[str]:
 
 
 def reference_lines(page: str) -> list[ReferenceValue]:
-    """Return the values that the Makefile has drawn into a page's plots."""
+    """Return the reference values that the Makefile passes for a page's plots."""
     words = compare_command(page)
     return reference_values([words[i + 1] for i, word in enumerate(words) if word == "--line"])
 
 
 def text_of(file: str) -> str:
-    """Return a document with every run of white space as one space."""
+    """Return a document with white space collapsed."""
     return " ".join((ROOT / file).read_text().split())
 
 

@@ -1,4 +1,4 @@
-"""Seeding the global generators leaves nothing behind."""
+"""Seeding the global generators has no lasting effects."""
 
 import random
 
