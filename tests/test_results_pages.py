@@ -104,7 +104,7 @@ def test_a_pages_reference_lines_are_those_of_the_makefile(page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [HELP, VARIANTS])
-def test_lines_called_exact_are_the_computed_accuracies_of_these_rules(page):
+def test_exact_reference_lines_are_the_computed_accuracies(page):
     computed = exact_accuracies(str(EXPERIMENTS / f"{page}.yaml"))
     for line in reference_lines(page):
         rule = line.label.removesuffix(", exact").replace(" ", "_")
@@ -113,7 +113,7 @@ def test_lines_called_exact_are_the_computed_accuracies_of_these_rules(page):
     assert all(f"{100 * value:.1f} %" in pages for value in vars(computed).values())
 
 
-def test_the_known_answers_of_the_channel_are_those_of_its_formulas():
+def test_the_reference_values_of_the_channel_follow_its_formulas():
     params = load_experiment(EXPERIMENTS / "binary_erasure_channel_proof.yaml").hyper_params
     section = params.binary_erasure_channel
     assert {line.label: line.value for line in reference_lines("binary_erasure_channel_proof")} == {
@@ -123,7 +123,7 @@ def test_the_known_answers_of_the_channel_are_those_of_its_formulas():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_pages_table_is_that_of_its_data(page):
+def test_a_pages_table_agrees_with_its_data(page):
     shown = table(page)
     published = accuracies(page)
     assert shown.keys() == published.keys()
@@ -159,7 +159,7 @@ def sentences() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("file", "sentence"), sentences())
-def test_figures_in_sentences_are_those_of_the_data(file, sentence):
+def test_figures_in_sentences_agree_with_the_data(file, sentence):
     assert sentence in text_of(file)
 
 
