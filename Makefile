@@ -1,4 +1,4 @@
-# The commands of the project. `make setup` once, then `make demo`.
+# Project commands. Run `make setup` once, then `make demo`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ ALL := $(VENV)/.ready
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(ALL)  ## make .venv and install everything (immediate when nothing changed)
+setup: $(ALL)  ## create .venv and install everything (immediate if up to date)
 
 demo: $(CORE)  ## run experiments/demo.yaml from start to report
 	$(BIN)/ratchet run experiments/demo.yaml
@@ -19,7 +19,7 @@ demo: $(CORE)  ## run experiments/demo.yaml from start to report
 text-demo: $(LLM)  ## run experiments/text_demo.yaml: chat models, no key, no network
 	$(BIN)/ratchet run experiments/text_demo.yaml
 
-# A target installs what it needs and no more: the demos little, the tests everything.
+# Each target installs only the extras it needs.
 INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e
 
@@ -35,31 +35,31 @@ $(ALL): pyproject.toml constraints.txt
 	$(INSTALL) '.[test,dev,llm,finetune,clients,hub,suites,rl,ray,cluster,sweeps,s3,auth,postgres,mirrors,pools,telemetry,peers,docs]'
 	@touch $@ $(CORE) $(LLM)
 
-# A file's tests stay together, so that what they share is made once.
+# Keep tests of a file in one worker, so that module fixtures are created once.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
 STUDY := graph_isomorphism_protocols
-results: $(CORE)  ## run the study of protocols, or go on with it; write docs/results (half an hour)
+results: $(CORE)  ## run or resume the study of protocols; write docs/results (half an hour)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=0..4 \
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
 	$(BIN)/ratchet compare $(STUDY) --page docs/results/$(STUDY).md \
 		--title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
-results-help: $(CORE)  ## do learned provers help a weak verifier: eight seeds of each arm (an hour)
+results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=0..7
 	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --page docs/results/$(HELP_STUDY).md \
 		--line "accept if alike, exact=0.650" --line "random question, exact=0.932" \
 		--title "Provers that help, on graph isomorphism"
 
 VARIANTS := graph_isomorphism_help_variants
-results-variants: $(CORE)  ## what of that is needed: three seeds of each variant (half an hour)
+results-variants: $(CORE)  ## ablation of results-help: three seeds of each variant (half an hour)
 	$(BIN)/ratchet sweep experiments/$(VARIANTS).yaml --name $(VARIANTS) --parallel 2 seed=0..2
 	$(BIN)/ratchet compare $(VARIANTS) --by-arm --page docs/results/$(VARIANTS).md \
 		--line "random question, exact=0.932" --title "What provers need to help"
 
 TEXT_STUDY := text_protocols
-results-text: $(LLM)  ## the same question with chat models: no key, no network (half an hour)
+results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (half an hour)
 	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=0..4 \
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
 	$(BIN)/ratchet compare $(TEXT_STUDY) --page docs/results/$(TEXT_STUDY).md \
@@ -67,27 +67,27 @@ results-text: $(LLM)  ## the same question with chat models: no key, no network 
 		--curve log_stats/accuracy --over iterations --title "Protocols on programs"
 
 CHANNEL_STUDY := binary_erasure_channel_proof
-results-channel: $(CORE)  ## is the known answer found every time, and is it safe: twenty seeds (six minutes)
+results-channel: $(CORE)  ## comparison with the analytic solution, and attacks: twenty seeds (six minutes)
 	$(BIN)/ratchet sweep experiments/$(CHANNEL_STUDY).yaml --name $(CHANNEL_STUDY) --parallel 2 \
 		seed=0..19
 	$(BIN)/ratchet compare $(CHANNEL_STUDY) --by-arm --page docs/results/$(CHANNEL_STUDY).md \
 		--metric test/test_prover.mean_episode_reward \
 		--line "known=0.900" --line "known alone=0.600" --title "The game with a known answer"
 
-test: setup  ## the default tests: under five minutes on two cores
+test: setup  ## run the default tests (under five minutes on two cores)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
-test-slow: setup  ## the rest: real servers, kills, deployments, browsers, wheels
+test-slow: setup  ## run slow tests: real servers, kills, deployments, browsers, wheels
 	$(BIN)/python -m pytest -m "slow and not exhaustive" $(SIDE_BY_SIDE) \
 		--no-loadscope-reorder --durations=60
 
-test-exhaustive: setup  ## every fault at every request, learning over seeds, published studies
+test-exhaustive: setup  ## run exhaustive tests: a fault at every request, learning over seeds, published studies
 	$(BIN)/python -m pytest -m exhaustive $(SIDE_BY_SIDE) --durations=0
 
-test-ray: setup  ## collectors on a Ray cluster of this machine
+test-ray: setup  ## run tests of collectors on a local Ray cluster
 	$(BIN)/python -m pytest -m ray
 
-check: setup  ## linter, formatter, types, import contracts
+check: setup  ## run linter, formatter, type checker, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -96,18 +96,18 @@ check: setup  ## linter, formatter, types, import contracts
 docs: setup  ## build the documentation site into build/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-format: setup  ## let ruff mend what it can
+format: setup  ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## who is faster, in one run: prints ratios
-	@for file in $(filter-out %_players.py,$(wildcard benchmarks/*.py)); do \
+bench: setup  ## run the benchmarks (bootstrap.py requires rliable: run it separately)
+	@for file in $(filter-out %_players.py benchmarks/bootstrap.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python "$$file" || exit 1; done
 
-up: $(CORE)  ## Prefect server, MLflow server and a worker, until Ctrl-C
+up: $(CORE)  ## run Prefect server, MLflow server and a worker until Ctrl-C
 	$(BIN)/ratchet up
 
-down:  ## stop what `ratchet up --detach` started
+down:  ## stop the services of `ratchet up --detach`
 	$(BIN)/ratchet down
 
 constraints:  ## freeze the versions of .venv
@@ -116,11 +116,11 @@ constraints:  ## freeze the versions of .venv
 	     | sed -E 's/^(torch==[0-9.]+)\+.*/\1/' | grep -E '^[A-Za-z0-9_.-]+==[^ ]+$$'; } > constraints.new
 	@mv constraints.new constraints.txt
 
-clean:  ## remove caches and builds; .venv, runs and stored stages stay
+clean:  ## remove caches and builds, but not .venv, runs and stored stages
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-equivalents: $(ALL)  ## add this code to the table if its results equal those of release FROM=TAG
+equivalents: $(ALL)  ## add this code to the equivalents if its results equal those of release FROM=TAG
 	git worktree add --force --detach .equivalents "$(FROM)"
 	$(BIN)/python tools/equivalents.py .equivalents; status=$$?; \
 	git worktree remove --force .equivalents; exit $$status

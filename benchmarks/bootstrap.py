@@ -1,6 +1,6 @@
-"""What intervals over runs cost beside rliable's, which draws its resamples one by one.
+"""CPU time of intervals over runs, compared with rliable, which computes resamples in a loop.
 
-Run with ``python benchmarks/bootstrap.py``, in an environment that has rliable too (1.2.0 wants
+Run with ``python benchmarks/bootstrap.py``, in an environment that also has rliable (1.2.0 requires
 ``arch==7.2.0`` and ``pandas<3``). CPU time of this process on one thread; medians of three.
 """
 
@@ -29,7 +29,7 @@ THRESHOLDS = np.linspace(0, 1, 101)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the median CPU time of three times, after one that is not counted."""
+    """Return the median CPU time of three calls, after a warm-up call."""
     work()
     times = []
     for _ in range(3):
@@ -40,7 +40,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print the times of both, and their ratios."""
+    """Print both CPU times and their ratios."""
     rng = np.random.default_rng(0)
     first, second = rng.random((2, NUM_RUNS, NUM_TASKS))
     ours, other = first.T.tolist(), second.T.tolist()

@@ -1,9 +1,9 @@
-"""PPO on CartPole: Ratchet, TorchRL's stock trainer, Stable-Baselines3 and plain torch, in one run.
+"""PPO on CartPole: Ratchet, TorchRL's trainer, Stable-Baselines3 and plain torch.
 
-Run with ``python benchmarks/cartpole.py [--seeds N] [--minibatch 64]``. Every seed of every library
-is a process of its own on one thread, in rotation, one after the other. Shown are medians over the
-seeds of frames per CPU-second (its median over iterations) and of the CPU-seconds to a mean return
-of 475 with the likeliest actions.
+Run with ``python benchmarks/cartpole.py [--seeds N] [--minibatch 64]``. Each seed of each library
+runs in a separate single-threaded process, one at a time in rotation. The table shows medians over
+seeds of frames per CPU-second (median over iterations) and of the CPU-seconds to a mean return of
+475 with greedy actions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("cartpole_players.py")
 
 
 def run(name: str, seed: int, minibatch: int) -> dict[str, Any]:
-    """Train one library with one seed in a process of its own."""
+    """Train one library with one seed in a separate process."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -46,11 +46,11 @@ def run(name: str, seed: int, minibatch: int) -> dict[str, Any]:
 
 
 def show(results: dict[str, list[dict[str, Any]]], minibatch: int) -> Table:
-    """Make the table, with ratios to Ratchet."""
+    """Build the table, with ratios to Ratchet."""
     table = Table(
         "library",
         "frames per CPU-second",
-        "ratchet is × as fast",
+        "ratchet's speed-up",
         "CPU-seconds to 475",
         "frames to 475",
         "solved",

@@ -1,8 +1,8 @@
-"""PPO on CartPole by four libraries at equal settings; one of them in one process.
+"""PPO on CartPole with one of four libraries, at equal settings.
 
 Started by ``cartpole.py`` as ``cartpole_players.py NAME SEED MINIBATCH``; prints one line of
-JSON. Two perceptrons of 64 and 64 tanh units, eight environments, 128 steps each, ten epochs. An
-iteration's CPU time is counted; building and evaluating are not.
+JSON. Two perceptrons of 64 and 64 tanh units, eight environments, 128 steps each, ten epochs. CPU
+time includes training iterations, but not set-up and evaluation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LIMIT = 500
 Policy = Callable[[Tensor], Tensor]
 """Observations f32 [E, 4] → logits [E, 2]."""
 Player = Iterator[Policy]
-"""Trains for an iteration each time it is asked, and gives what it has learned."""
+"""Yields the policy after each training iteration."""
 
 
 def play_ratchet(seed: int, minibatch: int) -> Player:
@@ -112,7 +112,7 @@ def play_stable_baselines(seed: int, minibatch: int) -> Player:
 
 
 def orthogonal(net: nn.Sequential, last_gain: float) -> nn.Sequential:
-    """Initialise as the others do."""
+    """Initialise like the other libraries."""
     layers = [layer for layer in net if isinstance(layer, nn.Linear)]
     for layer in layers:
         nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else 2**0.5)
@@ -121,13 +121,13 @@ def orthogonal(net: nn.Sequential, last_gain: float) -> nn.Sequential:
 
 
 def perceptron(num_outputs: int, last_gain: float) -> nn.Sequential:
-    """Make a perceptron of 64 and 64 tanh units."""
+    """Build a perceptron of 64 and 64 tanh units."""
     hidden = [nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()]
     return orthogonal(nn.Sequential(*hidden, nn.Linear(64, num_outputs)), last_gain)
 
 
 def play_torchrl(seed: int, minibatch: int) -> Player:
-    """Train with TorchRL's PPOTrainer, made of the library's parts as they come."""
+    """Train with TorchRL's PPOTrainer and its default components."""
     from threading import Semaphore, Thread
 
     warnings.simplefilter("ignore")
@@ -145,7 +145,7 @@ def play_torchrl(seed: int, minibatch: int) -> Player:
         go.acquire()
         trainer.train()
 
-    Thread(target=train, daemon=True).start()  # the loop is the library's: it cannot be stepped
+    Thread(target=train, daemon=True).start()  # PPOTrainer cannot be stepped from outside
     for _ in range(MAX_ITERATIONS):
         go.release()
         done.acquire()
@@ -153,7 +153,7 @@ def play_torchrl(seed: int, minibatch: int) -> Player:
 
 
 def torchrl_trainer(seed: int, minibatch: int) -> tuple[PPOTrainer, Policy]:
-    """Make TorchRL's trainer, and the network that it trains."""
+    """Build TorchRL's trainer and the network that it trains."""
     from tensordict.nn import TensorDictModule
     from torch.distributions import Categorical
     from torchrl.collectors import Collector
@@ -184,7 +184,7 @@ def torchrl_trainer(seed: int, minibatch: int) -> tuple[PPOTrainer, Policy]:
         collector=Collector(env, actor, frames_per_batch=FRAMES, total_frames=-1),
         total_frames=FRAMES * MAX_ITERATIONS,
         frame_skip=1,
-        optim_steps_per_batch=None,  # all; with a number every other epoch has no step at all
+        optim_steps_per_batch=None,  # all; with a number, every other epoch has no steps
         loss_module=loss,
         optimizer=torch.optim.Adam(loss.parameters(), LEARNING_RATE),
         clip_grad_norm=True,
@@ -203,7 +203,7 @@ def torchrl_trainer(seed: int, minibatch: int) -> tuple[PPOTrainer, Policy]:
 
 
 def play_plain_torch(seed: int, minibatch: int) -> Player:
-    """Train with a loop by hand: batched environments, fused Adam, torch's distribution."""
+    """Train with a plain loop: batched environments, fused Adam, torch distributions."""
     from torch.distributions import Categorical
 
     torch.manual_seed(seed)
@@ -273,7 +273,7 @@ PLAYERS: dict[str, Callable[[int, int], Player]] = {
 
 @torch.no_grad()
 def mean_return(policy: Policy) -> float:
-    """Play 100 episodes with the likeliest actions."""
+    """Return the mean return of 100 episodes with greedy actions."""
     game = CartPole()
     state = game.first_state(torch.arange(100))
     alive, total = torch.ones(100, dtype=torch.bool), torch.zeros(100)
@@ -288,7 +288,7 @@ def mean_return(policy: Policy) -> float:
 
 
 def main() -> None:
-    """Train until it is solved, and print how fast that was."""
+    """Train until solved and print speed and CPU time."""
     name, seed, minibatch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     player = PLAYERS[name](seed, minibatch)

@@ -1,9 +1,9 @@
 """GRPO on reversed words: Ratchet and TRL's ``GRPOTrainer`` in one run.
 
-Run with ``python benchmarks/language_against_trl.py [--seeds N] [--steps N]``. Every seed of either
-library is a process of its own on one thread, in rotation. Both train the same small Llama with the
-settings of ``experiments/reverse_grpo.yaml``, from the same weights with the same prompts; TRL in
-float32 without checkpointing, logging or saving, all answers of a step in one batch.
+Run with ``python benchmarks/language_against_trl.py [--seeds N] [--steps N]``. Each seed of each
+library runs in a separate single-threaded process, in rotation. Both train the same small Llama
+with the settings of ``experiments/reverse_grpo.yaml``, from the same weights and prompts. TRL uses
+float32 without checkpointing, logging or saving, and one batch for all completions of a step.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rich.table import Table
 NAMES = ("ratchet", "trl")
 SCRIPT = Path(__file__).with_name("language_players.py")
 BARS = """\
-Bars: the mean at the end at least .8, the worst .5, from .05 or less, in 60 CPU-seconds a seed;
-twice TRL's answers per CPU-second."""
+Targets: exact match from at most .05 to a mean of at least .8 and a minimum of .5, in 60
+CPU-seconds per seed; twice TRL's completions per CPU-second."""
 
 Figures: TypeAlias = dict[str, float]
 
 
 def run(name: str, seed: int, steps: int) -> Figures:
-    """Train with one library and one seed in a process of its own."""
+    """Train one library with one seed in a separate process."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -51,16 +51,16 @@ def run(name: str, seed: int, steps: int) -> Figures:
 
 
 def show(results: dict[str, list[Figures]], steps: int) -> Table:
-    """Make the table: each seed's figures in their order, and what they come to."""
+    """Build the table of means, medians and each seed's results."""
     table = Table(
         "library",
-        "right before",
-        "right after, mean",
+        "exact match before",
+        "after, mean",
         "worst",
-        "answers per CPU-second",
-        "ratchet is × as fast",
-        "CPU-seconds a seed, longest",
-        title=f"GRPO on words of 6 of 8 letters, {steps} steps of 16 × 8 answers",
+        "completions per CPU-second",
+        "ratchet's speed-up",
+        "CPU-seconds per seed, maximum",
+        title=f"GRPO on words of 6 of 8 letters, {steps} steps of 16 × 8 completions",
     )
     ours = median(row["rate"] for row in results["ratchet"])
     for name, rows in results.items():
@@ -79,7 +79,7 @@ def show(results: dict[str, list[Figures]], steps: int) -> Table:
 
 
 def main() -> None:
-    """Train with both and every seed, and print the table."""
+    """Train both libraries with each seed and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=400)

@@ -1,10 +1,9 @@
-"""``mode: one_step_behind`` against ``synchronous``: the same iterations, by the clock on the wall.
+"""Wall time of ``mode: one_step_behind`` and ``synchronous`` for the same iterations.
 
-Run with ``python benchmarks/language_modes.py``: first runs as ``ratchet run`` does them with a
-stage for each iteration, from the end of the first one to that of the last; then both modes take
-turns in plain loops, a few iterations each, so that what else the machine does falls on both.
-``busy`` is the CPU-time of the process that has most to do: about what the clock shows on two cores
-that nobody else uses.
+Run with ``python benchmarks/language_modes.py``. It first times runs with one stage per iteration,
+from the end of the first iteration to the end of the last. Then both modes take turns in plain
+loops, a few iterations each, so that other load on the machine affects both. ``busy`` is the CPU
+time of the busiest process: about the wall time on two idle cores.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ MODES = ("synchronous", "one_step_behind")
 
 
 def parameters(mode: str, asked: argparse.Namespace) -> HyperParameters:
-    """Return the experiment: a small model that answers with a few dozen tokens."""
+    """Return the experiment: a small model with completions of a few dozen tokens."""
     content: dict[str, Any] = {
         "scenario": "language_task",
         "dataset": "reverse",
@@ -81,15 +80,15 @@ def trainer_of(mode: str, asked: argparse.Namespace) -> LanguageTrainer:
 
 
 class Loop:
-    """A trainer in a plain loop, of which some iterations are done at a time."""
+    """Trainer in a plain loop, run a few iterations at a time."""
 
     def __init__(self, mode: str, asked: argparse.Namespace) -> None:
         self.trainer = trainer_of(mode, asked)
         self.trainer.plays_beside_after = 0.0
-        self.trainer.run_iterations(0, 1)  # the process is started
+        self.trainer.run_iterations(0, 1)  # starts the rollout process
 
     def go_on(self, iterations: int) -> tuple[float, float]:
-        """Return seconds an iteration: by the clock, and of the process that is busy longest."""
+        """Return the seconds per iteration: wall time, and CPU time of the busiest process."""
         begin, own, beside = time.perf_counter(), time.process_time(), self._beside()
         done = self.trainer.iteration
         self.trainer.run_iterations(done, done + iterations)
@@ -102,7 +101,7 @@ class Loop:
 
 
 def shares(trainer: LanguageTrainer) -> tuple[float, float]:
-    """Return the CPU-seconds in which an iteration is played and learned from."""
+    """Return the CPU-seconds of an iteration's rollouts and of its update."""
     iteration = trainer.iteration
     begin = time.process_time()
     trainer.give_rollouts(iteration, trainer.play_rollouts(iteration))
@@ -112,7 +111,7 @@ def shares(trainer: LanguageTrainer) -> tuple[float, float]:
 
 
 def staged(mode: str, asked: argparse.Namespace) -> float:
-    """Return the seconds of a run from the end of its first iteration to that of its last."""
+    """Return the seconds of a run between the ends of its first and last iteration."""
     with tempfile.TemporaryDirectory() as name:
         settings = ExperimentSettings(
             home=str(Path(name) / "home"),
@@ -134,7 +133,7 @@ def _trains(record: StageRecord) -> bool:
 
 
 def main() -> None:
-    """Play the rounds and print what each has come to."""
+    """Run the rounds and print the times of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     given = {"rounds": 8, "iterations": 5, "staged": 30, "length": 48, "d_model": 128, "layers": 4}
     for option, value in {**given, "tasks": 12, "epochs": 1}.items():
@@ -146,7 +145,7 @@ def main() -> None:
     print({mode: f"{each:.1f} s" for mode, each in seconds.items()}, _ratio(*seconds.values()))
     loops = {mode: Loop(mode, asked) for mode in MODES}
     playing, learning = shares(loops[MODES[0]].trainer)
-    print(f"an iteration in turn: plays {playing:.2f}, learns {learning:.2f} CPU-seconds")
+    print(f"synchronous: rollouts {playing:.2f}, update {learning:.2f} CPU-seconds per iteration")
     for _ in range(asked.rounds):
         load = os.getloadavg()[0]
         (wall, busy), (other_wall, other_busy) = (

@@ -1,8 +1,8 @@
-"""GRPO on ``experiments/reverse_grpo.yaml`` by two libraries; one of them in one process.
+"""GRPO on ``experiments/reverse_grpo.yaml`` with one of two libraries.
 
 Started by ``language_against_trl.py`` as ``language_players.py NAME SEED STEPS``; prints a line of
-JSON. Both begin with the same weights and play the same tasks in the same order. CPU time of this
-process on one thread; of the samples per CPU-second, that of the first steps is left out.
+JSON. Both start from the same weights with the same tasks in the same order. CPU time of this
+process on one thread; the rate of completions excludes the first steps.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from trainers.registry import trainer_class
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments" / "reverse_grpo.yaml"
 FIRST_STEPS = 5
-"""What is allocated and imported at first is no property of a step."""
+"""Steps excluded from the rate, since they include imports and allocations."""
 
 
 @dataclass
 class Trained:
-    """When each step had ended, in CPU-seconds of this process; and the model."""
+    """End of each step, in CPU-seconds of this process, and the trained model."""
 
     begin: float
     ends: list[float]
@@ -48,7 +48,7 @@ class Trained:
 
 
 def read_experiment(seed: int, steps: int) -> HyperParameters:
-    """Return the experiment's parameters, tested on what is drawn as in training."""
+    """Return the experiment's parameters, tested at the training temperature."""
     content = yaml.safe_load(EXPERIMENT.read_text(encoding="utf-8"))
     content |= {"seed": seed, "rl": {"num_iterations": steps}}
     content["language"]["test_temperature"] = 1.0
@@ -57,7 +57,7 @@ def read_experiment(seed: int, steps: int) -> HyperParameters:
 
 
 def build(given: HyperParameters) -> LanguageTrainer:
-    """Make the loop with its model, warmed up."""
+    """Build the trainer with its warmed-up model."""
     settings = ExperimentSettings(progress="none")
     kind = trainer_class(given)
     instance = build_scenario_instance(given, settings, trainer_type=kind.trainer_type)
@@ -68,7 +68,7 @@ def build(given: HyperParameters) -> LanguageTrainer:
 
 
 def exact_match(trainer: LanguageTrainer, model: LanguageModel) -> float:
-    """Return the share of the test's answers that are right as a whole."""
+    """Return the exact match on the test set."""
     instance = trainer.scenario_instance
     places = range(len(instance.test_dataset))
     engine = InProcessEngine(model)
@@ -77,7 +77,7 @@ def exact_match(trainer: LanguageTrainer, model: LanguageModel) -> float:
 
 
 def train_here(trainer: LanguageTrainer, folder: Path) -> Trained:
-    """Train with Ratchet: the experiment's own loop, step by step."""
+    """Train with Ratchet, one iteration at a time."""
     begin, ends = time.process_time(), []
     for step in range(trainer.num_train_iterations):
         trainer.run_iterations(step, step + 1)
@@ -87,7 +87,7 @@ def train_here(trainer: LanguageTrainer, folder: Path) -> Trained:
 
 
 def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
-    """Train with TRL: transformers' generation in float32, a step's answers in one batch."""
+    """Train with TRL: generation by transformers in float32, one batch per step."""
     import datasets
     import transformers
     import trl
@@ -105,7 +105,7 @@ def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
         return [evaluate.evaluate(shown[place], text, []).reward for place, text in pairs]
 
     class Ends(transformers.TrainerCallback):
-        """Notes when steps have ended."""
+        """Callback that records the end of each step."""
 
         def on_step_end(self, *_: object, **__: object) -> None:
             ends.append(time.process_time())
@@ -129,12 +129,12 @@ def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
     begin = time.process_time()
     peer.train()
     assert torch.get_num_threads() == 1
-    model.save_pretrained(folder / "begun")  # beside its tokenizer
+    model.save_pretrained(folder / "begun")  # next to its tokenizer
     return Trained(begin, ends, load_language_model("begun", base_dir=folder))
 
 
 def _optimizer(model: torch.nn.Module, trainer: LanguageTrainer) -> tuple[Any, Any]:
-    """Return the experiment's optimizer and schedule, for a model of transformers'."""
+    """Return the experiment's optimizer and schedule for a transformers model."""
     adam, steps = trainer.hyper_params.language.optimizer, trainer.num_train_iterations
     optimizer = torch.optim.AdamW(
         model.parameters(),
@@ -151,7 +151,7 @@ def _optimizer(model: torch.nn.Module, trainer: LanguageTrainer) -> tuple[Any, A
 
 
 def _settings(trainer: LanguageTrainer) -> dict[str, Any]:
-    """Return the experiment's settings in TRL's words."""
+    """Return the experiment's settings as arguments of TRL."""
     given, agent = trainer.hyper_params, trainer.scenario_instance.agents["agent"].parameters
     language, loss = given.language, given.grpo.settled
     aggregations = {"token_mean": "dapo", "sequence_mean_token_mean": "grpo"}
@@ -187,7 +187,7 @@ PLAYERS: dict[str, Callable[[LanguageTrainer, Path], Trained]] = {
 
 
 def play(name: str, seed: int, steps: int) -> dict[str, Any]:
-    """Train a library with a seed; return its figures."""
+    """Train one library with a seed; return its results."""
     torch.set_num_threads(1)
     begin = time.process_time()
     trainer = build(read_experiment(seed, steps))

@@ -1,8 +1,8 @@
-"""How much faster the embedded model service answers many chats at once than one after the other.
+"""Throughput of the embedded model service: concurrent against sequential chat requests.
 
-Both ways ask the same questions, with the same seeds, of one service on this machine, in turns.
-Run with ``python benchmarks/llm_service.py [CHATS [HOME [TOKENS]]]``; without a home in which the
-base model lies already, it is made first. An answer has at most so many tokens.
+Both send the same requests, with the same seeds, to one local service, in turns. Run with ``python
+benchmarks/llm_service.py [CHATS [HOME [TOKENS]]]``; if HOME has no base model, it is built first.
+TOKENS limits the length of completions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
         with EmbeddedService.start(home) as service:
             requests = _requests(service.model, chats, tokens)
             alone, together = asyncio.run(_measure(service.url, requests))
-    table = Table("chats", "chats a second, one after the other", "all at once", "ratio")
+    table = Table("chats", "chats per second, sequential", "concurrent", "ratio")
     ratios = [a / b for a, b in zip(alone, together, strict=True)]
     spread = f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
     rates = [f"{chats / statistics.median(seconds):.1f}" for seconds in (alone, together)]
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 async def _measure(url: str, requests: list[ChatRequest]) -> tuple[list[float], list[float]]:
-    """Measure the seconds of each round, one way and the other in turns."""
+    """Measure the seconds of each round, sequential and concurrent in turns."""
     alone, together = [], []
     client = ChatClient(Endpoint(base_url=url))
     await asyncio.gather(*map(client.complete, requests))
@@ -57,12 +57,12 @@ async def _measure(url: str, requests: list[ChatRequest]) -> tuple[list[float], 
         at_once = await asyncio.gather(*map(client.complete, requests))
         together.append(time.perf_counter() - start)
         if list(at_once) != one_by_one:
-            raise AssertionError("an answer depends on what it was batched with")
+            raise AssertionError("completions depend on the batch")
     return alone, together
 
 
 def _requests(model: str, chats: int, tokens: int) -> list[ChatRequest]:
-    """Ask experts of the code-validation game for their arguments, each about another program."""
+    """Build requests for experts' arguments, each about a different program."""
     rng = np.random.default_rng(0)
     prompts = [expert_system(draw_exercise(rng), "accept") for _ in range(chats)]
     return [

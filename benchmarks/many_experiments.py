@@ -1,10 +1,9 @@
-"""What a thousand small experiments cost on each runner, and what grows with them.
+"""Cost per member of a large sweep of small experiments, for each runner.
 
 Run it with ``python benchmarks/many_experiments.py [--members 100] [--parallel 2]
-[--runners inline,processes,dask] [--tracking]``. Each runner has a process and a folder of its own,
-with a Prefect server of its own, and runs one sweep whose members train nothing to speak of. What
-a member takes beside its stages' work is told for each tenth of the sweep: what grows there is what
-breaks first.
+[--runners inline,processes,dask] [--tracking]``. Each runner has a separate process, folder and
+Prefect server, and runs one sweep whose members train almost nothing. The time per member is
+reported for each tenth of the sweep: growth indicates a scaling limit.
 """
 
 from __future__ import annotations
@@ -39,40 +38,40 @@ SMALL = {
     "binary_erasure_channel": {"num_datapoints": 20},
 }
 PARTS = 10
-"""Into how many parts of equally many members the time is divided."""
+"""Number of equal parts of the sweep."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What a folder holds."""
+    """Number and total size of files in a folder."""
 
     files: int
     mib: float
 
     @classmethod
     def of(cls, folder: Path, pattern: str) -> Growth:
-        """Count files in a folder, and their sizes."""
+        """Count matching files in a folder and add their sizes."""
         sizes = [path.stat().st_size for path in folder.glob(pattern) if path.is_file()]
         return cls(len(sizes), sum(sizes) / 2**20)
 
     def since(self, before: Growth) -> Growth:
-        """Return what has come to it."""
+        """Return the difference to an earlier count."""
         return Growth(self.files - before.files, self.mib - before.mib)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one runner took; seconds and MiB."""
+    """Measurements of one runner, in seconds and MiB."""
 
     runner: str
     members: int
     wall: float
     work: float
     cpu: float
-    """Of this process and its workers, without Prefect's server."""
+    """CPU time of this process and its workers, without Prefect's server."""
     server_cpu: float
     per_part: list[float]
-    """Seconds a member, from each end of a part to the next."""
+    """Seconds per member in each part of the sweep."""
     memory: float
     worker_memory: float
     server_memory: float
@@ -82,7 +81,7 @@ class Result:
 def small_settings(
     home: Path, folder: Path, runner: str, parallel: int, *, tracking: bool = False
 ) -> ExperimentSettings:
-    """Return the settings of a small sweep whose runs and stages lie in ``folder``."""
+    """Return the settings of a small sweep with runs and stages in ``folder``."""
     from ratchet.parameters.settings import ExperimentSettings
 
     return ExperimentSettings.from_dict(
@@ -99,7 +98,7 @@ def small_settings(
 
 
 def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Result:
-    """Run the sweep in this process, and look at what it leaves."""
+    """Run the sweep in this process and measure time, memory and files."""
     from flows import run_sweep
     from ratchet.tracking.run_folder import list_runs
 
@@ -115,7 +114,7 @@ def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Resu
             "MLflow": folder / "home",
         }
         held = {name: _held(name, place) for name, place in places.items()}
-        server = psutil.Process().children()[0]  # of the temporary kind, which this has started
+        server = psutil.Process().children()[0]  # the temporary server started above
         before, cpu, server_cpu = time.time(), _cpu_seconds(), sum(server.cpu_times()[:2])
         run_sweep(SMALL, {"seed": list(range(members))}, settings, name="small")
         wall = time.time() - before
@@ -139,7 +138,7 @@ def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Resu
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of this process and of those it has started that have ended."""
+    """Return the CPU time of this process and of its finished subprocesses."""
     return sum(os.times()[:4])
 
 
@@ -153,7 +152,7 @@ _PATTERNS = {"reports": "*/report.html", "Prefect's database": "prefect.db*", "M
 
 
 def _held(name: str, place: Path) -> Growth:
-    """Return what one of the places holds now."""
+    """Return the current size of one location."""
     own = Growth.of(place, _PATTERNS.get(name, "**/*"))
     if name != "MLflow":
         return own
@@ -162,7 +161,7 @@ def _held(name: str, place: Path) -> Growth:
 
 
 def main() -> None:
-    """Print a table; or, for one runner, what it took as JSON."""
+    """Print a table or, for one runner, its measurements as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=100)
     parser.add_argument("--parallel", type=int, default=2)
@@ -196,18 +195,18 @@ def _figures(result: dict[str, object]) -> dict[str, str]:
     parts = result["per_part"]
     figures = {
         "wall": f"{wall:.0f} s",
-        "a member": f"{1000 * wall / members:.0f} ms",
-        "stages' work, a member": f"{1000 * work / members:.0f} ms",
-        "a member, by tenths of the sweep": " ".join(f"{1000 * part:.0f}" for part in parts),
-        "CPU time, a member": f"{1000 * result['cpu'] / members:.0f} ms",
-        "CPU time of Prefect's server, a member": f"{1000 * result['server_cpu'] / members:.0f} ms",
-        "memory of the sweep's process": f"{result['memory']:.0f} MiB",
-        "of the largest worker": f"{result['worker_memory']:.0f} MiB",
-        "of Prefect's server, at the end": f"{result['server_memory']:.0f} MiB",
+        "per member": f"{1000 * wall / members:.0f} ms",
+        "stages, per member": f"{1000 * work / members:.0f} ms",
+        "per member, by tenth of the sweep": " ".join(f"{1000 * part:.0f}" for part in parts),
+        "CPU time per member": f"{1000 * result['cpu'] / members:.0f} ms",
+        "server's CPU time per member": f"{1000 * result['server_cpu'] / members:.0f} ms",
+        "memory of the sweep process": f"{result['memory']:.0f} MiB",
+        "memory of the largest worker": f"{result['worker_memory']:.0f} MiB",
+        "server's memory at the end": f"{result['server_memory']:.0f} MiB",
     }
     for name, growth in result["grown"].items():
         per = 1024 * growth["mib"] / members
-        figures[f"{name}, a member"] = f"{growth['files'] / members:.1f} files, {per:.0f} KiB"
+        figures[f"{name}, per member"] = f"{growth['files'] / members:.1f} files, {per:.0f} KiB"
     return figures
 
 

@@ -1,8 +1,8 @@
-"""What stages cost beside their work: the flow's wall time against the sum of its stages' times.
+"""Orchestration overhead: a flow's wall time minus the sum of its stages' times.
 
-Runs one experiment twice in a temporary folder, in one process: first anew, then fully cached;
-then one with more training stages, which shows what each of them adds; and the first once more as a
-whole process, as a user would. Run with ``python benchmarks/orchestration.py``.
+Runs one experiment twice in one process and a temporary folder: computed, then fully cached. Then
+runs one with more training stages, to measure the overhead per stage, and the first again with
+``ratchet run`` in a new process. Run with ``python benchmarks/orchestration.py``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ settings: {iterations_per_task: 2, progress: none}
 """
 
 SETTLING = 5.0
-"""Seconds before each run. While Prefect's server still writes down the run before, SQLite may
-refuse a transaction, and Prefect's client asks again after two seconds."""
+"""Seconds before each run. While Prefect's server still records the previous run, SQLite may refuse
+a transaction, and Prefect's client retries after two seconds."""
 
 
 def main() -> None:
@@ -64,36 +64,36 @@ def main() -> None:
     for one in (fresh, longer):
         table.add_row(f"a run of {one.num_stages} stages, with MLflow and report", one.wall_text)
         table.add_row("  mean training stage", f"{one.training:.2f} s")
-        table.add_row("  beside the work", f"{one.beside:.2f} s = {one.beside / one.wall:.1%}")
-    table.add_row("what a further stage adds beside its work", f"{1000 * added:.0f} ms")
-    table.add_row("fully cached, in a process that is up", cached.wall_text)
-    table.add_row("fully cached, whole process with Prefect's server", f"{whole:.2f} s")
+        table.add_row("  overhead", f"{one.beside:.2f} s = {one.beside / one.wall:.1%}")
+    table.add_row("overhead of each additional stage", f"{1000 * added:.0f} ms")
+    table.add_row("fully cached, in a running process", cached.wall_text)
+    table.add_row("fully cached, new process with Prefect's server", f"{whole:.2f} s")
     Console().print(table)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a run took, and how long its stages worked, in seconds."""
+    """Seconds of a run, of its stages, and of its mean training stage."""
 
     wall: float
     work: float
     training: float
-    """The mean training stage."""
+    """Mean over training stages."""
     num_stages: int
 
     @property
     def beside(self) -> float:
-        """What is not a stage's work."""
+        """Overhead: time outside stages."""
         return self.wall - self.work
 
     @property
     def wall_text(self) -> str:
-        """The time that the run took."""
+        """Wall time as text."""
         return f"{self.wall:.2f} s"
 
 
 def run(experiment: ExperimentFile, folder: str) -> Timing:
-    """Run an experiment."""
+    """Run an experiment and return its times."""
     from flows.runs.run import run_experiment
     from ratchet.tracking.run_folder import find_run
 

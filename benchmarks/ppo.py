@@ -1,9 +1,9 @@
-"""The frames per CPU-second that PPO trains on, and where the time goes.
+"""PPO's frames per CPU-second, with the time of each phase.
 
 Run with ``python benchmarks/ppo.py [--iterations N]``. Two settings: the default networks on nip,
 and small ones on adp. CPU time of this process on one thread; the first iteration is a warm-up.
-The bars stem from a certain machine; what plain bodies take, measured before each iteration,
-tells how much slower this one is at that moment.
+Targets refer to a reference machine. Forward and backward passes of network bodies without fast
+path, timed before each iteration, measure the current slowdown relative to it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from plain_body import DEEP_BODY, DEFAULT_BODY, SHALLOW_BODY, BodyPass
 
 from ratchet import ExperimentSettings, HyperParameters
+from ratchet.agents.tapes.conditions import only_plain_operations
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer
 from trainers.tensordict import rl
@@ -37,18 +37,55 @@ COMMON: dict[str, Any] = {
     "dataset": "generated",
     "graph_isomorphism": {"num_pairs": 1000},
 }
+SMALL = {"use_dual_gnn": False, "num_transformer_layers": 1}
+DEFAULT_BODY = "default body, minibatch 64"
+DEEP_BODY = "5 GNN layers, 1 transformer layer, minibatch 128"
+SHALLOW_BODY = "2 GNN layers, 1 transformer layer, minibatch 128"
+BODIES: dict[str, tuple[int, dict[str, Any]]] = {
+    DEFAULT_BODY: (64, {}),
+    DEEP_BODY: (128, SMALL),
+    SHALLOW_BODY: (128, {**SMALL, "num_gnn_layers": 2}),
+}
+"""Minibatch size and agent parameters."""
 PASSES = 5
 """Passes of each plain body between two iterations."""
 REFERENCE_MS = {DEFAULT_BODY: 17.4, DEEP_BODY: 12.4, SHALLOW_BODY: 9.1}
-"""What a plain pass takes on the machine that the bars come from.
+"""Time of a plain pass on the reference machine.
 
-Measured there were 20, 14 and 10; plain passes have since come to 0.87, 0.89 and 0.91 of that.
+Measured there: 20, 14 and 10; plain passes now take 0.87, 0.89 and 0.91 of that.
 """
+
+
+class PlainBody:
+    """Body and solo head without fast path, with a minibatch in which all rows act."""
+
+    def __init__(self, name: str) -> None:
+        rows, section = BODIES[name]
+        hyper_params = HyperParameters(
+            scenario="graph_isomorphism",
+            trainer="vanilla_ppo",
+            dataset="er1000",
+            pretrain_agents=True,
+            agents={"_default": section},
+        )
+        instance = build_scenario_instance(hyper_params, ExperimentSettings())
+        self.agents = instance.combined_agents
+        self.data = instance.train_environment.gather_data(torch.arange(rows))
+
+    def median_ms(self) -> float:
+        """Return the median CPU time of a forward and backward pass."""
+        times = []
+        with only_plain_operations():
+            for _ in range(PASSES):
+                start = time.process_time()
+                self.agents.solo_logits("verifier", self.data).square().sum().backward()
+                times.append(1000 * (time.process_time() - start))
+        return statistics.median(times)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained, how fast it has to be there, and the bodies that are its own."""
+    """Training parameters, their target on the reference machine, and the bodies to time."""
 
     name: str
     bar: float
@@ -71,7 +108,7 @@ SETTINGS = (
             "interaction_protocol": "adp",
             "rl": {"frames_per_batch": 512, "minibatch_size": 128},
             "agents": {
-                "_default": {"num_transformer_layers": 1, "use_dual_gnn": False},
+                "_default": SMALL,
                 "verifier": {"num_gnn_layers": 2},
                 "prover": {"num_gnn_layers": 5},
             },
@@ -81,13 +118,13 @@ SETTINGS = (
 
 
 class Stopwatch:
-    """Adds up the CPU time spent in wrapped functions."""
+    """CPU time spent in wrapped functions, by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Time a function under a name."""
+        """Wrap a function to add its CPU time under a name."""
 
         def timed(*args: object, **kwargs: object) -> object:
             with self.running(name):
@@ -97,7 +134,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """Time a block under a name."""
+        """Add the CPU time of a block under a name."""
         start = time.process_time()
         try:
             yield
@@ -123,7 +160,7 @@ def watch(trainer: TensorDictRlTrainer) -> Stopwatch:
 
 
 class Training:
-    """One setting, trained iteration by iteration."""
+    """One setting, trained one iteration at a time."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -138,8 +175,9 @@ class Training:
         self.rates: list[float] = []
         """Frames per CPU-second."""
         self.by_default_body: list[float] = []
-        """The same where the default body's plain pass takes what it takes at the bars' place."""
+        """Rates scaled to the reference machine by the plain pass of the default body."""
         self.by_own_bodies: list[float] = []
+        """Rates scaled by the plain passes of the setting's bodies."""
         trainer.initial_state()
         self.run()
 
@@ -151,7 +189,7 @@ class Training:
         return self.frames / (time.process_time() - start)
 
     def measure(self, slowness: dict[str, float]) -> None:
-        """Run an iteration, given how many times slower than there each plain body is now."""
+        """Run an iteration, given the current slowdown of each plain body."""
         rate = self.run()
         own = statistics.mean(slowness[body] for body in self.setting.bodies)
         self.rates.append(rate)
@@ -159,7 +197,7 @@ class Training:
         self.by_own_bodies.append(rate * own)
 
     def report(self) -> None:
-        """Print the line of this setting, and its phases."""
+        """Print the rates and phases of this setting."""
         columns = (self.rates, self.by_default_body, self.by_own_bodies)
         shown = "".join(f"{statistics.median(c):8.0f} {min(c):6.0f}" for c in columns)
         print(f"{self.setting.name:50s}{shown} {self.setting.bar:8.0f}")
@@ -168,20 +206,20 @@ class Training:
         seconds = stopwatch.seconds
         seconds["backward"] = seconds.pop("gradients") - seconds["forward"]
         phases = ", ".join(f"{phase} {1000 * s:.0f}" for phase, s in seconds.items())
-        print(f"    ms of one iteration: {phases}")
+        print(f"    phases of one iteration, ms: {phases}")
 
 
 def main() -> None:
-    """Measure every setting, in turn with the plain bodies."""
+    """Measure each setting, in turn with the plain bodies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--iterations", type=int, default=8)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    bodies = {name: BodyPass(name) for name in REFERENCE_MS}
+    bodies = {name: PlainBody(name) for name in BODIES}
     trainings = [Training(setting) for setting in SETTINGS]
 
     def slowness() -> dict[str, float]:
-        plain = {name: body.median_ms(PASSES, fast=False) for name, body in bodies.items()}
+        plain = {name: body.median_ms() for name, body in bodies.items()}
         seen.append(plain)
         return {name: plain[name] / REFERENCE_MS[name] for name in plain}
 
@@ -191,11 +229,11 @@ def main() -> None:
         for training in trainings:
             training.measure(slowness())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print("plain passes, ms (where the bars come from):")
+    print("plain passes, ms (reference machine):")
     for name, there in REFERENCE_MS.items():
         print(f"    {name:50s} {statistics.median(ms[name] for ms in seen):6.1f} ({there:.1f})")
-    print("frames per CPU-second: median and worst; here, and there by the default body's pace")
-    print("and by that of the setting's own bodies; bar")
+    print("frames per CPU-second, median and minimum: measured, scaled by the default body, scaled")
+    print("by the setting's bodies; target")
     for training in trainings:
         training.report()
     print(f"peak memory {memory:.0f} MiB")

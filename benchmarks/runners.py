@@ -1,10 +1,10 @@
-"""What each runner costs: many small members of a sweep, in our own processes and on clusters.
+"""Overhead of each runner: many small members of a sweep, in local processes and on clusters.
 
 Run it with ``python benchmarks/runners.py [--members 40] [--parallel 2] [--runners processes,dask]
-[--rounds 3]`` on an idle machine. Members train nothing to speak of, so that what is measured is
-the runner's own cost: its start, and the way of a member to a worker and back. Each round runs the
-runners in turn, with data and stages of its own. The last column is a runner's median time by that
-of the first one.
+[--rounds 3]`` on an idle machine. Members train almost nothing, so that the time consists of the
+runner's start and the transfer of members to workers and back. Each round runs the runners in turn,
+with separate data and stages. The last column is the ratio of a runner's median time to that of the
+first runner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flows import run_sweep
 
 
 def seconds(folder: Path, runner: str, members: int, parallel: int) -> float:
-    """Return how long a sweep takes that finds nothing."""
+    """Return the seconds of a sweep without cache hits."""
     settings = small_settings(folder / "home", folder / runner, runner, parallel)
     begin = time.perf_counter()
     run_sweep(SMALL, {"seed": list(range(members))}, settings, name="small")
@@ -47,7 +47,7 @@ def main() -> None:
                 print(f"round {number + 1}  {name:10} {taken:8.1f} s", flush=True)
     first = statistics.median(times[names[0]])
     print(f"\n{options.members} members, {options.parallel} at a time")
-    print(f"{'runner':10} {'median s':>9} {'a member ms':>12} {'by ' + names[0]:>14}")
+    print(f"{'runner':10} {'median s':>9} {'ms / member':>12} {'/ ' + names[0]:>14}")
     for name in names:
         median = statistics.median(times[name])
         each = 1000 * median / options.members

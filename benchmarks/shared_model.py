@@ -1,7 +1,7 @@
-"""What it costs that several processes train one model, and what each of them holds.
+"""Time and memory of training one model in several processes.
 
-Run it with ``python benchmarks/shared_model.py [--processes 2]``. Two models, the one small, the
-other of 12 layers, of the shape that transformers runs; iterations of GRPO on the same answers.
+Run it with ``python benchmarks/shared_model.py [--processes 2]``. GRPO iterations on the same
+completions, with a small model and one of 12 layers, which transformers runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEBIBYTE = 2**20
 
 
 def answers(vocabulary: int, seed: int) -> list[Trajectory]:
-    """Make answers of random tokens to random prompts."""
+    """Build random completions of random prompts."""
     rng = np.random.default_rng(seed)
     made = []
     for group in range(GROUPS):
@@ -52,7 +52,7 @@ def answers(vocabulary: int, seed: int) -> list[Trajectory]:
 
 
 def measure(folder: Path, processes: int, rounds: int) -> None:
-    """Print wall time and CPU time of an iteration, and what the processes hold."""
+    """Print wall and CPU time of an iteration, and the memory of each process."""
     trainer = GrpoTrainer(
         OmegaConf.create(
             {
@@ -82,7 +82,7 @@ def measure(folder: Path, processes: int, rounds: int) -> None:
     print(
         f"{folder.name}, {processes} processes: first {first:.1f} s, then"
         f" {statistics.median(walls):.3f} s ({min(walls):.3f} to {max(walls):.3f}) and"
-        f" {statistics.median(cpus):.2f} CPU-seconds an iteration; weights held"
+        f" {statistics.median(cpus):.2f} CPU-seconds per iteration; weights"
         f" {[f'{each / MEBIBYTE:.1f}' for each in held]} MiB, resident"
         f" {[f'{each:.0f}' for each in resident]} MiB"
     )

@@ -1,8 +1,8 @@
-"""What several one-thread processes on one machine do to each other's frames per CPU-second.
+"""Slowdown of several concurrent single-threaded training processes on one machine.
 
-Run with ``python benchmarks/side_by_side.py [--processes 2] [--rounds 5]``. Each trains PPO on
-CartPole for a fixed number of iterations; alone and side by side take turns, so that what else the
-machine does falls on both. More processes than cores share caches and get less each.
+Run with ``python benchmarks/side_by_side.py [--processes 2] [--rounds 5]``. Each process trains PPO
+on CartPole for a fixed number of iterations. One and several processes take turns, so that other
+load on the machine affects both. More processes than cores share caches and are each slower.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_ITERATIONS = 12
 
 
 def train(seed: int) -> None:
-    """Be one of the processes: build, warm up, wait for a line, train, print the rate."""
+    """Build a trainer, warm up, wait for a line on stdin, train, and print the rate."""
     import torch
     from cartpole_players import FRAMES, play_ratchet
 
@@ -39,7 +39,7 @@ def train(seed: int) -> None:
 
 
 def run(count: int) -> list[float]:
-    """Train ``count`` processes at once; return the frames per CPU-second of each."""
+    """Train in ``count`` concurrent processes; return the frames per CPU-second of each."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -55,7 +55,7 @@ def run(count: int) -> list[float]:
         )
         for seed in range(count)
     ]
-    for process in processes:  # built and warm; now all begin at once
+    for process in processes:  # all are warm; now they start together
         assert process.stdout is not None
         process.stdout.readline()
     for process in processes:
@@ -66,7 +66,7 @@ def run(count: int) -> list[float]:
 
 
 def main() -> None:
-    """Print medians and their ratio, or be one of the processes."""
+    """Print medians and their ratio, or train in one of the processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
@@ -79,14 +79,14 @@ def main() -> None:
 
 
 def compare(processes: int, rounds: int) -> None:
-    """Let one and several play in turn."""
+    """Run one and several processes in turn and print the table."""
     alone: list[float] = []
     together: list[float] = []
     for _ in range(rounds):
         alone += run(1)
         together += run(processes)
     one, many = statistics.median(alone), statistics.median(together)
-    table = Table("processes", "frames per CPU-second of each", "of one alone")
+    table = Table("processes", "frames per CPU-second of each", "relative to one process")
     for count, rates in ((1, alone), (processes, together)):
         shown = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
         table.add_row(str(count), shown, f"{statistics.median(rates) / one:.2f}")

@@ -1,10 +1,9 @@
-"""What opponent shaping costs beside PPO at equal frames, and where the time goes.
+"""CPU time of opponent shaping relative to PPO at equal frames, with profiles.
 
-Run with ``python benchmarks/spg.py [--iterations N]``. The networks, the protocol and the sizes of
-``experiments/demo.yaml``, and agents that have learned nothing yet: every measurement is of the
-same first iteration, since what agents learn changes who acts how often. CPU time of this process
-on one thread. Trainers take turns, so that the machine's drift falls on all of them alike; ratios
-are to PPO's median.
+Run with ``python benchmarks/spg.py [--iterations N]``. Networks, protocol and sizes are those of
+``experiments/demo.yaml``. Every measurement is of the first iteration, with untrained agents, since
+training changes how often each agent acts. CPU time of this process on one thread. Trainers take
+turns, so that drift of the machine affects all equally; ratios are to PPO's median.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ PARTS = (
 
 
 def make(changes: dict[str, Any]) -> TensorDictRlTrainer:
-    """Build a trainer, let it warm up, and go back to its first state."""
+    """Build a trainer, warm it up, and restore its initial state."""
     hyper_params = HyperParameters(**{**SETTING, **changes})
     settings = ExperimentSettings()
     scenario = build_scenario_instance(hyper_params, settings)
@@ -85,7 +84,7 @@ def make(changes: dict[str, Any]) -> TensorDictRlTrainer:
 
 
 def profile(trainer: TensorDictRlTrainer) -> str:
-    """Return how long the parts of one iteration take, in ms; one part may hold another."""
+    """Return the ms of the parts of one iteration; parts may be nested."""
     profiler = cProfile.Profile(time.process_time)
     profiler.runcall(trainer.run_iterations, 0, 1)
     found: dict[str, float] = {}
@@ -96,10 +95,10 @@ def profile(trainer: TensorDictRlTrainer) -> str:
 
 
 def main() -> None:
-    """Measure everybody."""
+    """Measure all trainers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--iterations", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=list(TRAINERS), help="beside vanilla_ppo")
+    parser.add_argument("--only", nargs="*", default=list(TRAINERS), help="besides vanilla_ppo")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     wanted = {"vanilla_ppo", *arguments.only}
@@ -118,7 +117,7 @@ def main() -> None:
         median = statistics.median(seconds[name])
         bar = f"{BAR:5.1f}" if name in SHAPED else ""
         print(f"{name:26s} {1000 * median:7.0f} {median / ppo:6.2f} {bar}")
-        print(f"    ms within it: {profile(trainer)}")
+        print(f"    profile, ms: {profile(trainer)}")
 
 
 if __name__ == "__main__":

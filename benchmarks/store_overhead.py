@@ -1,7 +1,7 @@
-"""What the stage store costs: a claim and commit, a hit, a listing, a code fingerprint.
+"""Overhead of the stage store: claim and commit, cache hit, listing, code fingerprint.
 
-Run it with ``python benchmarks/store_overhead.py [--folder FOLDER]``. A plain write of the same
-bytes, flushed to the disk and not, stands beside it, for what the disk alone costs.
+Run it with ``python benchmarks/store_overhead.py [--folder FOLDER]``. Plain writes of the same
+bytes, flushed and not flushed, show the cost of the disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LISTED = 1000
 
 
 def describe(number: int) -> dict[str, Any]:
-    """Make what a key is computed from, about as large as a real experiment's."""
+    """Build a key's inputs, about as large as in a real experiment."""
     sections = {f"section_{i}": {f"value_{j}": i * j / 7 for j in range(12)} for i in range(15)}
     modules = {f"trainers.module_{i}": f"{i:064x}" for i in range(60)}
     return {
@@ -39,7 +39,7 @@ def describe(number: int) -> dict[str, Any]:
 
 
 def key_of(described: dict[str, Any]) -> str:
-    """Compute the key of what :func:`describe` made."""
+    """Compute the key of the inputs built by :func:`describe`."""
     return stage_key(**{**described, "fingerprint": described["fingerprint"].digest})
 
 
@@ -55,7 +55,7 @@ def make(store: StageStore, number: int, content: bytes) -> str:
 
 
 def plain_write(path: Path, *, flush: bool) -> None:
-    """Write the megabyte without a store."""
+    """Write one megabyte without a store."""
     with open(path, "wb") as file:
         file.write(MEGABYTE)
         if flush:
@@ -64,7 +64,7 @@ def plain_write(path: Path, *, flush: bool) -> None:
 
 
 def measure(name: str, action: Callable[[int], object], rounds: int = ROUNDS) -> None:
-    """Print the median and the slowest time of an action and its CPU time, in milliseconds."""
+    """Print the median and maximum time of an action and its CPU time, in milliseconds."""
     times, used = [], []
     for number in range(rounds):
         start, start_used = time.perf_counter(), time.process_time()
@@ -82,11 +82,11 @@ def run(folder: Path) -> None:
     measure("write 1 MB, flushed", lambda i: plain_write(folder / f"b{i}", flush=True))
     store = StageStore(folder / "store")
     measure("claim + commit of a 1 MB stage", lambda i: make(store, i, MEGABYTE))
-    measure("hit, checked before in the process", lambda i: make(store, i, MEGABYTE))
+    measure("hit, already verified in this process", lambda i: make(store, i, MEGABYTE))
     keys = [key_of(describe(i)) for i in range(ROUNDS)]
-    measure("  of it: find", lambda i: store.find(keys[i]))
+    measure("  of which: find", lambda i: store.find(keys[i]))
     fresh = StageStore(folder / "store")
-    measure("hit, first in the process (1 MB hashed)", lambda i: make(fresh, i, MEGABYTE))
+    measure("first hit in this process (1 MB hashed)", lambda i: make(fresh, i, MEGABYTE))
     measure("key of a stage", lambda i: key_of(describe(i)))
     many = StageStore(folder / "many")
     for number in range(LISTED):
@@ -102,9 +102,9 @@ def run(folder: Path) -> None:
 
 
 def main() -> None:
-    """Read the command line and measure."""
+    """Parse the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=None, help="where; a temporary folder")
+    parser.add_argument("--folder", type=Path, default=None, help="parent of the temporary folder")
     with tempfile.TemporaryDirectory(dir=parser.parse_args().folder) as folder:
         run(Path(folder))
 

@@ -1,8 +1,8 @@
-"""How fast text rollouts are played against a service that takes its time.
+"""Speed of text rollouts against a slow service.
 
-200 games of nip with 9 rounds; a service in another process answers each call after 200 ms. Ours
-beside the longest chain of calls (no one can be faster) and beside a pool of four workers that
-play one game each at a time with the SDK's blocking client, as text rollouts are often played.
+200 games of nip with 9 rounds; a service in a separate process responds to each call after 200 ms.
+Ratchet is compared with the longest chain of calls, which is a lower bound, and with a common
+baseline: a pool of four workers, each playing one game at a time with the SDK's blocking client.
 Run with ``python benchmarks/text_rollouts.py``.
 """
 
@@ -26,7 +26,7 @@ PEER_WORKERS, PEER_GAMES = 4, 8
 
 
 def serve(ready: Connection) -> None:
-    """Answer every request after a while, in the form that the agent's model name asks for."""
+    """Respond to each request after a delay, in the format of the agent given by its model name."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -104,7 +104,7 @@ def ours(url: str, folder: str) -> tuple[float, float]:
 
 
 def pool(url: str) -> float:
-    """Play some games with four workers; return the seconds that all games would take."""
+    """Play some games with four workers; return the extrapolated seconds of all games."""
     from openai import OpenAI
 
     def play(_: int) -> None:
@@ -136,14 +136,14 @@ def main() -> None:
     process.terminate()
     wall, cpu = runs[1]
     chain = ROUNDS * SECONDS
-    table = Table(title=f"{GAMES} games of {ROUNDS} rounds, {SECONDS * 1000:.0f} ms a call")
-    table.add_column("what")
+    table = Table(title=f"{GAMES} games of {ROUNDS} rounds, {SECONDS * 1000:.0f} ms per call")
+    table.add_column("metric")
     table.add_column("measured", justify="right")
     table.add_column("wanted", justify="right")
     table.add_row("wall time (median of 3)", f"{wall:.2f} s", "")
-    table.add_row("of the longest chain", f"{wall / chain:.2f} ×", "≤ 1.3 ×")
-    table.add_row(f"as fast as {PEER_WORKERS} blocking workers", f"{peer / wall:.1f} ×", "≥ 20 ×")
-    table.add_row("own CPU of a call", f"{cpu / GAMES / ROUNDS * 1000:.2f} ms", "≤ 3 ms")
+    table.add_row("relative to the longest chain", f"{wall / chain:.2f} ×", "≤ 1.3 ×")
+    table.add_row(f"speed-up over {PEER_WORKERS} workers", f"{peer / wall:.1f} ×", "≥ 20 ×")
+    table.add_row("CPU time per call", f"{cpu / GAMES / ROUNDS * 1000:.2f} ms", "≤ 3 ms")
     Console().print(table)
 
 

@@ -1,10 +1,10 @@
-"""What plain torch gains on the base model: generation beside transformers, training beside TRL.
+"""Ratchet's base model: generation against transformers, training against TRL.
 
-All do the same work in one process and one thread, in turns: the same prompts and number of new
-tokens; the same examples, batches, epochs and optimizer. Then the service's own two trainers, with
-jobs from the file to the written model, on the base model and on one a hundred times as large; and
-each in a process that is started for the job. Needs the extra ``finetune``. Run with
-``python benchmarks/tiny_model.py [HOME]``; without a home in which the base model lies, it is made.
+Both do the same work in turns in one process on one thread: the same prompts and number of new
+tokens; the same examples, batches, epochs and optimizer. Then the service's two trainers run
+complete jobs, from file to written model, on the base model and on one a hundred times as large,
+and each in a new process. Requires the extra ``finetune``. Run with
+``python benchmarks/tiny_model.py [HOME]``; if HOME has no base model, it is built first.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         folder = ensure_base_model(Path(sys.argv[1] if len(sys.argv) > 1 else work))
         pairs = {
-            f"generate, {REQUESTS} prompts at once": _generation(folder),
+            f"generate, batch of {REQUESTS} prompts": _generation(folder),
             f"supervised, {EXAMPLES} chats, {EPOCHS} epochs": _supervised(folder, Path(work)),
             f"dpo, {EXAMPLES} pairs, {EPOCHS} epochs": _dpo(folder, Path(work)),
         }
-        table = Table("work", "Ratchet, CPU s", "theirs, CPU s", "ratio: median (range)")
+        table = Table("work", "Ratchet, CPU s", "peer, CPU s", "ratio: median (range)")
         for name, (ours, theirs) in pairs.items():
             table.add_row(name, *_compare(ours, theirs))
         Console().print(table)
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _compare(ours: Callable[[], None], theirs: Callable[[], None]) -> tuple[str, str, str]:
-    """Run both in turns, after once to warm up."""
+    """Run both in turns, after a warm-up run of each."""
     ours()
     theirs()
     times = [(_seconds(ours), _seconds(theirs)) for _ in range(ROUNDS)]
@@ -105,7 +105,7 @@ def _seconds(run: Callable[[], None]) -> float:
 
 
 def _generation(folder: Path) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The same prompts; sampled at temperature 1, to ``NEW_TOKENS`` at most."""
+    """Build two functions that sample at most ``NEW_TOKENS`` from the same prompts."""
     rng = np.random.default_rng(0)
     prompts = [(expert_system(draw_exercise(rng), "accept"),) for _ in range(REQUESTS)]
     engine = TorchEngine()
@@ -147,7 +147,7 @@ def _supervised(folder: Path, work: Path) -> tuple[Callable[[], None], Callable[
 
 
 def _chats(count: int) -> list[dict[str, Any]]:
-    """Experts' arguments, in TRL's format."""
+    """Return experts' arguments in TRL's format."""
     rng = np.random.default_rng(1)
     lines = []
     for _ in range(count):
@@ -193,7 +193,7 @@ def _dpo(folder: Path, work: Path) -> tuple[Callable[[], None], Callable[[], Non
 def _plain_job(
     base: Path, folder: Path, method: Method, lines: list[dict[str, Any]]
 ) -> Callable[[], None]:
-    """A whole job of ours: reading the file, training, writing weights."""
+    """Build a function that runs a complete job: read the file, train, write weights."""
     _job(base, folder, method, lines, n_epochs=EPOCHS, batch_size=BATCH_SIZE)
     return lambda: training.train(folder)
 
@@ -208,7 +208,7 @@ def _job(
 
 
 def _trainers(folder: Path, work: Path) -> Table:
-    """The service's trainers beside each other: CPU seconds of whole jobs."""
+    """Compare the service's trainers by CPU-seconds of complete jobs."""
     larger = _larger_model(folder, work / "larger")
     table = Table("a supervised job, CPU s", "plain", "trl", f"trl, LoRA of rank {LORA_RANK}")
     for name, base, examples, epochs in (
@@ -228,12 +228,12 @@ def _trainers(folder: Path, work: Path) -> Table:
         if base == folder:
             modules = ("train", "trl.train", "trl.train")
             fresh = [_fresh_seconds(m, j) for m, j in zip(modules, jobs, strict=True)]
-            table.add_row("base model, in a fresh process", *(f"{t:.2f}" for t in fresh))
+            table.add_row("base model, in a new process", *(f"{t:.2f}" for t in fresh))
     return table
 
 
 def _jobs(base: Path, folder: Path, examples: int, epochs: int) -> list[Path]:
-    """One job for each column of the table."""
+    """Write one job for each column of the table."""
     lines = [{"messages": [*c["prompt"], *c["completion"]]} for c in _chats(examples)]
     values = {"n_epochs": epochs, "batch_size": BATCH_SIZE}
     folder.mkdir()
@@ -245,7 +245,7 @@ def _jobs(base: Path, folder: Path, examples: int, epochs: int) -> list[Path]:
 
 
 def _larger_model(base: Path, folder: Path) -> Path:
-    """A random Llama with the base model's tokenizer, which the plain loop runs too."""
+    """Write a larger random Llama with the base model's tokenizer."""
     config = LlamaConfig.from_pretrained(base)
     config.update({"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6})
     config.update({"head_dim": 96})

@@ -1,4 +1,4 @@
-"""Compare the members of a sweep from Python: groups, seeds as repetitions, intervals.
+"""Compare the members of a sweep from Python: groups, intervals over seeds.
 
 Run it:  python examples/compare.py [SWEEP] [RUNS]      (after python examples/sweep.py)
 """
@@ -16,7 +16,7 @@ from ratchet.tracking.sweep_folder import read_sweep
 
 
 def main(sweep: str = "alone_or_not", runs: str = "runs") -> Comparison:
-    """Print interquartile means, differences and how groups learn; write the page with the rest."""
+    """Print interquartile means, differences and learning curves; write the comparison page."""
     record = read_sweep(runs, sweep)
     if record is None:
         raise SystemExit(f"No sweep {sweep!r} in {runs}: run examples/sweep.py first.")
@@ -27,7 +27,7 @@ def main(sweep: str = "alone_or_not", runs: str = "runs") -> Comparison:
     for pair in accuracy.pairs:
         print(f"{pair.first} − {pair.second}: {pair.difference.points()} points, p = {pair.chance}")
         if not pair.is_told_apart:
-            print(f"  too few seeds to tell; {pair.needed} each would do")
+            print(f"  not significant; needs {pair.needed} seeds each")
     for learning in comparison.learning:
         for curve in learning.rows:
             print(f"{curve.group.label}: {learning.metric} over {learning.axis}: {curve.area}")

@@ -19,7 +19,7 @@ from ratchet.tracking.mirrors.base import Mirror
 
 
 class CsvMirror(Mirror):
-    """Writes the metrics of each run to ``FOLDER/RUN.csv``; ``CSV_FOLDER`` sets the folder."""
+    """Mirror that writes a run's metrics to ``FOLDER/RUN.csv``; ``CSV_FOLDER`` sets the folder."""
 
     title = "CSV"
     live = True  # sync during the run, not only at its end

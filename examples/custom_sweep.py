@@ -1,4 +1,4 @@
-"""Write a custom sweep strategy: Latin hypercube samples.
+"""Custom sweep strategy: Latin hypercube samples.
 
 Run it:  python examples/custom_sweep.py
 Use it:  sweep: {kind: examples/custom_sweep.py:LatinHypercubeSweep, …}   (in an experiment file)
@@ -40,7 +40,7 @@ class LatinHypercubeSweep(SweepSpec):
 
 
 def main() -> None:
-    """Print the points of a section ``sweep`` as in an experiment file."""
+    """Print the points of a ``sweep`` section of an experiment file."""
     section = {
         "kind": "latin_hypercube",
         "num_samples": 4,

@@ -1,13 +1,12 @@
 """Exact accuracies of simple decision rules for a verifier of few Weisfeiler–Leman rounds.
 
 Without a prover, the rule accepts every pair that the verifier's rounds do not distinguish. With
-one, the verifier marks a node of the first graph, the prover a node of the second, and refinement
-starts with these two in a separate colour; the rule again accepts what looks alike. The prover
-answers correctly on isomorphic pairs, and on the others as deceptively as possible.
+a prover, the verifier marks a node of the first graph and the prover a node of the second.
+Refinement starts with these two in a separate colour, and the rule again accepts pairs that look
+alike. The prover answers correctly on isomorphic pairs and as deceptively as possible on others.
 
-The values are those of these rules, not bounds. Trained verifiers can exceed them: sizes and
-degrees of the graphs also carry some information about the label, and some questions are better
-than others.
+The values are reference values, not bounds. Trained verifiers can exceed them: graph sizes and
+degrees also carry information about the label, and some questions are better than others.
 
 Run it:  python examples/exact_bounds.py experiments/graph_isomorphism_protocols.yaml
 """
@@ -28,20 +27,20 @@ from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 
 @dataclass(frozen=True)
 class ExactAccuracies:
-    """Accuracies from 0 to 1 of accepting pairs that look alike, by the question asked first.
+    """Accuracies (0 to 1) of accepting pairs that look alike, by type of question.
 
     Attributes
     ----------
     accept_if_alike
         No question.
     random_question
-        One about a uniformly random node.
+        One question about a uniformly random node.
     middle_degree
-        One about a node with the degree closest to half of the other nodes.
+        One question about a node whose degree is closest to half of the other nodes.
     two_random_questions
-        Two about independent random nodes, each refined separately.
+        Two questions about independent random nodes, each refined separately.
     best_question
-        One about a node for which no answer deceives, if the pair has such a node.
+        One question about a node for which no answer deceives, if the pair has such a node.
     """
 
     accept_if_alike: float
@@ -52,7 +51,7 @@ class ExactAccuracies:
 
 
 def exact_accuracies(file: str, *, dataset: str = "test") -> ExactAccuracies:
-    """Compute the accuracy of each rule on a dataset of an experiment file."""
+    """Compute the accuracy of each rule on a dataset of an experiment."""
     hyper_params = load_experiment(file).hyper_params
     rounds = hyper_params.agents["verifier"].num_gnn_layers
     pairs = build_graph_datasets(hyper_params)[dataset]

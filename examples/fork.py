@@ -1,6 +1,6 @@
-"""Fork a run from Python: share its first iterations and go on with other parameters.
+"""Fork a run from Python: reuse its first iterations, then change parameters.
 
-Run it:  python examples/fork.py            (settings.home=FOLDER … may follow)
+Run it:  python examples/fork.py            (accepts overrides, e.g. settings.home=FOLDER)
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ SMALL = ("arms=null", "rl.num_iterations=20", "settings.iterations_per_task=5")
 
 
 def main(*overrides: str) -> tuple[ExperimentResult, ExperimentResult]:
-    """Train for 20 iterations; then again from the tenth on, with a smaller learning rate."""
+    """Train for 20 iterations, then fork at the tenth with a smaller learning rate."""
     # --8<-- [start:run]
     chosen = load_experiment(FILE, [*SMALL, *overrides])
     parent = run_experiment(chosen.hyper_params, chosen.settings, name=chosen.name)
     # --8<-- [end:run]
     fork = fork_experiment(parent.run_id, 10, {"rl.lr": 0.001}, chosen.settings)
-    for what, result in (("parent", parent), ("fork", fork)):
+    for name, result in (("parent", parent), ("fork", fork)):
         accuracy = result.metrics["main"]["test"]["test_accuracy"]
-        print(f"{what}: made {result.made}, found {result.found}, accuracy {accuracy:.1%}")
+        print(f"{name}: {result.made} computed, {result.found} cached, accuracy {accuracy:.1%}")
     return parent, fork
 
 

@@ -1,10 +1,10 @@
-"""Write a callback of your own: record a number with each iteration, and end training by it.
+"""Custom callback: record a metric in each iteration and stop training early.
 
 Run it:  python examples/own_callback.py
 Use it:  callbacks: [{name: own_callback.py:RoundsUsed, enough: 0.5}]     (in an experiment file)
 
-It is the same for networks and chat models. Its number stands in ``metrics.jsonl``, in MLflow and
-in the report; once it stops the run, what is left of the iterations is neither done nor paid for.
+Callbacks work the same way for networks and chat models. The metric is written to
+``metrics.jsonl``, MLflow and the report. Iterations after the stop are neither run nor billed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from trainers.registry import build_trainer
 
 
 class RoundsUsedParameters(SubParameters):
-    """Training ends after ``times`` iterations in a row with a share of at most ``enough``."""
+    """Stop after ``times`` consecutive iterations with a share of at most ``enough``."""
 
     enough: float = Field(default=0.5, gt=0, le=1)
     times: PositiveInt = 2
 
 
 class RoundsUsed(Callback):
-    """Records the share of the allowed rounds that episodes take, and ends when it is small."""
+    """Record the share of allowed rounds that episodes use, and stop when it is small."""
 
     Parameters = RoundsUsedParameters
     parameters: RoundsUsedParameters
-    steers = True  # it may stop the run, and does not only look on
+    steers = True  # may stop the run, not only observe it
     in_a_row = 0
 
     def end_iteration(self, now: Moment) -> dict[str, float]:
-        """Return what is added to the iteration's metrics."""
+        """Return metrics to add to the iteration's."""
         share = now.metrics["mean_episode_length"] / self.trainer.max_message_rounds
         self.in_a_row = self.in_a_row + 1 if share <= self.parameters.enough else 0
         if self.in_a_row >= self.parameters.times:
@@ -44,16 +44,16 @@ class RoundsUsed(Callback):
         return {"rounds_used": share}
 
     def take_state(self) -> CallbackState:
-        """Return what the next iteration depends on: a run may be interrupted after any."""
+        """Return the state that the next iteration needs, so that a run can resume."""
         return CallbackState({"in_a_row": self.in_a_row})
 
     def load_state(self, state: CallbackState) -> None:
-        """Go on counting."""
+        """Restore the counter."""
         self.in_a_row = state.values["in_a_row"]
 
 
 def main() -> Trainer:
-    """Train for eight iterations at most, and print the share of rounds in each."""
+    """Train for at most eight iterations and print the share of rounds in each."""
     hyper_params = HyperParameters(
         scenario="graph_isomorphism",
         trainer="vanilla_ppo",
@@ -68,7 +68,7 @@ def main() -> Trainer:
     for record in trainer.history:
         if record.stage == "train":
             print(f"iteration {record.iteration}: {record.values['rounds_used']:.0%} of the rounds")
-    print("stopped early" if trainer.has_stopped else "went on to the end")
+    print("stopped early" if trainer.has_stopped else "completed all iterations")
     return trainer
 
 

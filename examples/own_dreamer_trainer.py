@@ -1,8 +1,8 @@
-"""DreamerV3 (Hafner et al. 2023) from TorchRL's parts: a small world model of Pendulum.
+"""DreamerV3 (Hafner et al. 2023) from TorchRL components: a small world model of Pendulum.
 
-The library has DreamerV3's loss, optimizer and optimization stepper, and no trainer of it. Here
-they are put together: a policy that remembers, a ring of frames from which sequences are drawn, and
-one learner whose networks the world model, the imagination and the policy share.
+TorchRL has DreamerV3's loss, optimizer and optimization stepper, but no trainer. This one adds a
+recurrent policy, a replay buffer from which sequences are sampled, and networks that world model,
+imagination and policy share.
 Run with ``python examples/own_dreamer_trainer.py``.
 """
 
@@ -58,12 +58,12 @@ AFTER = [("next", name) for name in FEATURES]
 
 
 def perceptron(inputs: int, outputs: int) -> MLP:
-    """Make a network with one hidden layer."""
+    """Build a network with one hidden layer."""
     return MLP(in_features=inputs, out_features=outputs, num_cells=WIDTH, depth=1)
 
 
 class Learner:
-    """The networks that world model, imagination and policy share."""
+    """Networks shared by world model, imagination and policy."""
 
     def __init__(self) -> None:
         sizes = {"hidden_dim": WIDTH, "rnn_hidden_dim": WIDTH}
@@ -86,7 +86,7 @@ class Learner:
         self.value = TensorDictModule(perceptron(STATE + WIDTH, 1), FEATURES, ["state_value"])
 
     def policy(self) -> TensorDictSequential:
-        """Infer the state from what is seen and remembered, act, and remember."""
+        """Infer the state from observation and belief, act, and update the belief."""
         taken = [*FEATURES, "action"]
         return TensorDictSequential(
             TensorDictModule(self.encoder, ["observation"], ["encoded"]),
@@ -96,7 +96,7 @@ class Learner:
         )
 
     def loss(self) -> DreamerV3Loss:
-        """Make the objective of world model, actor and critic."""
+        """Build the loss of world model, actor and critic."""
         taken = [*FEATURES, "action"]
         inferred = [("next", "posterior_logits"), ("next", "state")]
         world = TensorDictSequential(
@@ -118,7 +118,7 @@ class Learner:
         return DreamerV3Loss(model, actor, value)
 
     def dreams(self) -> DreamerEnv:
-        """Make the environment that the world model imagines."""
+        """Build the environment imagined by the world model."""
         world = WorldModelWrapper(
             TensorDictModule(self.prior, [*FEATURES, "action"], ["_", *FEATURES]),
             TensorDictModule(self.reward, FEATURES, ["reward"]),
@@ -132,34 +132,34 @@ class Learner:
 
 
 class Sequences(TrainerHookBase):
-    """Keeps frames, and draws sequences of them; the frames are kept with the trainer's state."""
+    """Hook that stores frames and samples sequences; the trainer's state includes the frames."""
 
     def __init__(self, replay_buffer: TensorDictReplayBuffer) -> None:
         self.replay_buffer = replay_buffer
 
     def extend(self, batch: TensorDictBase) -> TensorDictBase:
-        """Keep what was collected."""
+        """Store collected frames."""
         self.replay_buffer.extend(batch.reshape(-1))
         return batch
 
     def sample(self, _: TensorDictBase) -> TensorDictBase:
-        """Draw sequences [B, SLICE]."""
+        """Sample sequences [B, SLICE]."""
         drawn: TensorDictBase = self.replay_buffer.sample()
         return drawn.reshape(-1, SLICE).exclude("index")
 
     def register(self, trainer: LibraryTrainer, name: str = "sequences") -> None:
-        """Keep before an epoch, draw for each step of it."""
+        """Store frames before an epoch; sample for each of its steps."""
         trainer.register_op("pre_epoch", self.extend)
         trainer.register_op("process_optim_batch", self.sample)
 
 
 class Dreamer(TorchRlTrainer):
-    """A world model, and an actor that learns within it."""
+    """World model, and an actor trained on imagined rollouts."""
 
     _policy: TensorDictSequential
 
     def build_trainer(self) -> LibraryTrainer:
-        """Put the parts together."""
+        """Build the TorchRL trainer."""
         rl, learner = self.hyper_params.rl, Learner()
         loss = learner.loss()
         self._policy = learner.policy()
@@ -188,19 +188,19 @@ class Dreamer(TorchRlTrainer):
         return trainer
 
     def build_environment(self) -> EnvBase:
-        """Make Pendulum, with room for what the policy remembers."""
+        """Build Pendulum with an entry for the policy's belief."""
         remembered = TensorDictPrimer(belief=Unbounded((WIDTH,)), default_value=0.0)
         return TransformedEnv(GymEnv(self.hyper_params.dataset), Compose(InitTracker(), remembered))
 
     @property
     def policy(self) -> TensorDictSequential:
-        """Who plays in tests: the loss has no actor that remembers."""
-        _ = self.torchrl_trainer  # which makes it
+        """Policy used in tests: the loss has no recurrent actor."""
+        _ = self.torchrl_trainer  # builds the policy
         return self._policy
 
 
 def main() -> None:
-    """Train for a few iterations and show the metrics."""
+    """Train for a few iterations and print the metrics."""
     hyper_params = HyperParameters(
         scenario="gymnasium",
         trainer={"module_path": "own_dreamer_trainer.py", "class_name": "Dreamer"},

@@ -1,11 +1,11 @@
-"""Write a batched environment of your own and train agents in it.
+"""Custom batched environment, and agents trained in it.
 
 Run it:    python examples/own_environment.py
 Train it:  scenario: gymnasium
            dataset: examples/own_environment.py:Handover      (in an experiment file)
 
-All episodes are one batch of tensors, so a step of 800 of them costs little more than one of 8. A
-class of gymnasium.Env or pettingzoo.ParallelEnv is named in the same way, and simulated one by one.
+All episodes are one batch of tensors, so a step of 800 episodes costs little more than one of 8.
+Subclasses of gymnasium.Env or pettingzoo.ParallelEnv are named the same way and simulated singly.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ STEP = 0.1
 
 @register_dynamics("handover-v0")
 class Handover(Dynamics):
-    """Two agents on a line are paid for being close to each other and to a hidden meeting point.
+    """Two agents on a line, rewarded for being close to a hidden meeting point.
 
-    Only the guide sees the point; the follower sees the guide.
+    Only the guide observes the point; the follower observes the guide.
     """
 
     max_episode_steps = 20
@@ -38,14 +38,14 @@ class Handover(Dynamics):
 
     @property
     def agents(self) -> dict[str, AgentSpace]:
-        """The guide sees itself and the point, the follower itself and the guide."""
+        """Observation and action spaces; each agent observes two positions."""
         return {
             "guide": AgentSpace(2, LEFT_STAY_RIGHT),
             "follower": AgentSpace(2, LEFT_STAY_RIGHT),
         }
 
     def first_state(self, seeds: Tensor) -> State:
-        """Put both and the point anywhere: a function of the seeds and of nothing else."""
+        """Sample random positions of agents and point, which depend only on the seeds."""
         drawn = [torch.rand(3, generator=_generator(seed)) for seed in seeds.tolist()]
         places = (2 * torch.stack(drawn) - 1).to(seeds.device) * self.width
         return {"agents": places[:, :2], "point": places[:, 2]}
@@ -57,7 +57,7 @@ class Handover(Dynamics):
         return torch.stack(seen, -1).unflatten(-1, (2, 2))
 
     def step(self, state: State, actions: Tensor) -> Transition:
-        """Move both at once; both are paid the same."""
+        """Move both agents simultaneously; both receive the same reward."""
         moves = (actions[..., 0] - 1) * STEP
         agents = (state["agents"] + moves).clamp(-self.width, self.width)
         off = (agents - state["point"].unsqueeze(-1)).abs().sum(-1, keepdim=True)
@@ -70,7 +70,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def train(num_iterations: int) -> list[dict[str, float]]:
-    """Train both agents by PPO; give the test's metrics before and after."""
+    """Train both agents by PPO; return the test metrics before and after."""
     hyper_params = HyperParameters(
         scenario="gymnasium",
         trainer="vanilla_ppo",
@@ -98,7 +98,7 @@ def train(num_iterations: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Show how far off the agents are before and after training."""
+    """Print the mean return before and after training."""
     torch.set_num_threads(1)
     for when, metrics in zip(("before", "after"), train(num_iterations=20), strict=True):
         print(f"{when:>7}: mean return {metrics['guide.mean_episode_reward']:.1f}")

@@ -1,10 +1,10 @@
-"""Give an agent a network of your own, in a scenario that comes with Ratchet.
+"""Custom network for an agent in a built-in scenario.
 
 Run it:    python examples/own_network.py
 Train it:  agents.verifier.network: examples/own_network.py:RecurrentBody   (in an experiment file)
 
-Only the body is new: the heads that speak, decide and estimate returns stay, and so do the other
-agents. Its code is part of the keys of all that it takes part in.
+Only the body is new: the heads for messages, decisions and values stay, as do the other agents.
+The network's code is part of the key of every stage that uses it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer
 
-NUM_SYMBOLS, NUM_SIGHTS = 2, 3  # of the binary erasure channel: what is said, what is seen
+NUM_SYMBOLS, NUM_SIGHTS = 2, 3  # of the binary erasure channel: messages, observations
 D_HIDDEN = 32
 
 
 class RecurrentBody(AgentBody):
-    """Reads the conversation round by round, with what the agent sees of the bit.
+    """Recurrent body over the rounds of the conversation and the agent's observation.
 
     Parameters
     ----------
     plan
         The agent's parameters, protocol and sizes.
     init
-        Makes layers with weights that follow from the seed.
+        Creates layers with seeded weights.
     read
-        What heads read: ``"pooled"``, ``"symbols"`` or both.
+        Inputs of the heads: ``"pooled"``, ``"symbols"`` or both.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RecurrentBody(AgentBody):
 
 
 def train(num_iterations: int) -> list[float]:
-    """Train prover and verifier by PPO; give the verifier's accuracy before and after."""
+    """Train prover and verifier by PPO; return the verifier's accuracy before and after."""
     hyper_params = HyperParameters(
         scenario="binary_erasure_channel",
         trainer="vanilla_ppo",
@@ -88,10 +88,10 @@ def train(num_iterations: int) -> list[float]:
 
 
 def main() -> None:
-    """Show how often the verifier is right before and after training."""
+    """Print the verifier's accuracy before and after training."""
     torch.set_num_threads(1)
     for when, accuracy in zip(("before", "after"), train(num_iterations=20), strict=True):
-        print(f"{when:>7}: {accuracy:.1%} right")
+        print(f"{when:>7}: accuracy {accuracy:.1%}")
 
 
 if __name__ == "__main__":

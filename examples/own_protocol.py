@@ -1,4 +1,4 @@
-"""Write a protocol of your own and play it at random.
+"""Custom protocol, played with random decisions.
 
 Run it:    python examples/own_protocol.py
 Train it:  interaction_protocol: examples/own_protocol.py:CrossExamination   (in an experiment file)
@@ -18,18 +18,18 @@ from ratchet.protocols import (
 
 @register_protocol_handler("cross_examination")
 class CrossExamination(DeterministicSingleVerifierProtocolHandler):
-    """A witness for each side speaks twice in open court; then the verifier asks or decides."""
+    """Protocol in which both provers speak twice in public; then the verifier asks or decides."""
 
     agent_names = ("prover0", "prover1", "verifier")  # prover0 wants "reject", prover1 "accept"
     max_message_rounds = 6
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whose turn it is: both provers twice, then the verifier."""
+        """Return whether it is the agent's turn: both provers twice, then the verifier."""
         return (agent_name == "verifier") == (round % 3 == 2)
 
 
 def play_at_random(num_games: int, seed: int = 0) -> dict[str, float]:
-    """Play games with random decisions, all side by side, and give each agent's mean reward."""
+    """Play a batch of games with random decisions; return each agent's mean reward."""
     hyper_params = HyperParameters(
         scenario="graph_isomorphism",
         trainer="vanilla_ppo",

@@ -1,6 +1,6 @@
-"""A network of one's own on the fast path: a plain module, and a recorder beside it.
+"""Custom network on the fast path: a plain module and its recorder.
 
-The network knows nothing of tapes; without the recorder it works as well, only slower. See
+The network does not depend on tapes; without the recorder it also works, only slower. See
 ``docs/guides/networks.md``.
 """
 
@@ -14,7 +14,7 @@ from ratchet.agents.tapes.tape import Tape, Var
 
 
 class ResidualBlock(nn.Module):
-    """Adds a perceptron of its input to the input, f32 [B, d]."""
+    """Perceptron with a residual connection, f32 [B, d]."""
 
     def __init__(self, d: int, d_hidden: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ResidualBlock(nn.Module):
 
 @register_recorder(ResidualBlock, parts=[nn.Linear])
 def record_residual_block(block: ResidualBlock, x: Tensor) -> Record:
-    """Do what the block does in one step of a tape."""
+    """Record the block as one step of a tape."""
 
     def record(tape: Tape) -> list[Var]:
         rows = tape.leaf(x)

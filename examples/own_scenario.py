@@ -1,11 +1,11 @@
-"""Write a scenario of your own: its data, what agents see of them, and their bodies.
+"""Custom scenario: its data, the agents' observations, and their network bodies.
 
 Run it:    python examples/own_scenario.py
 Train it:  scenario: examples/own_scenario.py:Cards           (in an experiment file)
            cards: {num_deals: 4000}
 
-Two cards are dealt. The prover sees both, the verifier the first only, and has to say whether the
-second is higher. Alone it can be right in three cases of four; a prover may tell it.
+Two cards are dealt. The prover sees both, the verifier only the first, and must decide whether the
+second is higher. Without a prover, the verifier's best accuracy is 75 %.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class CardsParameters(SubParameters):
 
 
 class CardsAgentParameters(NetworkAgentParameters):
-    """What an agent has beside the common heads."""
+    """Parameters of an agent apart from the common heads."""
 
     d_body: PositiveInt = 32
 
     @property
     def message_selector_size(self) -> tuple[int, int]:
-        """Size and layers of the head that chooses what to say."""
+        """Size and number of layers of the message head."""
         return self.d_body, 1
 
 
 class CardsEnvironment(Environment):
-    """Agents say one of two symbols."""
+    """Environment in which messages are one of two symbols."""
 
     data_keys: ClassVar[tuple[str, ...]] = ("cards",)
 
@@ -68,7 +68,7 @@ class CardsEnvironment(Environment):
 
 
 class CardsPerception(Perception):
-    """Cards as agents see them: one-hot."""
+    """Agents' observations: one-hot cards."""
 
     def prepare(self, data: TensorDictBase) -> dict[str, Tensor]:
         """Return ``cards`` f32 [b, 2, 10]."""
@@ -84,7 +84,7 @@ class CardsPerception(Perception):
 
 
 class CardsBody(AgentBody):
-    """A perceptron over what was said and the cards that the agent sees."""
+    """Perceptron over the messages and the cards that the agent sees."""
 
     def __init__(
         self, plan: AgentPlan[CardsAgentParameters], init: Initializer, read: Collection[str]
@@ -107,12 +107,12 @@ class CardsBody(AgentBody):
 
 
 class CardsAgentBuilder(AgentBuilder[CardsAgentParameters]):
-    """Puts the common heads on these bodies."""
+    """Builder of agents with these bodies and the common heads."""
 
     section_class = CardsAgentParameters
 
     def build_perception(self, hyper_params: HyperParameters) -> CardsPerception:
-        """Say how cards are made ready."""
+        """Build the perception of cards."""
         return CardsPerception()
 
     def build_body(
@@ -124,20 +124,20 @@ class CardsAgentBuilder(AgentBuilder[CardsAgentParameters]):
 
 @register_scenario("cards")
 class Cards(MessageScenario):
-    """Agents find out whether the second card is higher than the first."""
+    """Scenario: decide whether the second card is higher than the first."""
 
     environment_class = CardsEnvironment
     agent_builder = CardsAgentBuilder
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Deal ``train`` and ``test``."""
+        """Build ``train`` and ``test``."""
         num_test = round(hyper_params.cards.num_deals * hyper_params.test_size)
         sizes = {"train": hyper_params.cards.num_deals - num_test, "test": num_test}
         return {side: _deal(size, hyper_params.seed, side) for side, size in sizes.items()}
 
 
 def _deal(size: int, seed: int, side: str) -> TensorDictDataset:
-    """Make ``cards`` int64 [N, 2], no two alike, and ``y`` [N]: 1 if the second is higher."""
+    """Sample ``cards`` int64 [N, 2], distinct in a row, and ``y`` [N]: 1 if the second wins."""
     generator = torch_generator(seed, "cards", purpose=side)
     cards = torch.rand(size, NUM_CARDS, generator=generator).argsort(dim=1)[:, :2]
     fields = {"cards": cards, "y": (cards[:, 1] > cards[:, 0]).long()}
@@ -145,7 +145,7 @@ def _deal(size: int, seed: int, side: str) -> TensorDictDataset:
 
 
 def train(num_iterations: int) -> list[float]:
-    """Train prover and verifier by PPO; give the verifier's accuracy before and after."""
+    """Train prover and verifier by PPO; return the verifier's accuracy before and after."""
     hyper_params = HyperParameters(
         scenario="cards",
         trainer="vanilla_ppo",
@@ -169,10 +169,10 @@ def train(num_iterations: int) -> list[float]:
 
 
 def main() -> None:
-    """Show how often the verifier is right before and after training."""
+    """Print the verifier's accuracy before and after training."""
     torch.set_num_threads(1)
     for when, accuracy in zip(("before", "after"), train(num_iterations=20), strict=True):
-        print(f"{when:>7}: {accuracy:.1%} right")
+        print(f"{when:>7}: accuracy {accuracy:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Record a statistic of your own with each iteration of training.
+"""Custom statistic recorded in each iteration of training.
 
 Run it:    python examples/own_statistic.py
 Train it:  trainer: {module_path: own_statistic.py, class_name: HonestyTrainer}
 
-Everything is PPO's but for one number: how often the prover claims 1 although the bit is 0. It
-stands in ``metrics.jsonl``, in MLflow and in the report's curves, like those that Ratchet records.
+PPO with one additional metric: the share of 1s the prover sends when the bit is 0. Like the
+built-in metrics, it is written to ``metrics.jsonl``, MLflow and the report's curves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 @register_trainer("honesty")
 class HonestyTrainer(VanillaPpoTrainer):
-    """PPO that also records how often the prover lies in the binary erasure channel."""
+    """PPO that records the prover's lie rate in the binary erasure channel."""
 
     def _get_log_stats(
         self,
@@ -36,7 +36,7 @@ class HonestyTrainer(VanillaPpoTrainer):
 
 
 def lie_rate(rollouts: TensorDictBase, prover: int) -> float:
-    """Compute the share of ones among what the prover says about bits that are 0."""
+    """Compute the share of ones in the prover's messages about bits that are 0."""
     said = rollouts["agents", "message"][:, :, prover].flatten(2).squeeze(-1)
     tempted = rollouts["agents", "active"][:, :, prover, 0] & (rollouts["y"] == 0)
     return (said[tempted] == 1).float().mean().item()
@@ -64,7 +64,7 @@ def train(num_iterations: int) -> Trainer:
 
 
 def main() -> None:
-    """Show how honest the prover is, until the verifier has come to trust it."""
+    """Print the prover's lie rate and the verifier's accuracy during training."""
     for record in train(num_iterations=30).history:
         if record.stage == "train" and record.iteration % 5 == 4:
             rate, accuracy = record.values["prover.lie_rate"], record.values["verifier.accuracy"]

@@ -1,11 +1,11 @@
-"""Write a scenario of your own for chat models: its data, and what agents are told about them.
+"""Custom scenario for chat models: its data and system prompts.
 
 Run it:    python examples/own_text_scenario.py
 Train it:  scenario: examples/own_text_scenario.py:Sums        (in an experiment file)
            sums: {largest: 999}
 
-A sum is claimed to be right; the verifier has to say whether it is. Protocols, trainers, jobs and
-reports know nothing of sums. Answers are drawn at random here, since agents have ``use_dummy_api``.
+The verifier must decide whether a claimed sum is right. Protocols, trainers, jobs and reports are
+independent of the scenario. Completions are random here, since agents have ``use_dummy_api``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class SumsParameters(SubParameters):
 
 
 class SumsPrompts:
-    """What agents are told first. ``view`` has all that an agent may know, and nothing else."""
+    """System prompts; ``view`` contains exactly the information available to an agent."""
 
     def render(self, view: AgentView) -> str:
-        """Write an agent's system prompt."""
+        """Return an agent's system prompt."""
         claim = f"Somebody claims that {view.question} is {view.solution}."
         if view.stance is not None:
             claim += f" Argue that this is {('wrong', 'right')[view.stance]}."
@@ -51,12 +51,12 @@ class SumsPrompts:
 
 @register_scenario("sums")
 class Sums(TextScenario):
-    """Agents find out whether a sum is right."""
+    """Scenario: decide whether a claimed sum is right."""
 
     label_texts = ("the sum is wrong", "the sum is right")
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
-        """Make ``train`` and ``test``; ids tell datapoints of both apart."""
+        """Build ``train`` and ``test``; their ids do not overlap."""
         section: SumsParameters = hyper_params.sums
         num_test = round(section.num_sums * hyper_params.test_size)
         ids = np.arange(section.num_sums)
@@ -66,12 +66,12 @@ class Sums(TextScenario):
     def build_system_prompts(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> SumsPrompts:
-        """Say who writes the prompts."""
+        """Return the renderer of system prompts."""
         return SumsPrompts()
 
 
 def _make(hyper_params: HyperParameters, ids: np.ndarray, side: str) -> NestedArrayDictDataset:
-    """Make ``question``, ``solution``, ``y`` (1 right, 0 wrong) and ``datapoint_id`` [N]."""
+    """Sample ``question``, ``solution``, ``y`` (1 right, 0 wrong) and ``datapoint_id`` [N]."""
     generator = numpy_generator(hyper_params.seed, "sums", purpose=side)
     terms = generator.integers(1, hyper_params.sums.largest + 1, size=(len(ids), 2))
     y = np.arange(len(ids)) % 2
@@ -86,7 +86,7 @@ def _make(hyper_params: HyperParameters, ids: np.ndarray, side: str) -> NestedAr
 
 
 def main() -> None:
-    """Play and learn for one iteration, and show how often the verifier was right."""
+    """Train for one iteration and print the verifier's accuracy."""
     hyper_params = HyperParameters(
         scenario="sums",
         trainer="pure_text_ei",

@@ -1,10 +1,10 @@
-"""A text trainer of one's own, run in a plain loop: no server, no tracking, no model.
+"""Custom text trainer, run in a plain loop: no server, no tracking, no model.
 
-Only what is learned from is new; sampling, statistics, tests, jobs and resuming are the base's.
-In an experiment file:
+Only the selection of training data is new; the base class implements sampling, statistics, tests,
+jobs and resuming. In an experiment file:
 ``trainer: {module_path: own_text_trainer.py, class_name: RightRolloutsTrainer}``.
-Run with ``python examples/own_text_trainer.py``; answers are drawn at random here, since the
-agents have ``use_dummy_api``. Without it they are models behind an API.
+Run with ``python examples/own_text_trainer.py``; completions are random here, since the agents have
+``use_dummy_api``. Without this parameter, agents are models behind an API.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainers import PureTextRlTrainer, register_trainer
 
 @register_trainer("right_rollouts")
 class RightRolloutsTrainer(PureTextRlTrainer):
-    """Every agent learns, supervised, from all rollouts in which the verifier was right."""
+    """Fine-tune all agents on the rollouts in which the verifier decided correctly."""
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
         verifier = self.agent_names.index("verifier")
@@ -34,7 +34,7 @@ class RightRolloutsTrainer(PureTextRlTrainer):
 
 
 def main() -> None:
-    """Train for two iterations and show what became of the models."""
+    """Train for two iterations and print the names of the resulting models."""
     hyper_params = HyperParameters(
         scenario="code_validation",
         trainer="right_rollouts",

@@ -1,8 +1,8 @@
-"""A trainer of TorchRL's of one's own, with hooks of one's own, run in a plain loop.
+"""Custom TorchRL trainer with custom hooks, run in a plain loop.
 
-Write ``build_trainer()`` and give it back with its hooks registered; whatever runs it calls the
-hooks in the library's order, keeps their states, cuts the training into stages and resumes it. In
-an experiment file: ``trainer: {module_path: own_torchrl_trainer.py, class_name: OwnTrainer}``.
+Implement ``build_trainer()`` and return the trainer with its hooks registered. Ratchet calls hooks
+in the library's order, saves their states, splits training into stages and resumes it. In an
+experiment file: ``trainer: {module_path: own_torchrl_trainer.py, class_name: OwnTrainer}``.
 Run with ``python examples/own_torchrl_trainer.py``.
 """
 
@@ -27,35 +27,35 @@ from trainers import TorchRlTrainer
 
 
 class LongestEpisode(TrainerHookBase):
-    """Logs the length of the longest episode so far; its state resumes with the trainer."""
+    """Hook that logs the longest episode so far; its state is saved with the trainer's."""
 
     def __init__(self) -> None:
         self.longest = 0
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Any]:
-        """Look at a collected batch."""
+        """Update the maximum from a collected batch."""
         self.longest = max(self.longest, int(batch["next", "step_count"].max()))
         return {"longest_episode": self.longest, "log_pbar": False}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is kept."""
+        """Return the maximum."""
         return {"longest": self.longest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what was kept."""
+        """Restore the maximum."""
         self.longest = state_dict["longest"]
 
     def register(self, trainer: LibraryTrainer, name: str = "longest_episode") -> None:
-        """Look at each batch before it is learned from."""
+        """Register the hook to run before the optimization steps of a batch."""
         trainer.register_op("pre_steps_log", self)
         trainer.register_module(name, self)
 
 
 class OwnTrainer(TorchRlTrainer):
-    """Advantage actor-critic from the library's parts."""
+    """Advantage actor-critic from TorchRL components."""
 
     def build_trainer(self) -> LibraryTrainer:
-        """Put the library's parts together, and register hooks."""
+        """Build the TorchRL trainer and register its hooks."""
         rl = self.hyper_params.rl
         environment = TransformedEnv(
             GymEnv(self.hyper_params.dataset), Compose(StepCounter(), RewardSum())
@@ -86,7 +86,7 @@ class OwnTrainer(TorchRlTrainer):
 
 
 def main() -> None:
-    """Train for a few iterations and show the metrics."""
+    """Train for a few iterations and print the metrics."""
     hyper_params = HyperParameters(
         scenario="gymnasium",
         trainer={"module_path": "own_torchrl_trainer.py", "class_name": "OwnTrainer"},

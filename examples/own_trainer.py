@@ -1,6 +1,6 @@
-"""Two trainers of one's own, run in a plain loop: no server, no tracking.
+"""Two custom trainers, run in a plain loop: no server, no tracking.
 
-The first changes the loss only; the second has a training loop of its own. In an experiment file:
+The first changes only the loss; the second has a custom training loop. In an experiment file:
 ``trainer: {module_path: own_trainer.py, class_name: AdvantageActorCriticTrainer}``.
 Run with ``python examples/own_trainer.py``.
 """
@@ -28,10 +28,10 @@ from trainers import (
 
 
 class AdvantageActorCriticLoss(Objective):
-    """The plain policy gradient with a critic: −log π · A + ½ (V − target)²."""
+    """Policy gradient with a critic: −log π · A + ½ (V − target)²."""
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Compute the loss of a minibatch; what begins with ``loss_`` is minimised."""
+        """Compute the loss of a minibatch: the sum of entries named ``loss_…``."""
         now = self.evaluate(tensordict)
         mask = self.learning_mask(tensordict).float()
         count = mask.sum().clamp(min=1)
@@ -47,9 +47,9 @@ class AdvantageActorCriticLoss(Objective):
 
 @register_trainer("advantage_actor_critic")
 class AdvantageActorCriticTrainer(TensorDictRlTrainer):
-    """Only the loss is new; rollouts, optimizer, freezing, tests and states are the base's."""
+    """Trainer with a custom loss; all other steps are the base class's."""
 
-    def _get_loss_module_and_gae(self):  # noqa: ANN202 -- as the guide has it
+    def _get_loss_module_and_gae(self):  # noqa: ANN202 -- as in the guide
         loss_module = AdvantageActorCriticLoss(self.policy_operator, self.value_operator)
         additional_parameters = {
             "gamma": self.hyper_params.rl.gamma,
@@ -62,16 +62,16 @@ class AdvantageActorCriticTrainer(TensorDictRlTrainer):
 
 @register_trainer("hill_climbing")
 class HillClimbingTrainer(TensorDictTrainer):
-    """Changes all weights a little, and keeps the change if the verifier was paid more."""
+    """Perturb all weights and keep the change if the verifier's reward did not drop."""
 
     @dataclass
     class State(TensorDictTrainer.State):
-        """What the loop goes on from, beside the weights and the number of iterations."""
+        """Loop state, apart from the weights and the number of iterations."""
 
         best: float = float("-inf")
 
     def train(self) -> None:
-        """Set the seed, run both loops; what is saved on the way is there after a kill."""
+        """Set the seed and run both loops; checkpoints survive a kill."""
         torch.manual_seed(self.hyper_params.seed)
         with ExitStack() as stack:
             self._build_train_context(stack)
@@ -115,7 +115,7 @@ class HillClimbingTrainer(TensorDictTrainer):
 
     @torch.no_grad()
     def _mean_reward(self, environment, iteration: int) -> float:  # noqa: ANN001
-        """Play one episode in each environment; the verifier's mean reward."""
+        """Play one episode in each environment; return the verifier's mean reward."""
         verifier = self.agent_names.index("verifier")
         ids = torch.randint(len(environment.dataset), environment.batch_size)
         generators = self.agent_generators("play", iteration, "action")
@@ -141,7 +141,7 @@ def run(trainer_class: type[Trainer], hyper_params: HyperParameters) -> Trainer:
 
 
 def main() -> None:
-    """Train with both for a few iterations and show the last metrics."""
+    """Train with both for a few iterations and print the last metrics."""
     torch.set_num_threads(1)
     for name, trainer_class in (
         ("advantage_actor_critic", AdvantageActorCriticTrainer),

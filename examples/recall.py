@@ -1,10 +1,10 @@
-"""Pixels and memory: an environment of your own that only those solve who remember what they saw.
+"""Custom pixel environment that requires memory.
 
 Run it:    python examples/recall.py
-Train it:  ratchet run experiments/recall.yaml      (with films of test episodes in the report)
+Train it:  ratchet run experiments/recall.yaml      (the report shows videos of test episodes)
 
-Observations are images (bytes), so agents have convolutions; agents._default.recurrence gives them
-a memory.
+Observations are images (bytes), so agents have convolutions; agents._default.recurrence adds a
+recurrent layer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SIDE = 12
 
 @ENVIRONMENTS.register("recall-v0")
 class Recall(gymnasium.Env[Image, int]):
-    """A patch is shown left or right; some dark steps later it pays 1 to say where, -1 not to."""
+    """A patch appears left or right; ``delay`` dark steps later, naming its side earns 1 or -1."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 2}  # noqa: RUF012 -- gymnasium's way
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 2}  # noqa: RUF012 -- gymnasium's API
     observation_space = Box(0, 255, (SIDE, SIDE), np.uint8)
     action_space = Discrete(2)
 
@@ -40,20 +40,20 @@ class Recall(gymnasium.Env[Image, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
-        """Show the patch; where is a function of the seed."""
+        """Show the patch on a side that depends on the seed."""
         super().reset(seed=seed)
         self.steps, self.side = 0, int(self.np_random.integers(2))
         return self._image(), {}
 
     def step(self, action: int) -> tuple[Image, float, bool, bool, dict[str, Any]]:
-        """Wait; what is said in the last step counts."""
+        """Advance one step; only the action in the last step is rewarded."""
         self.steps += 1
         over = self.steps > self.delay
         paid = 0.0 if not over else 1.0 if action == self.side else -1.0
         return self._image(), paid, over, False, {}
 
-    def render(self) -> Image:  # type: ignore[override] # gymnasium knows other modes too
-        """Return the picture in colours."""
+    def render(self) -> Image:  # type: ignore[override] # gymnasium supports other modes too
+        """Return the image in RGB."""
         return np.repeat(self._image()[..., None], 3, -1)
 
     def _image(self) -> Image:
@@ -66,7 +66,7 @@ class Recall(gymnasium.Env[Image, int]):
 
 
 def train(num_iterations: int, recurrence: str | None = "gru") -> float:
-    """Train by PPO; give the mean return in tests: 1 for those who know, 0 for those who guess."""
+    """Train by PPO; return the mean test return: 1 for perfect recall, 0 for guessing."""
     hyper_params = HyperParameters(
         scenario="gymnasium",
         trainer="vanilla_ppo",
@@ -98,7 +98,7 @@ def train(num_iterations: int, recurrence: str | None = "gru") -> float:
 
 
 def main() -> None:
-    """Compare an agent that remembers with one that does not."""
+    """Compare a recurrent agent with a memoryless one."""
     torch.set_num_threads(1)
     print(f"with a GRU: mean return {train(15):.2f}")
     print(f"without:    mean return {train(15, recurrence=None):.2f}")

@@ -1,9 +1,9 @@
-"""Kill a run in the middle of its training, and go on with it from Python.
+"""Kill a run during training and resume it from Python.
 
-Run it:  python examples/resume.py            (settings.home=FOLDER … may follow)
+Run it:  python examples/resume.py            (accepts overrides, e.g. settings.home=FOLDER)
 
-What had been stored when the process was killed is found; only the rest is made. The result is,
-bit for bit, that of a run that nobody disturbed.
+Stages stored before the kill are cache hits; only the rest is computed. The result is bit for bit
+that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL = ("arms=null", "rl.num_iterations=30", "settings.iterations_per_task=2")
 
 
 def kill_after(command: list[str], folder: Path, iteration: int) -> None:
-    """Start a run as a process and kill it when its state after ``iteration`` is stored."""
+    """Start a run in a subprocess and kill it once its state after ``iteration`` is stored."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while process.poll() is None:
         if (folder / "manifest.json").exists():
@@ -36,12 +36,12 @@ def kill_after(command: list[str], folder: Path, iteration: int) -> None:
 
 
 def main(*overrides: str) -> ExperimentResult:
-    """Start a run, kill it, go on with it."""
+    """Start a run, kill it and resume it."""
     changes = [*SMALL, f"settings.run_id={RUN}", *overrides]
     runs = load_experiment(FILE, changes).settings.runs
     kill_after([str(RATCHET), "run", str(FILE), *changes], Path(runs) / RUN, iteration=4)
     result = resume_experiment(RUN, runs=runs)
-    print(f"found {result.found} stages, made {result.made}")
+    print(f"{result.found} stages cached, {result.made} computed")
     print(f"accuracy {result.metrics['main']['test']['test_accuracy']:.1%}")
     return result
 

@@ -1,6 +1,6 @@
 """Run an experiment for every combination of values, from Python.
 
-Run it:  python examples/sweep.py            (settings.home=FOLDER … may follow)
+Run it:  python examples/sweep.py            (accepts overrides, e.g. settings.home=FOLDER)
 Then:    python examples/compare.py
 """
 
@@ -14,12 +14,12 @@ from ratchet.experiment_files.loading import load_experiment
 
 FILE = Path(__file__).parents[1] / "experiments" / "binary_erasure_channel.yaml"
 SMALL = ("arms=null", "rl.num_iterations=20", "rl.frames_per_batch=512")
-SAME_DATA = "binary_erasure_channel.dataset_seed=0"  # else each seed has test data of its own
+SAME_DATA = "binary_erasure_channel.dataset_seed=0"  # otherwise test data differ between seeds
 GRID = {"interaction_protocol": ["solo_verifier", "adp"], "seed": [0, 1, 2]}
 
 
 def main(*overrides: str) -> list[ExperimentResult]:
-    """Train a verifier alone and one with a prover, with three seeds each."""
+    """Train a verifier without and with a prover, with three seeds each."""
     chosen = load_experiment(FILE, [*SMALL, SAME_DATA, *overrides])
     results = run_sweep(
         chosen.hyper_params, GRID, chosen.settings, name=chosen.name, sweep_name="alone_or_not"

@@ -1,4 +1,4 @@
-"""An S3 over HTTP for tests: moto's, which counts what it is asked and does one thing at a time."""
+"""S3 server for tests: moto over HTTP, which records requests and executes one at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUCKET = "ratchet"
 
 
 class S3Server:
-    """A server at ``url``; ``requests`` are those since the last :meth:`forget`."""
+    """Server at ``url``; ``requests`` contains those since the last :meth:`forget`."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -29,7 +29,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client's process needs to know."""
+        """Environment variables for client processes."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "test",
@@ -41,19 +41,19 @@ class S3Server:
         self.requests.clear()
 
     def asked(self, part: str) -> list[str]:
-        """Return the requests about what has ``part`` in its path."""
+        """Return the requests that contain ``part``."""
         return [request for request in self.requests if part in request]
 
     @contextmanager
     def with_a_bucket(self) -> Iterator[S3Server]:
-        """Serve, with a bucket, and have this process know it."""
+        """Serve with a bucket, and set this process's environment for it."""
         import boto3
         from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
         with self.serving():
             before = dict(os.environ)
             os.environ.update(self.environment)
-            S3FileSystem.clear_instance_cache()  # they know another server
+            S3FileSystem.clear_instance_cache()  # cached clients use a different server
             boto3.client("s3").create_bucket(Bucket=BUCKET)
             try:
                 yield self
@@ -70,11 +70,11 @@ class S3Server:
 
         def counted(environ: dict[str, Any], start_response: Any) -> Any:
             query = environ.get("QUERY_STRING", "")
-            with one:  # S3 compares and swaps at once; moto looks, then writes
+            with one:  # S3's conditional writes are atomic, moto's are not
                 self.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} {query}")
                 return list(app(environ, start_response))
 
-        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells of each request
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it logs each request
         self._server = make_server("127.0.0.1", 0, counted, threaded=True)
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()

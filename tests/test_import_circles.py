@@ -1,4 +1,4 @@
-"""Modules that import each other cannot be read, tested or replaced one at a time."""
+"""Modules have no circular imports, which prevent testing or replacing one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LATE_IMPORTS = [
     ["trainers.attribute_tree", "trainers.custom_state"],
     ["trainers.language.base", "trainers.language.trainer"],
 ]
-"""Pairs of which one module imports the other within a function."""
+"""Pairs in which one module imports the other within a function."""
 
 
 def _circles(*, with_types: bool) -> list[list[str]]:

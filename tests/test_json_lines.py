@@ -1,7 +1,7 @@
-"""Lines of JSON end at a line feed, and nowhere else, whoever reads them.
+"""All readers of JSON Lines split only at line feeds.
 
-Models write any character, and JSON lets all but a few stand in a string as they are. Python's
-``splitlines`` takes ten of them for ends of lines.
+Models write any character, and JSON allows most of them unescaped in strings. Python's
+``splitlines`` splits at ten of these.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ def test_any_text_survives_lines_of_json(
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers())))
 @example([5e-324, 0.1, 1e22, 2**70, -0.0])
-def test_numbers_in_json_lines_are_read_to_the_last_bit(tmp_path_factory, numbers):
+def test_numbers_in_json_lines_are_read_exactly(tmp_path_factory, numbers):
     lines = JsonLines(tmp_path_factory.mktemp("lines") / "numbers.jsonl")
     lines.append([{"numbers": numbers}])
     ((item,), _) = lines.read()
     assert repr(item["numbers"]) == repr(numbers)
 
 
-def test_halves_of_surrogate_pairs_are_read_as_they_were_written(tmp_path):
+def test_lone_surrogates_are_read_unchanged(tmp_path):
     lines = JsonLines(tmp_path / "events.jsonl")
     lines.append([{"message": "a path with \udcff in it"}])
     assert lines.read()[0] == [{"message": "a path with \udcff in it"}]

@@ -1,4 +1,4 @@
-"""What a public project has is there, and says nothing that the code doesn't."""
+"""Project files exist and agree with the code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_workflow_runs_what_ci_runs_and_each_tier_once():
     assert set(job["strategy"]["matrix"]["tier"]) == TIERS - {"all"}
 
 
-def test_ci_names_targets_that_there_are_and_refuses_unknown_tiers():
+def test_ci_uses_existing_targets_and_refuses_unknown_tiers():
     script = (ROOT / ".ci" / "run").read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)", script))
@@ -48,7 +48,7 @@ def test_ci_names_targets_that_there_are_and_refuses_unknown_tiers():
     assert "got 'quick'" in refused.stdout
 
 
-def test_bounds_that_must_hold_stand_where_new_versions_are_proposed():
+def test_dependabot_ignores_versions_outside_required_bounds():
     (pip, _) = read_yaml(".github/dependabot.yml")["updates"]
     ignored = {entry["dependency-name"]: entry["versions"] for entry in pip["ignore"]}
     bounds = dict(re.findall(r"^([a-z]+)>=[\d.]+,<([\d.]+)$", _dependencies(), re.MULTILINE))
@@ -65,7 +65,7 @@ def test_versions_agree():
     assert PROJECT["version"] == ratchet.__version__ == str(citation["version"])
 
 
-def test_the_citation_has_what_its_format_requires():
+def test_the_citation_has_the_required_fields():
     citation = read_yaml("CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
     assert {"message", "title", "authors"} <= citation.keys()
@@ -75,7 +75,7 @@ def test_the_citation_has_what_its_format_requires():
     assert citation["repository-code"] == PROJECT["urls"]["Source"]
 
 
-def test_the_licence_is_the_one_that_is_named():
+def test_the_licence_agrees_with_the_metadata():
     assert PROJECT["license-files"] == ["LICENSE"]
     assert (ROOT / "LICENSE").read_text().startswith("MIT License")
 
@@ -92,7 +92,7 @@ def test_every_dependency_has_a_known_version():
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
-def test_links_lead_somewhere(name):
+def test_links_have_targets(name):
     links = re.findall(r"\]\(([^)#\s]+)", (ROOT / name).read_text())
     missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert missing == []
@@ -102,7 +102,7 @@ def test_the_picture_of_the_floors_has_all_floors():
     picture = (ROOT / "docs" / "pictures" / "floors.svg").read_text()
     for contract in IMPORT_LINTER["contracts"]:
         if contract["type"] == "layers":
-            ground = 1 if "containers" in contract else 0  # drawn as one
+            ground = 1 if "containers" in contract else 0  # drawn as one layer
             for layer in contract["layers"][: len(contract["layers"]) - ground]:
                 for name in layer.split(" : "):
                     assert name in picture, f"draw {name}: python docs/pictures/draw.py"
@@ -110,7 +110,7 @@ def test_the_picture_of_the_floors_has_all_floors():
 
 def test_the_site_shows_examples_as_files():
     pages = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
-    assert "--8 <" not in pages, "a formatter took an inclusion for Python"
+    assert "--8 <" not in pages, "a formatter changed an inclusion"
     shown = set(re.findall(r'^--8<-- "examples/([\w/]+\.py)', pages, re.MULTILINE))
     linked = set(re.findall(r"\]\([./]*examples/([\w/]+\.py)\)", pages))
     examples = ROOT / "examples"

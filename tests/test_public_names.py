@@ -1,4 +1,4 @@
-"""The public names and what they take: a change here breaks users, so it is a decision."""
+"""Public names and signatures are frozen: changes here break user code."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ ALL = [(module, name) for module, names in NAMES.items() for name in names]
 
 
 def described(function: object) -> str:
-    """Write a signature's names; ``*`` stands before what must be given by name."""
-    signature = inspect.signature(getattr(function, "fn", function))  # a flow's own function
+    """Return a signature's parameter names, with ``*`` before keyword-only ones."""
+    signature = inspect.signature(getattr(function, "fn", function))  # the function of a flow
     words, starred = [], False
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
@@ -136,7 +136,7 @@ def described(function: object) -> str:
 
 
 @pytest.mark.parametrize(("module", "name"), ALL)
-def test_a_public_name_is_there_with_its_signature(module: str, name: str) -> None:
+def test_a_public_name_exists_with_its_signature(module: str, name: str) -> None:
     found = getattr(importlib.import_module(module), name)
     expected = NAMES[module][name]
     if expected is not None:
@@ -144,7 +144,7 @@ def test_a_public_name_is_there_with_its_signature(module: str, name: str) -> No
 
 
 @pytest.mark.parametrize("place", METHODS)
-def test_what_users_override_or_call_is_there(place: str) -> None:
+def test_members_that_users_override_or_call_exist(place: str) -> None:
     module, _, name = place.partition(":")
     found = getattr(importlib.import_module(module), name)
     annotated = {key for base in found.__mro__ for key in getattr(base, "__annotations__", {})}
@@ -153,7 +153,7 @@ def test_what_users_override_or_call_is_there(place: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["ratchet", "trainers", "flows", "ratchet.protocols"])
-def test_all_lists_exactly_what_can_be_imported(module: str) -> None:
+def test_all_lists_exactly_the_importable_names(module: str) -> None:
     package = importlib.import_module(module)
     for name in package.__all__:
         assert getattr(package, name) is not None

@@ -1,4 +1,4 @@
-"""One run of each page of results, made again: its tests come out as they were published."""
+"""Repeating one run of each results page reproduces its published tests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CHOSEN = {
 }
 QUICK = ("binary_erasure_channel_proof", "graph_isomorphism_protocols")
 SHARED = {"graph_isomorphism_help_variants": "graph_isomorphism_help"}
-"""Page → one that begins with the same arm "main": made again there, and here as it is there."""
+"""Page → page with the same arm "main", which is only repeated there."""
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_says_how_it_is_made_again(page):
+def test_a_page_contains_its_commands(page):
     text = (RESULTS / f"{page}.md").read_text()
     published = read_published(RESULTS / f"{page}.json")
     assert all(command in text for command in published.commands)
@@ -47,7 +47,7 @@ def test_each_page_is_checked():
 
 
 @pytest.mark.parametrize(("page", "other"), SHARED.items())
-def test_the_same_experiment_ends_alike_on_both_pages(page, other):
+def test_the_same_experiment_has_equal_results_on_both_pages(page, other):
     ours, theirs = (
         {
             run.seed: run.tests
@@ -65,7 +65,7 @@ def test_the_same_experiment_ends_alike_on_both_pages(page, other):
     "page",
     [p if p in QUICK else pytest.param(p, marks=pytest.mark.exhaustive) for p in CHOSEN],
 )
-def test_a_run_that_is_made_again_ends_as_published(page, tmp_path):
+def test_a_repeated_run_reproduces_the_published_results(page, tmp_path):
     published = read_published(RESULTS / f"{page}.json")
     places = [f"settings.{name}={tmp_path / name}" for name in ("home", "runs")]
     ratchet = Path(sys.executable).with_name("ratchet")
@@ -85,6 +85,6 @@ def test_a_run_that_is_made_again_ends_as_published(page, tmp_path):
         if not elsewhere:
             assert checked.is_same, checked
             continue
-        group = [r for r in published.runs if r.arm == checked.arm]  # rounded otherwise elsewhere
+        group = [r for r in published.runs if r.arm == checked.arm]  # versions round differently
         seeds = [r.tests[checked.test].accuracy for r in group if checked.test in r.tests]
         assert min(seeds) - 0.02 <= checked.here.accuracy <= max(seeds) + 0.02, checked

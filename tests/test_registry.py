@@ -1,4 +1,4 @@
-"""A class is found by name, by file and among installed packages; a name belongs to one class."""
+"""Registries find classes by name, file and installed package; each name has one class."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reference:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with a built-in game, and a registry of games."""
+    """Write a package with a built-in game and a registry of games."""
     (tmp_path / "games_home").mkdir()
     (tmp_path / "games_home" / "__init__.py").write_text(HOME)
     (tmp_path / "games_home" / "plain.py").write_text(PLAIN)
@@ -99,11 +99,11 @@ def test_a_class_is_found_by_name_by_file_and_installed(games, folder, install) 
     assert games.find("offered").__module__ == "more_games"
     by_path = games.find("mine/own.py:Own", folder)
     assert by_path is games.find(Reference("own.py", "Own"), folder / "mine")
-    assert by_path is games.find("own")  # the file gave it a name too
+    assert by_path is games.find("own")  # loading the file also registers the name
     assert games.entries()[1] == Entry("own", str(folder / "mine" / "own.py"))
 
 
-def test_an_unknown_name_gets_the_nearest_and_the_way_by_file(games) -> None:
+def test_an_unknown_name_error_suggests_the_nearest_name_and_a_file(games) -> None:
     expected = (
         r"dataset: unknown 'plian'\. Did you mean 'plain'\? Give a custom game as"
         r" 'path/to/file\.py:ClassName'"
@@ -112,7 +112,7 @@ def test_an_unknown_name_gets_the_nearest_and_the_way_by_file(games) -> None:
         games.find("plian")
 
 
-def test_a_file_is_loaded_as_one_or_refused(games, folder) -> None:
+def test_a_file_without_a_matching_class_is_refused(games, folder) -> None:
     (folder / "own.py").write_text(OWN)
     with pytest.raises(ParameterError, match=r"bases \['object'\], expected a subclass of"):
         games.find("own.py:Nothing", folder)
@@ -120,11 +120,11 @@ def test_a_file_is_loaded_as_one_or_refused(games, folder) -> None:
         games.find("own.py", folder)
 
 
-def test_the_same_class_may_come_again_another_may_not(games, folder, monkeypatch) -> None:
+def test_a_class_may_be_registered_again_but_not_replaced(games, folder, monkeypatch) -> None:
     file = folder / "own.py"
     file.write_text(OWN)
     loaded = load_class(f"{file}:Own")
-    import own  # the same file under another module's name
+    import own  # the same file as a different module
 
     assert own.Own is not loaded
     (folder / "other.py").write_text(OWN)
@@ -136,7 +136,7 @@ def test_the_same_class_may_come_again_another_may_not(games, folder, monkeypatc
         games.register("plain")(own.Own)
 
 
-def test_a_file_that_is_copied_and_edited_takes_its_names_along(games, folder) -> None:
+def test_a_copied_and_edited_file_takes_over_its_names(games, folder) -> None:
     places = []
     for place in ("here", "there"):
         (folder / place).mkdir()
@@ -146,7 +146,7 @@ def test_a_file_that_is_copied_and_edited_takes_its_names_along(games, folder) -
     assert games.find("own") is places[1]
 
 
-def test_an_installed_class_takes_no_name_that_another_has(games, install) -> None:
+def test_an_installed_class_cannot_take_a_registered_name(games, install) -> None:
     install("more_games", "games", "plain", "Offered", OFFERED)
     with pytest.raises(
         ParameterError, match=r"'plain' is taken by games_home.plain; got more_games.Offered"
@@ -167,7 +167,7 @@ def test_an_installed_class_of_another_kind_is_refused(games, install) -> None:
         games.find("offered")
 
 
-def test_the_names_of_a_class_are_its_bases_names_too(games) -> None:
+def test_the_names_of_a_class_include_those_of_its_bases(games) -> None:
     class Derived(games.find("plain")): ...
 
     assert games.names_of(Derived) == ("plain",)
@@ -186,7 +186,7 @@ PACKAGES = {
 
 
 def decorated(package: str, *decorators: str) -> dict[str, str]:
-    """The first argument of each decorator of these names in a package's sources → its module."""
+    """Return the first argument of each such decorator in a package's sources → its module."""
     found = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -199,7 +199,7 @@ def decorated(package: str, *decorators: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("decorator", PACKAGES)
-def test_what_is_built_in_is_what_the_sources_register(decorator: str) -> None:
+def test_built_in_names_are_those_registered_in_the_sources(decorator: str) -> None:
     package, place = PACKAGES[decorator]
     module, _, name = place.partition(":")
     registry = getattr(import_module(module), name)
@@ -210,12 +210,12 @@ def test_what_is_built_in_is_what_the_sources_register(decorator: str) -> None:
         assert found.__module__ == registry.built_in[each]
 
 
-def test_all_modules_that_register_parameters_are_named() -> None:
+def test_all_modules_that_register_parameters_are_listed() -> None:
     found = decorated("ratchet", "register_parameters", "register_agent_parameters")
     assert set(ratchet.parameters.BUILT_IN) == set(found.values())
 
 
-def test_a_built_in_scenario_reads_the_agents_that_are_registered_for_it() -> None:
+def test_a_built_in_scenario_reads_its_registered_agents() -> None:
     load_plugins()
     for name in SCENARIOS.built_in:
         assert SCENARIOS.find(name).agent_parameters() is AGENT_MODELS[name]

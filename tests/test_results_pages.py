@@ -1,4 +1,4 @@
-"""Pages of results and the README agree with the published data and with computed values."""
+"""Results pages and the README agree with published data and computed values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variant
 
 
 def compare_command(page: str) -> list[str]:
-    """Return the words of the `ratchet compare` that the Makefile runs for a page."""
+    """Return the arguments of the `ratchet compare` that the Makefile runs for a page."""
     printed = subprocess.run(
         ["make", "--dry-run", TARGETS[page]], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.replace("\\\n", " ")
@@ -42,13 +42,13 @@ def compare_command(page: str) -> list[str]:
 
 
 def reference_lines(page: str) -> list[ReferenceValue]:
-    """Return the values that the Makefile has drawn into a page's plots."""
+    """Return the reference values that the Makefile passes for a page's plots."""
     words = compare_command(page)
     return reference_values([words[i + 1] for i, word in enumerate(words) if word == "--line"])
 
 
 def text_of(file: str) -> str:
-    """Return a document with every run of white space as one space."""
+    """Return a document with white space collapsed."""
     return " ".join((ROOT / file).read_text().split())
 
 
@@ -104,7 +104,7 @@ def test_a_pages_reference_lines_are_those_of_the_makefile(page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [HELP, VARIANTS])
-def test_lines_called_exact_are_the_computed_accuracies_of_these_rules(page):
+def test_exact_reference_lines_are_the_computed_accuracies(page):
     computed = exact_accuracies(str(EXPERIMENTS / f"{page}.yaml"))
     for line in reference_lines(page):
         rule = line.label.removesuffix(", exact").replace(" ", "_")
@@ -113,7 +113,7 @@ def test_lines_called_exact_are_the_computed_accuracies_of_these_rules(page):
     assert all(f"{100 * value:.1f} %" in pages for value in vars(computed).values())
 
 
-def test_the_known_answers_of_the_channel_are_those_of_its_formulas():
+def test_the_reference_values_of_the_channel_follow_its_formulas():
     params = load_experiment(EXPERIMENTS / "binary_erasure_channel_proof.yaml").hyper_params
     section = params.binary_erasure_channel
     assert {line.label: line.value for line in reference_lines("binary_erasure_channel_proof")} == {
@@ -123,7 +123,7 @@ def test_the_known_answers_of_the_channel_are_those_of_its_formulas():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_pages_table_is_that_of_its_data(page):
+def test_a_pages_table_agrees_with_its_data(page):
     shown = table(page)
     published = accuracies(page)
     assert shown.keys() == published.keys()
@@ -159,7 +159,7 @@ def sentences() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("file", "sentence"), sentences())
-def test_figures_in_sentences_are_those_of_the_data(file, sentence):
+def test_figures_in_sentences_agree_with_the_data(file, sentence):
     assert sentence in text_of(file)
 
 

@@ -1,4 +1,4 @@
-"""Seeding the global generators leaves nothing behind."""
+"""Seeding the global generators has no lasting effects."""
 
 import random
 
@@ -12,7 +12,7 @@ def draw():
     return random.random(), np.random.random(), torch.rand(3).tolist()  # noqa: NPY002
 
 
-def test_nothing_is_written_down_for_devices_that_are_not_there():
+def test_seeding_queues_no_calls_for_missing_devices():
     waiting = torch.cuda._queued_calls
     before = len(waiting)
     with seeded_globals(5):
@@ -22,7 +22,7 @@ def test_nothing_is_written_down_for_devices_that_are_not_there():
     assert torch.cuda.is_available() or len(waiting) == before
 
 
-def test_what_was_drawn_before_goes_on_where_it_was():
+def test_outer_generators_continue_after_inner_seeding():
     with seeded_globals(1):
         draw()
         through = draw()

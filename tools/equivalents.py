@@ -2,10 +2,10 @@
 
     python tools/equivalents.py EARLIER_TREE [EXPERIMENT …] [--table FILE]
 
-Runs the golden experiments with the Ratchet in EARLIER_TREE, such as a worktree of its tag, and
-with this one, in the same environment. Each stage whose outputs are equal bit for bit gives a row:
-this code's digest → the digest of the oldest equivalent code. Fails if a code digest has stages
-with equal and with different outputs, or is equivalent to two earlier ones.
+Runs the golden experiments with the code in EARLIER_TREE, such as a worktree of its tag, and with
+this code, in the same environment. Each stage with bit-identical outputs yields a row: this code's
+digest → the digest of the oldest equivalent code. Fails if a code digest has stages with equal and
+with different outputs, or is equivalent to two earlier ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ratchet.store.fingerprint import (  # noqa: E402 -- importable after the li
 
 
 def golden_stages(tree: Path, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Run the golden experiments with the Ratchet in a folder; return their stages by name."""
+    """Run the golden experiments with the code in a folder; return their stages by name."""
     script = Path(__file__).with_name("golden_stages.py")
     command = [sys.executable, str(script), str(tree), *names]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -39,12 +39,12 @@ def golden_stages(tree: Path, names: list[str]) -> dict[str, dict[str, Any]]:
 def new_rows(
     earlier: dict[str, dict[str, Any]], here: dict[str, dict[str, Any]], table: dict[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the rows that equal outputs prove, and the stages whose outputs differ.
+    """Return rows for stages with equal outputs, and the stages whose outputs differ.
 
     Raises
     ------
     SystemExit
-        If equal code has different outputs, or stands for different earlier code.
+        If equal code has different outputs or is equivalent to different earlier code.
     """
     rows: dict[str, str] = {}
     changed, refused = [], set()
@@ -54,13 +54,11 @@ def new_rows(
             changed.append(name)
             refused.add(new)
             if old == new:
-                raise SystemExit(f"{name}: equal code, different outputs: it is not deterministic.")
+                raise SystemExit(f"{name}: not deterministic: equal code, different outputs.")
         elif old != new:
             oldest = table.get(old, old)
             if rows.setdefault(new, oldest) != oldest:
-                raise SystemExit(
-                    f"{name}: its code is equivalent to two earlier ones; compare them."
-                )
+                raise SystemExit(f"{name}: equivalent to two earlier code digests; compare them.")
     return {new: old for new, old in rows.items() if new not in refused}, changed
 
 

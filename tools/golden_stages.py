@@ -1,8 +1,8 @@
-"""Run the golden experiments with the Ratchet of a folder and print its stages as JSON.
+"""Run the golden experiments with the code in a folder and print its stages as JSON.
 
     python tools/golden_stages.py TREE
 
-Uses only what every release has: :func:`flows.run_experiment` and the manifests of the store.
+Uses only interfaces of every release: :func:`flows.run_experiment` and the store's manifests.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "text_grpo": {**CHAT, "trainer": "pure_text_grpo"},
 }
 TIMES = ("seconds", "per_second", "timing", "memory")
-"""Metrics whose names contain these differ from run to run."""
+"""Parts of names of metrics that differ between runs."""
 
 
 def run_golden(names: list[str]) -> list[dict[str, Any]]:
-    """Run golden experiments, each with an empty store; return one record for each stage."""
+    """Run golden experiments, each with an empty store; return one record per stage."""
     from flows import run_experiment
     from ratchet import ExperimentSettings
 

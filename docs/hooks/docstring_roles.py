@@ -18,7 +18,7 @@ def plain_roles(text: str) -> str:
 
 
 class DocstringRoles(griffe.Extension):
-    """Converts Sphinx roles to code, and reads lazy exports."""
+    """Extension that converts Sphinx roles to code and reads lazy exports."""
 
     def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
         """Rewrite the docstring of an object."""

@@ -1,6 +1,6 @@
-"""Pages of the site that are made from the code: command line, parameters, decisions' index.
+"""MkDocs hook that generates pages: command line, parameters, index of decisions.
 
-A hook of mkdocs. What is written down elsewhere in the project is read there, not typed again.
+The pages are generated from the code and the decisions' files, so they cannot become outdated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FROM_ROOT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the decisions into the navigation."""
+    """Add the decisions to the navigation."""
     (built,) = (part["How it is built"] for part in config.nav if "How it is built" in part)
     (entry,) = (part for part in built if "Decisions" in part)
     pages = [f"decisions/{path.name}" for path in sorted(DECISIONS.glob("0*.md"))]
@@ -34,13 +34,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages."""
+    """Add the generated pages."""
     pages = {
         "reference/command_line.md": command_line(),
         "reference/parameters.md": "\n".join(parameters()),
         "decisions/index.md": decisions(),
     }
-    for name, source in FROM_ROOT.items():  # their links start from the project's folder
+    for name, source in FROM_ROOT.items():  # their links are relative to the project's folder
         pages[name] = (ROOT / source).read_text().replace("](docs/", "](")
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
@@ -48,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def command_line() -> str:
-    """Write down every command with its arguments and options."""
+    """Return every command with its arguments and options."""
     from flows.cli.main import app
 
     command = typer.main.get_command(app)
@@ -58,8 +58,8 @@ def command_line() -> str:
 
 
 def decisions() -> str:
-    """List the decisions."""
-    lines = ["# Decisions", "", "One page each: the context, what was decided, what follows.", ""]
+    """Return the index of decisions."""
+    lines = ["# Decisions", "", "One page each: context, decision, consequences.", ""]
     for path in sorted(DECISIONS.glob("0*.md")):
         title = path.read_text().splitlines()[0].removeprefix("# ")
         number, text = title.split(". ", 1)
@@ -68,7 +68,7 @@ def decisions() -> str:
 
 
 def parameters() -> Iterator[str]:
-    """Write a table for each section of the parameters, for agents and for the settings."""
+    """Yield a table for each section of the parameters, for agents and for the settings."""
     yield (Path(__file__).parent / "parameters.md").read_text()
     found = list(documented_sections())
     for section in found:
@@ -76,17 +76,17 @@ def parameters() -> Iterator[str]:
         if section.kind == "section" and section is _first(found, "section"):
             yield "\n## Sections\n"
         if section.kind == "agents" and section is _first(found, "agents"):
-            yield "\n## Agents\n\n`agents.NAME.…`, or `agents._default.…` for all; which there are"
-            yield "follows from the scenario.\n"
+            yield "\n## Agents\n\n`agents.NAME.…`, or `agents._default.…` for all; the scenario"
+            yield "sets the names.\n"
         if section.kind == "phases" and section is _first(found, "phases"):
             yield "\n## Phases\n\nA list, see the [guide](../guides/curricula.md). On the command"
-            yield "line a phase is found by its name.\n"
+            yield "line, a phase is selected by name.\n"
         title = _TITLES[kind].format(section.name)
         yield from _table(title, section, level=2 if kind in ("top", "settings") else 3)
 
 
 _TITLES = {
-    "top": "At the top",
+    "top": "Top level",
     "section": "`{}`",
     "agents": "Agents of `{}`",
     "phases": "`{}`",
@@ -101,7 +101,7 @@ def _first(sections: list[DocumentedSection], kind: str) -> DocumentedSection:
 def _table(title: str, section: DocumentedSection, level: int) -> Iterator[str]:
     yield f"\n{'#' * level} {title}\n"
     yield f"{plain_roles(section.text)}\n"
-    yield "| name | type | default | read for |"
+    yield "| name | type | default | purposes |"
     yield "| --- | --- | --- | --- |"
     for each in section.parameters:
         default = each.default if each.default in ("required", "its own") else f"`{each.default}`"

@@ -1,6 +1,6 @@
-"""Links of pages to files outside ``docs/``: checked, and led to the sources. A hook of mkdocs.
+"""MkDocs hook that checks links to files outside ``docs/`` and points them to the repository.
 
-So the same link works where the pages are read in the repository and on the site.
+The same link then works in the repository and on the site.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOGGER = logging.getLogger("mkdocs.hooks.source_links")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Lead links out of ``docs/`` to the repository; a missing file is a warning, an error."""
+    """Point links out of ``docs/`` to the repository; warn about missing files."""
     folder = Path("docs") / Path(page.file.src_uri).parent
 
     def lead(match: re.Match[str]) -> str:
@@ -27,7 +27,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
         if path.startswith("docs/"):
             return match[0]
         if not (ROOT / path).exists():
-            _LOGGER.warning("%s: links to %s, which is not there", page.file.src_uri, path)
+            _LOGGER.warning("%s: link to missing file %s", page.file.src_uri, path)
         return f"]({config.extra['sources']}{path}"
 
     return _OUTWARD.sub(lead, markdown)

@@ -1,4 +1,4 @@
-"""An algorithm as functions of tensors: what is easiest to test, and to share among trainers."""
+"""Algorithm as functions of tensors, which are easy to test and to share among trainers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trainers.algorithms.language.returns import token_reward_to_go, whiten_toke
 
 
 def compute_my_advantages(batch: Batch, *, discount_factor: float) -> Batch:
-    """Give each token the discounted reward that follows it, whitened over the batch."""
+    """Set each token's advantage to its discounted reward-to-go, whitened over the batch."""
     mask = batch.values["loss_mask"]
     returns = token_reward_to_go(batch.values["token_level_scores"], mask, gamma=discount_factor)
     batch.values["advantages"] = whiten_tokens(returns, mask)

@@ -1,4 +1,4 @@
-"""A trainer whose algorithm is a module of its own, beside it."""
+"""Trainer whose algorithm is in a separate module of the same folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .my_algorithm import compute_my_advantages
 
 
 class MyTrainer(SelfHostedTrainer):
-    """REINFORCE with discounted rewards to go."""
+    """REINFORCE with discounted rewards-to-go."""
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         batch = compute_my_advantages(batch, discount_factor=self._config.algorithm.discount_factor)

@@ -1,8 +1,8 @@
-"""A trainer of one's own for a model at a training service: it says what each answer is worth.
+"""Custom trainer for a model hosted by a training service: it sets the advantages.
 
     ratchet run examples/language/my_remote_task.yaml
 
-``config.algorithm`` is what the experiment file says under ``trainer.algorithm``.
+``config.algorithm`` contains ``trainer.algorithm`` of the experiment file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainers import RemoteApiTrainer
 
 
 class MyRemoteTrainer(RemoteApiTrainer):
-    """Weighs an answer by how much better it was than the others to its task."""
+    """Trainer with the advantage: reward minus the mean reward of the task's completions."""
 
     def __init__(self, config: Any) -> None:  # noqa: ANN401 -- an OmegaConf config, or a mapping
         super().__init__(config)
@@ -32,7 +32,7 @@ class MyRemoteTrainer(RemoteApiTrainer):
         return trajectories
 
     def _group_by_run_id(self, trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
-        """Group by ``run_id``: all attempts at a task in an iteration."""
+        """Group by ``run_id``: all completions of a task in an iteration."""
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in trajectories:
             groups.setdefault(trajectory.get("run_id", "default"), []).append(trajectory)

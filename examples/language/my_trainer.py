@@ -1,8 +1,8 @@
-"""A trainer of one's own for a model in this process: rewards, scaled, are the advantages.
+"""Custom trainer for a model in this process: advantages are scaled, standardised rewards.
 
     ratchet run examples/language/my_task.yaml
 
-``config.algorithm`` is what the experiment file says under ``trainer.algorithm``.
+``config.algorithm`` contains ``trainer.algorithm`` of the experiment file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainers import SelfHostedTrainer
 
 
 class MyCustomTrainer(SelfHostedTrainer):
-    """Weighs an answer by how much better it was than the mean, times ``my_param``."""
+    """Trainer with the advantage: standardised reward times ``my_param``."""
 
     def __init__(self, config: Any) -> None:  # noqa: ANN401 -- an OmegaConf config, or a mapping
         super().__init__(config)
@@ -36,6 +36,6 @@ class MyCustomTrainer(SelfHostedTrainer):
         return batch, {"custom/advantage_mean": float(batch.values["advantages"].mean())}
 
     def _compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
-        if len(rewards) < 2:  # nothing to compare with
+        if len(rewards) < 2:  # no other reward to compare with
             return torch.zeros(len(rewards))
         return (rewards - rewards.mean()) / (rewards.std() + 1e-8)

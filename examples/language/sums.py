@@ -1,8 +1,8 @@
-"""An evaluation suite: a task of inspect-ai that asks a model for small sums.
+"""Evaluation suite: an inspect-ai task with small sums.
 
     ratchet run examples/language/my_suites.yaml
 
-Alone it runs with ``inspect eval sums.py --model …``.
+Run it separately with ``inspect eval sums.py --model …``.
 """
 
 from itertools import product
@@ -15,7 +15,7 @@ from inspect_ai.solver import generate
 
 @task
 def sums(largest: int = 9) -> Task:
-    """Ask for the sum of each pair of numbers up to the largest."""
+    """Build a task with the sum of each pair of numbers up to ``largest``."""
     pairs = product(range(largest + 1), repeat=2)
     samples = [Sample(id=f"{a}+{b}", input=f"{a}+{b}=", target=str(a + b)) for a, b in pairs]
     return Task(dataset=MemoryDataset(samples), solver=generate(), scorer=match(location="exact"))

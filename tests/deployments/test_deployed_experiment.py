@@ -219,7 +219,7 @@ class Page:
         self.wait(lambda b: text in b.find_element("css selector", "body").text, text)
 
     def press(self, text: str, within: str = "") -> None:
-        """Press a button as soon as it is clickable: a closing overlay may cover it."""
+        """Press a button once clickable: a closing overlay may cover it."""
 
         def pressed(_: Any) -> bool:
             self.find(f"{within} button", text).click()

@@ -125,7 +125,7 @@ def test_a_run_stops_at_its_budget_and_resumes_with_a_higher_one(lab):
     resume_experiment(folder.name, settings(lab, budget=10.0))
     counts = Counter(work for work in lab.done() if work.startswith("call"))
     assert len(counts) == 36
-    assert set(counts.values()) == {1}, "a call was paid twice"
+    assert set(counts.values()) == {1}, "a call was billed twice"
     usage = json.loads((folder / "usage.json").read_text())
     assert sum(part["cost"] for part in usage["by_stage"].values()) == pytest.approx(0.36)
     assert usage["billed_at_least"] == pytest.approx(0.36)

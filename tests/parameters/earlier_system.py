@@ -259,7 +259,7 @@ COMBINATIONS = [
     ("code_validation", "pure_text_ei"),
     ("code_validation", "pure_text_malt"),
 ]
-"""All scenarios of it with all trainers that fit."""
+"""All scenarios, each with all compatible trainers."""
 
 
 def written(scenario: str, trainer: str) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def written(scenario: str, trainer: str) -> dict[str, Any]:
         "_package_version": "1.0.0",
         "_package_name": "nip",
     }
-    written: dict[str, Any] = json.loads(json.dumps(plain))  # no part of it twice
+    written: dict[str, Any] = json.loads(json.dumps(plain))  # without shared objects
     return written
 
 

@@ -1,4 +1,4 @@
-"""Experiment files that are damaged, hostile or wrong end in short errors, and in no traceback."""
+"""Damaged, hostile or invalid experiment files cause short errors without tracebacks."""
 
 from __future__ import annotations
 

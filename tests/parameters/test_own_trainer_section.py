@@ -1,4 +1,4 @@
-"""Fields in the section of a custom trainer are changed under their names there."""
+"""Overrides of fields in the section of a custom trainer."""
 
 from __future__ import annotations
 

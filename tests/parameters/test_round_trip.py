@@ -1,4 +1,4 @@
-"""``from_dict`` undoes ``to_dict`` exactlyfor all parameters."""
+"""``from_dict`` undoes ``to_dict`` exactly for all parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ratchet.parameters.reading.discovery import load_plugins
 
 load_plugins()
 SHIPPED, SCENARIOS = dict(SECTIONS), sorted(AGENT_MODELS)
-"""Built before other tests load files that register more, which is not always read."""
+"""Built before other tests load files that register more parameters."""
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)
 PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | NAMES | st.lists(NAMES, max_size=2)
 
@@ -34,7 +34,7 @@ def model_data(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _accepts(model: type[BaseModel], data: dict[str, Any]) -> bool:
-    if model is HyperParameters:  # judges a whole file, not its top alone
+    if model is HyperParameters:  # validates complete files only
         return True
     try:
         model.model_validate(data)
@@ -102,7 +102,7 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _with_one_sum(data: dict[str, Any]) -> dict[str, Any]:
-    """Leave out phases of the same name, and another number of iterations than theirs."""
+    """Discard phases with duplicate names or an inconsistent number of iterations."""
     phases = list({phase["name"]: phase for phase in data.get("phases", ())}.values())
     if not phases:
         return data

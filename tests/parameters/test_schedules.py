@@ -1,4 +1,4 @@
-"""An update schedule says in which iterations an agent learns."""
+"""Update schedules determine the iterations in which an agent learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections that an experiment's keys include."""
+"""Sections included in an experiment's keys."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def test_a_section_concerns_those_it_names() -> None:
 
 
 def test_a_stranger_may_read_everything() -> None:
-    """Leaving out what a user's trainer reads would be a wrong hit."""
+    """Omitting parameters that a custom trainer reads would cause false cache hits."""
     assert SECTIONS["ppo"].concerns(**{**WHO, "trainer": "MyTrainer"})
     assert SECTIONS["debate_protocol"].concerns(**{**WHO, "protocol": "my_protocol"})

@@ -1,4 +1,4 @@
-"""A specification of a sweep: errors name the path, and members follow from it alone."""
+"""Sweep specifications: errors contain the path; members depend only on the specification."""
 
 from __future__ import annotations
 

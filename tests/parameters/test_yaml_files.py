@@ -1,4 +1,4 @@
-"""YAML that cannot be read, or would grow without bound, is refused with a file and a line."""
+"""Invalid or exponentially growing YAML raises errors with file and line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
 
 
 def bomb(*, of: str, levels: int = 40) -> str:
-    """Return a file in which every line stands for the line before it twice."""
+    """Return a file in which every line refers to the previous line twice."""
     lines = {
         "aliases": "a{0}: &a{0} [*a{1}, *a{1}]",
         "merges": "a{0}: &a{0} {{<<: [*a{1}, *a{1}], k{0}: [*a{1}, *a{1}]}}",

@@ -1,4 +1,4 @@
-"""Of processes that need the same stage one computes it; a killed one blocks no other."""
+"""Only one of several processes computes a stage; a killed one does not block the others."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_after_a_holder_fails_the_next_process_computes(store: StageStore, stage
 def test_a_killed_holder_blocks_no_process_and_leaves_no_files(
     store: StageStore, stage: Any, script: Start, fork: bool
 ) -> None:
-    """Also if a forked child survives it, as data loaders do."""
+    """Also if a forked child survives the process, such as a data loader."""
     holder = script(HOLD, store.location, *(["fork"] if fork else []))
     child = None
     if fork:

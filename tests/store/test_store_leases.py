@@ -1,4 +1,4 @@
-"""Of machines that share an object store one computes; a paused one overwrites no result."""
+"""Only one machine per object store computes a stage; a paused one overwrites no result."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_without_conditions_a_late_manifest_is_refused_if_files_can_only_be_crea
     with one.claim(stage.key) as claim:
         theirs = stage.make(two)
         (claim.workdir / "state.json").write_text("with different content")
-        looks = iter([None, None])  # it has read before the other has written
+        looks = iter([None, None])  # it reads before the other writes
         read = one.backend.read_manifest
         monkeypatch.setattr(one.backend, "read_manifest", lambda key: next(looks, read(key)))
         mine = claim.commit(**stage.description)
