@@ -12,6 +12,7 @@ from typing import Any
 
 from ratchet.errors import MissingPackageError
 from ratchet.shadowing import refuse_hidden_packages
+from ratchet.syntax import parse_python
 
 EXTRAS = {
     "transformers": "llm",
@@ -45,7 +46,7 @@ def export_lazily(package: str) -> None:
     ``from module import Name as Name``. Sets ``__all__`` and ``__getattr__`` of the package.
     """
     module = sys.modules[package]
-    homes = reexports(ast.parse(Path(str(module.__file__)).read_text("utf-8")).body)
+    homes = reexports(parse_python(Path(str(module.__file__)).read_text("utf-8")).body)
 
     def find(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
         if name not in homes:

@@ -26,6 +26,7 @@ from typing import TypeVar, overload
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.shadowing import explain_failed_import
+from ratchet.syntax import parse_python
 
 MODULE_PREFIX = "ratchet_plugin_"
 FOLDER_PREFIX = "ratchet_folder_"
@@ -280,7 +281,7 @@ def _imported_by_dots(source: bytes) -> tuple[str, ...]:
     if not _BY_DOTS.search(source):
         return ()
     try:
-        tree = ast.parse(source)
+        tree = parse_python(source)
     except (SyntaxError, ValueError):
         return ()  # reported when it is run
     names: list[str] = []

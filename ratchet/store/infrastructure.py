@@ -35,6 +35,7 @@ INFRASTRUCTURE: tuple[str, ...] = (
     "ratchet.registry",
     "ratchet.shadowing",
     "ratchet.store",
+    "ratchet.syntax",
     "ratchet.tracking",
     "tasks.language.keys",
     "tasks.save",

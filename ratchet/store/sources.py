@@ -19,6 +19,7 @@ from typing import TypeGuard
 
 from ratchet.errors import StageKeyError
 from ratchet.lazy import reexports
+from ratchet.syntax import parse_python
 
 ON_IMPORT = ""
 """Name of the definition that consists of all statements which do more than define a name."""
@@ -181,7 +182,7 @@ def read_facts(text: bytes) -> SourceFacts:
     SyntaxError
         If it is not Python.
     """
-    tree = ast.parse(text)
+    tree = parse_python(text)
     complete = _DefinitionReader(None)
     complete.write(tree)  # first: the module's reader removes parts of the tree
     reader = _ModuleReader()

@@ -11,6 +11,7 @@ from pathlib import Path
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.plugins import file_at
 from ratchet.store.fingerprint import code_fingerprint
+from ratchet.syntax import parse_python
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SuiteTask:
         if not file.is_file():
             raise ParameterError(f"evaluation.suites: task {task!r}: there is no file {file}.")
         try:
-            tree = ast.parse(file.read_bytes())
+            tree = parse_python(file.read_bytes())
         except (SyntaxError, ValueError) as error:
             raise ParameterError(f"evaluation.suites: {file} is no Python: {error}.") from error
         named = {one.name: one.args for one in tree.body if isinstance(one, ast.FunctionDef)}

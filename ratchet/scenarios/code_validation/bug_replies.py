@@ -13,6 +13,7 @@ from string import Template
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.scenarios.code_validation.mutation import mutants, normalize
 from ratchet.seeding import numpy_generator
+from ratchet.syntax import parse_python
 
 FOLDER = Path(__file__).parent / "templates" / "bug_generator"
 FILES = {f"bug_generator/{name}": FOLDER / name for name in ("system.txt", "user.txt")}
@@ -54,7 +55,7 @@ def remarks(program: str) -> set[str]:
         for token in tokenize.generate_tokens(io.StringIO(program).readline)
         if token.type == tokenize.COMMENT
     }
-    for node in ast.walk(ast.parse(program)):
+    for node in ast.walk(parse_python(program)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             said.add(str(node.value.value).strip())
     return said

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ratchet.scenarios.code_validation import mutation_rules as rules
+from ratchet.syntax import parse_python
 
 Rule: TypeAlias = "Callable[[ast.AST, rules.Names], Sequence[rules.Replacement]]"
 
@@ -60,12 +61,12 @@ class Mutant:
 
 def normalize(source: str) -> str:
     """Write a program as all programs of a dataset are written, so that style tells nothing."""
-    return ast.unparse(ast.parse(source))
+    return ast.unparse(parse_python(source))
 
 
 def possible_mutations(source: str, kinds: Sequence[str] = tuple(RULES)) -> list[Mutation]:
     """List all changes of some kinds that the rules know for a program."""
-    tree = ast.parse(source)
+    tree = parse_python(source)
     names = rules.names_in(tree) if WRONG_VARIABLE in kinds else {}
     return [
         Mutation(kind, index, variant)
@@ -77,7 +78,7 @@ def possible_mutations(source: str, kinds: Sequence[str] = tuple(RULES)) -> list
 
 def apply_mutation(source: str, mutation: Mutation) -> str:
     """Return the changed program, normalised."""
-    tree = ast.parse(source)
+    tree = parse_python(source)
     target = list(ast.walk(tree))[mutation.node]
     names = rules.names_in(tree) if mutation.kind == WRONG_VARIABLE else {}
     replacement = RULES[mutation.kind](target, names)[mutation.variant]

@@ -9,6 +9,8 @@ import ast
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from ratchet.syntax import parse_python
+
 Replacement: TypeAlias = "ast.AST | list[ast.stmt]"
 Names: TypeAlias = "Mapping[ast.AST, tuple[str, ...]]"
 
@@ -284,7 +286,7 @@ def early_return(node: ast.AST, names: Names) -> list[Replacement]:
     loop, last = node.body[-2:]
     if not isinstance(loop, ast.For | ast.While) or not isinstance(last, ast.Return):
         return []
-    changed = ast.parse(ast.unparse(node)).body[0]
+    changed = parse_python(ast.unparse(node)).body[0]
     assert isinstance(changed, ast.FunctionDef)  # of the same form
     inner = changed.body[-2]
     assert isinstance(inner, ast.For | ast.While)

@@ -1,0 +1,30 @@
+"""Parsing of Python source in several threads."""
+
+from __future__ import annotations
+
+import ast
+import threading
+
+_LOCK = threading.Lock()
+_ATTEMPTS = 20
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    """Parse Python source.
+
+    CPython before 3.11.8 and 3.12.2 counts the depth of all threads' trees in one variable, and
+    raises SystemError if they interleave (its issue 106905). Other packages parse without the lock.
+
+    Raises
+    ------
+    SyntaxError
+        If it is not Python.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            with _LOCK:
+                return ast.parse(source)
+        except SystemError:
+            continue
+    with _LOCK:
+        return ast.parse(source)
