@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import threading
 
-_LOCK = threading.Lock()
+PARSER_LOCK = threading.Lock()
+"""Held while a thread parses; also by callers of libraries that parse."""
 _ATTEMPTS = 20
 
 
@@ -22,9 +23,9 @@ def parse_python(source: str | bytes) -> ast.Module:
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            with _LOCK:
+            with PARSER_LOCK:
                 return ast.parse(source)
         except SystemError:
             continue
-    with _LOCK:
+    with PARSER_LOCK:
         return ast.parse(source)

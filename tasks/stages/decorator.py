@@ -27,6 +27,7 @@ from prefect.states import Completed
 
 from ratchet.store.claim import Claim
 from ratchet.store.manifest import IterationMetrics, Manifest
+from ratchet.syntax import PARSER_LOCK
 from ratchet.tracking.environment import library_versions
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.logs import log_context
@@ -347,12 +348,13 @@ def _prefect_task(name: str, retries: int, delay: float) -> Task[..., Any]:
 
     Without tags: Prefect requests a concurrency slot for each tag, which can take seconds.
     """
-    return _run_stage.with_options(
-        name=name,
-        retries=retries,
-        retry_delay_seconds=delay,
-        retry_condition_fn=_is_worth_a_retry,
-    )
+    with PARSER_LOCK:
+        return _run_stage.with_options(
+            name=name,
+            retries=retries,
+            retry_delay_seconds=delay,
+            retry_condition_fn=_is_worth_a_retry,
+        )
 
 
 async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ANN401
