@@ -27,7 +27,7 @@ CHOSEN = {
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
 }
-QUICK = ("binary_erasure_channel_proof", "graph_isomorphism_protocols")
+QUICK = ("binary_erasure_channel_proof",)
 SHARED = {"graph_isomorphism_help_variants": "graph_isomorphism_help"}
 """Page → page with the same arm "main", which is only repeated there."""
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))

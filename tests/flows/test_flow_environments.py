@@ -72,7 +72,10 @@ def children_cpu_seconds():
 
 @pytest.mark.parametrize(
     ("name", "agent", "enough", "seconds"),
-    [("cartpole", "agent", 475, 60), ("simple_spread", "agent_0", -13, 120)],
+    [
+        ("cartpole", "agent", 475, 60),
+        pytest.param("simple_spread", "agent_0", -13, 120, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_shipped_experiments_learn(lab, name, agent, enough, seconds):
     loaded = load_experiment(str(EXPERIMENTS / f"{name}.yaml"), [])

@@ -215,5 +215,6 @@ def test_changed_experiment_files_are_planned_or_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_changed_experiment_files_are_planned_or_refused(tmp_path: Path) -> None:
     assert not find_failures(range(300, 10_000), tmp_path)

@@ -102,7 +102,9 @@ def trained(lab, result):
     return [entry for entry in lab.metrics(result) if entry[1] == "train"]
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("synchronous", marks=pytest.mark.exhaustive), "one_step_behind"]
+)
 def test_kills_and_a_fork_do_not_change_the_result(lab, tmp_path, services, mode):
     chosen = {**CHOSEN, "language": {**CHOSEN["language"], "mode": mode}}
     service, undisturbed = services

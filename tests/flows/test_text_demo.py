@@ -52,6 +52,7 @@ def test_expert_iteration_learns_despite_a_kill(lab):
     assert last.low > first.high
 
 
+@pytest.mark.exhaustive
 def test_malt_learns_from_preferences(lab):
     chosen = parameters("text_malt.yaml", **{"rl.num_iterations": 4})
     first, last = first_and_last(lab.run(chosen, lab.settings(**SETTINGS)))

@@ -45,15 +45,21 @@ def stored_frames(lab):
     return sum(len(next(iter(frames.values()))) for frames in files)
 
 
+def quick_first(cases):
+    """Return the first case, and the others for ``make test-exhaustive``."""
+    first, *others = cases
+    return [first, *(pytest.param(other, marks=pytest.mark.exhaustive) for other in others)]
+
+
 ROOM = {
+    "dqn": {"replay_buffer__storage__max_size": 1000},
     "ppo": {},
     "sac": {"replay_buffer__storage__max_size": 1000},
-    "dqn": {"replay_buffer__storage__max_size": 1000},
     "offline_to_online": {"replay_buffer__online_capacity": 1000, "trainer__anneal_frames": 120},
 }
 
 
-@pytest.mark.parametrize("algorithm", ROOM)
+@pytest.mark.parametrize("algorithm", quick_first(ROOM))
 def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, small, algorithm):
     chosen = small.parameters(algorithm, **ROOM[algorithm])
     settings = lab.settings(iterations_per_task=1)
@@ -94,7 +100,7 @@ EXPERIMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", quick_first(EXPERIMENTS))
 def test_a_shipped_experiment_reaches_its_usual_return_with_curves_in_mlflow(lab, name):
     chosen = load_experiment(
         ROOT / "experiments" / f"{name}.yaml", ["gymnasium.num_test_episodes=20"]

@@ -49,7 +49,10 @@ def test_games_of_several_channels_and_environments_stay_on_the_device():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize(
+    "trainer",
+    [TRAINERS[0], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in TRAINERS[1:])],
+)
 def test_every_protocol_stays_on_the_device(trainer):
     play(*(f"{protocol}.{trainer}" for protocol in PROTOCOLS))
 
