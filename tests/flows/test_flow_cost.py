@@ -42,7 +42,7 @@ def test_requests_to_a_busy_server_are_retried(monkeypatch) -> None:
     assert responses_of([503, 503, 201]) == ([201], [b"ab"] * 3), "the UI would fail at the first"
     assert responses_of([200]) == ([200], [b"ab"])
     assert responses_of([500, 200]) == ([500], [b"ab"]), "other errors are not retried"
-    monkeypatch.setattr(busy_retry, "SECONDS", 0.0)
+    monkeypatch.setattr(prefect_server, "SECONDS", 0.0)
     assert responses_of([503, 200]) == ([503], [b"ab"]), "the last response is sent"
 
 
