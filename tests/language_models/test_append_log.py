@@ -5,11 +5,11 @@ import os
 import pytest
 
 from ratchet.language_models import appended_lines
-from ratchet.language_models.appended_lines import AppendedLines
+from ratchet.language_models.append_log import AppendLog
 
 
 def test_a_torn_line_that_cannot_be_removed_is_ended_by_the_next_write(tmp_path, monkeypatch):
-    log = AppendedLines(tmp_path / "log")
+    log = AppendLog(tmp_path / "log")
     write = os.write
 
     def half(file, content):
@@ -33,7 +33,7 @@ def test_a_torn_line_that_cannot_be_removed_is_ended_by_the_next_write(tmp_path,
 def test_closing_writes_through_to_the_disk(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(appended_lines.os, "fsync", synced.append)
-    log = AppendedLines(tmp_path / "log")
+    log = AppendLog(tmp_path / "log")
     log.append(b"line")
     assert synced == []
     log.close()

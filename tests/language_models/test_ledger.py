@@ -20,7 +20,7 @@ from ratchet.errors import (
     MissingKeyError,
     StoreError,
 )
-from ratchet.language_models.appended_lines import AppendedLines
+from ratchet.language_models.append_log import AppendLog
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.journal import CallJournal
@@ -234,7 +234,7 @@ def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(AppendedLines, "_write", full)
+        patch.setattr(AppendLog, "_write", full)
         with pytest.raises(StoreError, match="so it is not asked for"):
             asyncio.run(enter(Bill(ledger, PRICE, MOST, "r1")))
         ledger.settle("job", Charge(1.0, 1.0))  # is over already: kept in memory

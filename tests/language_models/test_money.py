@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ratchet.errors import BudgetExceededError, ParameterError, PricingError
-from ratchet.language_models.allowances import TrainingAllowance
+from ratchet.language_models.budget_reservations import BudgetReservation
 from ratchet.language_models.estimates import SUPERVISOR_TOKENS, estimate_experiment
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
 from ratchet.language_models.ledger import Charge, Ledger
@@ -214,7 +214,7 @@ def intent(epochs, digest="0"):
 def test_jobs_are_refused_before_they_are_made_where_together_they_cost_too_much():
     prices = PriceTable({"m": ModelPrice(0, 0, training=2.0)}, {})
     ledger = Ledger(Budget(7.0))
-    allowance = TrainingAllowance(ledger, prices)
+    allowance = BudgetReservation(ledger, prices)
     for _ in range(2):  # made again after a kill: still one job
         allowance.reserve(intent(2), letters=4_000_000)  # 1 M tokens twice: 4
     allowance.reserve(intent(5), letters=4_000_000, embedded=True)

@@ -9,7 +9,7 @@ import pytest
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.thinking import empty_block_length, opened_tags, split_thinking
+from ratchet.language_models.reasoning import empty_block_length, opened_tags, split_reasoning
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 
 REQUEST = ChatRequest("m", (ChatMessage("user", "?"),))
@@ -32,7 +32,7 @@ REQUEST = ChatRequest("m", (ChatMessage("user", "?"),))
     ],
 )
 def test_a_leading_block_of_thinking_is_taken_off(text, thinking, answer):
-    assert split_thinking(text) == (thinking, answer)
+    assert split_reasoning(text) == (thinking, answer)
 
 
 def test_only_an_empty_block_is_a_templates_own():

@@ -20,15 +20,15 @@ from ratchet.errors import FineTuneError, FineTuneRefusedError, ParameterError, 
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
-from ratchet.language_models.pricing import ModelPrice, PriceTable
-from ratchet.language_models.tuning import BUILT_IN
-from ratchet.language_models.tuning.base import DeploymentIntent, TuningBackend
-from ratchet.language_models.tuning.openai_api import OpenAiBackend
-from ratchet.language_models.tuning.registry import (
+from ratchet.language_models.fine_tuning_backends import BUILT_IN
+from ratchet.language_models.fine_tuning_backends.base import DeploymentIntent, FineTuningBackend
+from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend
+from ratchet.language_models.fine_tuning_backends.registry import (
     TUNING_BACKENDS,
     build_tuning_backend,
     check_tuning,
 )
+from ratchet.language_models.pricing import ModelPrice, PriceTable
 from ratchet.parameters.chat_agents import FineTuningServiceParameters, TextAgentParameters
 from ratchet.scenarios.pure_text.agents.examples import sha256_of
 
@@ -307,7 +307,7 @@ from pathlib import Path
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
-from ratchet.language_models.tuning.registry import build_tuning_backend
+from ratchet.language_models.fine_tuning_backends.registry import build_tuning_backend
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 url, version, service, folder, intent = json.loads(sys.argv[1])
 endpoint = Endpoint(url, "MODEL_KEY", version)
@@ -480,14 +480,14 @@ def test_what_a_deployment_needs_is_missed_before_a_job_is_made(name, quick, req
 
 def test_a_backend_of_ones_own_is_given_by_its_file(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from ratchet.language_models.tuning.openai_api import OpenAiBackend\n"
+        "from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend\n"
         "class Mine(OpenAiBackend):\n    pass\n"
     )
     service = FineTuningServiceParameters(backend="mine.py:Mine")
     backend = build_tuning_backend(Endpoint("http://host/v1"), service, str(tmp_path))
     assert type(backend).__name__ == "Mine"
     assert isinstance(backend, OpenAiBackend)
-    assert isinstance(backend, TuningBackend)
+    assert isinstance(backend, FineTuningBackend)
 
 
 def test_a_tuned_model_costs_what_its_base_does_whatever_a_service_calls_it():

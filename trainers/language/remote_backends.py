@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import EMBEDDED, Endpoint, ModelAddress
-from ratchet.language_models.local.places import find_model
+from ratchet.language_models.local.model_locations import find_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.client import HttpTrainingService, open_session
-from ratchet.language_models.training_service.link import Link
 from ratchet.language_models.training_service.models import download_tokenizer, upload_model
+from ratchet.language_models.training_service.sync_client import SyncClient
 from ratchet.language_models.training_service.tinker_client import (
     TinkerTrainingService,
     open_tinker_client,
@@ -86,12 +86,12 @@ class RatchetBackend(ServiceBackend):
 
     def __init__(self, url: str, api_key_name: str | None) -> None:
         self._url, self._key = url, api_key_name
-        self._open_link: Link | None = None
+        self._open_link: SyncClient | None = None
 
     @property
-    def _link(self) -> Link:
+    def _link(self) -> SyncClient:
         if self._open_link is None:
-            self._open_link = Link(self._url, self._key)
+            self._open_link = SyncClient(self._url, self._key)
         return self._open_link
 
     def tokenizer(self, model: str) -> ChatTokenizer:

@@ -1,8 +1,8 @@
-"""Runs one task of ``inspect-ai``: started by path, by an interpreter that need not know Ratchet.
+"""Runs one task of ``inspect-ai``; a script for interpreters without Ratchet.
 
-Standard library and ``inspect_ai`` alone. Reads a JSON file of what is asked; the model's key comes
-in the environment. Ends with its parent, whose pipe it reads. What the task does without a seed is
-seeded here.
+Imports only the standard library and ``inspect_ai``. Reads the request from a JSON file and the
+model's key from the environment. Exits with its parent, whose pipe it reads. Seeds the global
+generators for tasks without a seed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 KEY_VARIABLE = "RATCHET_SUITE_KEY"
 NOT_BEGUN = 3
-"""The exit code where the task cannot be had, or not be asked like this."""
+"""Exit code if the task cannot be loaded or run with these arguments."""
 _COMPATIBLE = "inspect_ai.model._providers.openai_compatible"
 
 
 def main() -> int:
-    """Run the task of the file that is named on the command line; return the exit code."""
-    sys.path.pop(0)  # this file's folder: its neighbours are no modules of the task's
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    """Run the task of the file named on the command line; return the exit code."""
+    sys.path.pop(0)  # this file's folder: the task must not import its neighbours
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     with open(sys.argv[1], encoding="utf-8") as file:
         asked: dict[str, Any] = json.load(file)
     _seed(asked["seed"])
@@ -39,21 +39,22 @@ def main() -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return NOT_BEGUN
     if len(logs) != 1:
-        print(f"{len(logs)} tasks were found, expected one", file=sys.stderr)  # noqa: T201
+        print(f"{len(logs)} tasks found, expected one", file=sys.stderr)  # noqa: T201
         return NOT_BEGUN
     return 0
 
 
 def _evaluate(asked: dict[str, Any]) -> list[Any]:
     inspect_ai = importlib.import_module("inspect_ai")
-    # what speaks chat completions alone; versions before it had one for all that is OpenAI's
+    # the provider for plain chat completions; earlier versions had one for all OpenAI-compatible
+    # services
     provider = "openai-api/ratchet" if importlib.util.find_spec(_COMPATIBLE) else "openai"
     model = importlib.import_module("inspect_ai.model").get_model(
         f"{provider}/{asked['model']}",
         base_url=asked["url"],
         api_key=os.environ.pop(KEY_VARIABLE),
     )
-    _tell_repetitions_apart(asked["seed"])
+    _make_repetitions_distinct(asked["seed"])
     logs: list[Any] = inspect_ai.eval(
         asked["task"],
         model=model,
@@ -70,10 +71,10 @@ def _evaluate(asked: dict[str, Any]) -> list[Any]:
     return logs
 
 
-def _tell_repetitions_apart(seed: int) -> None:
-    """Give a conversation that comes again, as in a second epoch, another seed.
+def _make_repetitions_distinct(seed: int) -> None:
+    """Change the seed of a repeated conversation, as in a second epoch.
 
-    With one seed its answer would be the same. Not in versions without such a hook.
+    With one seed its completion would be the same. Skipped in versions without such a hook.
     """
     try:
         module = importlib.import_module("inspect_ai.hooks")
@@ -101,7 +102,7 @@ def _seed(seed: int) -> None:
         importlib.import_module("numpy").random.seed(seed)
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     while os.read(0, 4096):
         pass
     os._exit(1)

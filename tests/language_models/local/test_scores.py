@@ -5,7 +5,7 @@ import torch
 from small_model import prompts
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.shared_prompts import share_prompts
+from ratchet.language_models.service.engine.prefix_sharing import share_prefixes
 
 LAYOUTS = ("right", "left", "holes")
 
@@ -188,7 +188,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
     monkeypatch.setattr(plain._llama, "read_behind", noted)
     once = scores()
     monkeypatch.setattr(
-        "ratchet.language_models.service.engine.shared_prompts.share_prompts", lambda *_: None
+        "ratchet.language_models.service.engine.prefix_sharing.share_prefixes", lambda *_: None
     )
     each = scores()
     assert [prompts for _, prompts in read] == [3]
@@ -197,7 +197,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
 
 def test_rows_that_share_little_are_read_as_they_are(plain):
     ids, _, chosen = lay(prompts(5), "right")
-    assert share_prompts(ids[:, :-1], chosen[:, 1:]) is None
+    assert share_prefixes(ids[:, :-1], chosen[:, 1:]) is None
     chosen[:, :5] = False
-    assert share_prompts(ids[:, :-1], chosen[:, 1:]) is None
-    assert share_prompts(ids[:1, :-1], chosen[:1, 1:]) is None
+    assert share_prefixes(ids[:, :-1], chosen[:, 1:]) is None
+    assert share_prefixes(ids[:1, :-1], chosen[:1, 1:]) is None

@@ -9,8 +9,8 @@ import time
 from ratchet.language_models.service.engine.interface import (
     EmbeddingResult,
     GeneratedToken,
+    GenerationChunk,
     GenerationResult,
-    Piece,
     RequestRefusedError,
     TokenChoice,
 )
@@ -71,7 +71,9 @@ class FakeEngine:
         top = tuple(TokenChoice(word, -1.5) for word in WORDS[: request.top_logprobs])
         tokens = tuple(GeneratedToken(word, -0.5, top) for word in words)
         if request.on_piece is not None and text:
-            request.on_piece(Piece(text.split()[0], tokens[:1] if request.logprobs else ()))
+            request.on_piece(
+                GenerationChunk(text.split()[0], tokens[:1] if request.logprobs else ())
+            )
             assert self.go_on.wait(10)
         return GenerationResult(
             text, reason, prompt, len(words), tokens if request.logprobs else ()

@@ -69,7 +69,7 @@ def test_jobs_start_from_it_and_their_models_outlive_the_service(
     with make_service(further={SMALL_MODEL: small}).serving() as again:
         answer = again.client().chat.completions.create(model=trained, messages=ASKED)
         assert answer.model == trained
-        assert again.service.models.is_to_be_made(SMALL_MODEL)  # nobody has asked yet
+        assert again.service.models.must_be_created(SMALL_MODEL)  # nobody has asked yet
 
 
 def test_only_who_makes_its_base_model_makes_others(tmp_path):

@@ -20,8 +20,7 @@ from ratchet.errors import (
     UnknownNameError,
 )
 from ratchet.language_models.endpoints import ModelAddress
-from ratchet.language_models.suites.asking import check_suites, find_suite
-from ratchet.language_models.suites.installation import find_python
+from ratchet.language_models.suites.resolution import check_suites, find_python, find_suite
 from ratchet.language_models.suites.running import run_suite
 from ratchet.parameters.options import EvaluationParameters
 

@@ -85,7 +85,7 @@ class AdaptedTransformer:
 def open_trainable(start: StoredModel, lora: Lora, seed: int) -> Trainable:
     """Read a model for training, in float32, with an adapter drawn from a seed where rank > 0."""
     torch.set_num_threads(1)  # sums come in one order, whatever else the machine does
-    model = load_model(start.whole_folder, start.adapters, training=True, shares_prompts=True)
+    model = load_model(start.complete_folder, start.adapters, training=True, shares_prompts=True)
     if not lora.rank:
         return WholeModel(model)
     if isinstance(model, PlainModel):

@@ -1,4 +1,4 @@
-"""From a request for a response to what the engine takes, and back: whole or as events."""
+"""OpenAI's responses: requests to engine requests, and results to responses or events."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.schemas.responses import ResponseRequest
-from ratchet.language_models.service.api.streaming import data_event, encode
+from ratchet.language_models.service.api.streaming import data_event, encode, response_id
 from ratchet.language_models.service.engine.interface import (
+    GenerationChunk,
     GenerationRequest,
     GenerationResult,
-    Piece,
 )
 
 Emit = Callable[..., bytes]
 
 
 def response_request(request: ResponseRequest) -> GenerationRequest:
-    """Make the engine's request."""
+    """Create the engine's request."""
     effort = None if request.reasoning is None else request.reasoning.effort
     return GenerationRequest(
         model=request.model,
@@ -34,13 +33,13 @@ def response_request(request: ResponseRequest) -> GenerationRequest:
     )
 
 
-class ResponseAnswer:
-    """What answers one request for a response."""
+class ResponsesApiResponse:
+    """Responses to one request, complete or streamed."""
 
     def __init__(self, request: ResponseRequest) -> None:
-        self._item = answer_id("msg_")
+        self._item = response_id("msg_")
         self._head: dict[str, Any] = {
-            "id": answer_id("resp_"),
+            "id": response_id("resp_"),
             "object": "response",
             "created_at": int(time.time()),
             "error": None,
@@ -57,13 +56,13 @@ class ResponseAnswer:
         }
 
     def whole(self, result: GenerationResult) -> bytes:
-        """Return the whole response."""
+        """Return the complete response."""
         return encode(self._response(result))
 
     async def events(
-        self, news: AsyncIterator[tuple[int, Piece | GenerationResult]]
+        self, news: AsyncIterator[tuple[int, GenerationChunk | GenerationResult]]
     ) -> AsyncIterator[bytes]:
-        """Return the response event by event."""
+        """Stream the response as events."""
         number = -1
 
         def emit(kind: str, **content: Any) -> bytes:  # noqa: ANN401 -- JSON
@@ -77,7 +76,7 @@ class ResponseAnswer:
                 begun = True
                 for event in self._beginning(emit):
                     yield event
-            if isinstance(got, Piece):
+            if isinstance(got, GenerationChunk):
                 place = self._place()
                 yield emit("response.output_text.delta", **place, delta=got.text, logprobs=[])
                 continue

@@ -1,4 +1,4 @@
-"""Where ``inspect-ai`` is installed, and in which version: asked of the interpreter that has it."""
+"""Resolution of configured suites: task, interpreter and package versions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,57 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.errors import MissingPackageError, ParameterError
+from ratchet.language_models.suites.running import Suite, environment_for
+from ratchet.language_models.suites.task import SuiteTask
+
+if TYPE_CHECKING:
+    from ratchet.parameters.options import EvaluationParameters
+
+
+def find_suite(
+    name: str,
+    evaluation: EvaluationParameters,
+    *,
+    max_tokens: int,
+    seed: int,
+    base_dir: Path | None,
+) -> tuple[Suite, dict[str, str]]:
+    """Return a suite, and the versions of the packages that it uses.
+
+    ``max_tokens`` is the default limit of a completion.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        If its file, function or interpreter does not exist.
+    MissingPackageError
+        If a package is not installed.
+    """
+    section, python = evaluation.suites[name], evaluation.python
+    task = SuiteTask.find(section.task, base_dir, section.arguments)
+    packages = () if task.package is None else (task.package,)
+    suite = Suite(
+        name,
+        task,
+        find_python(python, base_dir),
+        seed,
+        section.max_tokens or max_tokens,
+        section.arguments,
+        section.temperature,
+        section.limit,
+        section.max_connections,
+    )
+    return suite, find_versions(python, packages, base_dir)
+
+
+def check_suites(evaluation: EvaluationParameters, base_dir: Path | None) -> None:
+    """Check that all suites can be run here; raises as :func:`find_suite`."""
+    for name in evaluation.suites:
+        find_suite(name, evaluation, max_tokens=1, seed=0, base_dir=base_dir)
+
 
 NEEDED = ("inspect-ai", "openai")
 _ASK = """
@@ -34,14 +83,14 @@ def find_versions(
     Parameters
     ----------
     python
-        The interpreter, from ``base_dir``; None for the one that runs this.
+        The interpreter, relative to ``base_dir``; None for the current one.
 
     Raises
     ------
     ParameterError
-        If there is no such interpreter.
+        If the interpreter does not exist.
     MissingPackageError
-        With what is to be installed, and how.
+        With the missing packages and the command that installs them.
     """
     interpreter = find_python(python, base_dir)
     found = _versions(interpreter, (*NEEDED, *packages))
@@ -49,8 +98,8 @@ def find_versions(
     if missing:
         raise MissingPackageError(
             f"evaluation.suites: {', '.join(missing)} not installed for {interpreter}. Install it:"
-            f" {interpreter} -m pip install {' '.join(missing)}; or name another interpreter with"
-            " evaluation.python, e.g. one of a virtual environment of its own."
+            f" {interpreter} -m pip install {' '.join(missing)}; or set another interpreter with"
+            " evaluation.python, e.g. that of a separate virtual environment."
         )
     return {name: version for name, version in found.items() if version is not None}
 
@@ -58,7 +107,7 @@ def find_versions(
 def find_python(python: str | None, base_dir: Path | None) -> str:
     """Return the interpreter that has ``inspect-ai``.
 
-    Raises ParameterError if there is no such file.
+    Raises ParameterError if the file does not exist.
     """
     if python is None:
         return sys.executable
@@ -66,23 +115,10 @@ def find_python(python: str | None, base_dir: Path | None) -> str:
     found = Path(os.path.abspath((base_dir or Path()) / Path(python).expanduser()))
     if not os.access(found, os.X_OK) or found.is_dir():
         raise ParameterError(
-            f"evaluation.python: got {python!r}, but {found} is no program. Expected a Python"
+            f"evaluation.python: got {python!r}, but {found} is not executable. Expected a Python"
             " interpreter, e.g. .venv-inspect/bin/python."
         )
     return str(found)
-
-
-def environment_for(python: str) -> dict[str, str]:
-    """Return the environment in which an interpreter is started.
-
-    Without what would set options of ``inspect-ai``, and of another one without our modules.
-    """
-    own = {"PYTHONPATH", "PYTHONHOME"} if python != sys.executable else set()
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in own and not name.startswith("INSPECT_")
-    }
 
 
 @lru_cache
@@ -98,8 +134,8 @@ def _versions(python: str, names: tuple[str, ...]) -> Mapping[str, str | None]:
         found: dict[str, str | None] = json.loads(done.stdout)
     except ValueError as error:
         raise ParameterError(
-            f"evaluation.python: {python} could not say what it has (code {done.returncode}):"
-            f" {done.stderr.strip()[-500:] or 'it printed something else'}. Expected an interpreter"
+            f"evaluation.python: {python} could not list its packages (code {done.returncode}):"
+            f" {done.stderr.strip()[-500:] or 'unexpected output'}. Expected an interpreter"
             " of Python 3.10 or later."
         ) from error
     return found
