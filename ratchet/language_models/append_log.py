@@ -34,7 +34,7 @@ class AppendLog:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._end = 0
         self._is_inside_a_line = False
-        self._kept: list[bytes] = []
+        self._buffered: list[bytes] = []
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -46,9 +46,9 @@ class AppendLog:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     @property
-    def num_kept(self) -> int:
+    def num_buffered(self) -> int:
         """The number of buffered lines."""
-        return len(self._kept)
+        return len(self._buffered)
 
     def read(self) -> list[bytes]:
         """Return the lines after those read or written here, including a torn last one."""
@@ -69,31 +69,31 @@ class AppendLog:
             If they cannot be written. The file is unchanged, or ends in a torn line that the next
             write terminates.
         """
-        self._write([*self._kept, line])
-        self._kept.clear()
+        self._write([*self._buffered, line])
+        self._buffered.clear()
 
-    def append_or_keep(self, line: bytes) -> None:
+    def append_or_buffer(self, line: bytes) -> None:
         """Write a line, or buffer it in memory until it can be written."""
         try:
             self.append(line)
         except OSError as error:
-            self._kept.append(line)
+            self._buffered.append(line)
             _LOGGER.error("%s: cannot write (%s); lines are buffered in memory", self.path, error)
 
-    def write_kept(self) -> None:
+    def write_buffered(self) -> None:
         """Write the buffered lines; raises as :meth:`append`."""
-        if self._kept:
-            self._write(self._kept)
-            self._kept.clear()
+        if self._buffered:
+            self._write(self._buffered)
+            self._buffered.clear()
 
     def close(self) -> None:
         """Flush everything to disk and close the file."""
         if self._file < 0:
             return
         try:
-            self.write_kept()
+            self.write_buffered()
         except OSError as error:
-            _LOGGER.error("%s: %d lines are lost (%s)", self.path, self.num_kept, error)
+            _LOGGER.error("%s: %d lines are lost (%s)", self.path, self.num_buffered, error)
         os.fsync(self._file)
         os.close(self._file)
         self._file = -1
@@ -108,12 +108,12 @@ class AppendLog:
                 written += os.write(self._file, content[written:])
         except BaseException:
             if written:
-                self._take_back(written)
+                self._truncate(written)
             raise
         self._end += written
         self._is_inside_a_line = False
 
-    def _take_back(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         """Truncate the last bytes; if that fails, the next write terminates the torn line."""
         try:
             os.ftruncate(self._file, os.fstat(self._file).st_size - size)

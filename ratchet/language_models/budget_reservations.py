@@ -41,14 +41,14 @@ class BudgetReservation:
         price = self._prices.find(intent.model, embedded=embedded, tuned_from=tuned_from) or FREE
         epochs = intent.hyper_parameters.get("n_epochs", AUTO_EPOCHS)
         most = price.of_training(int(letters // _LETTERS_PER_TOKEN * epochs))
-        was_held = self._ledger.holds(_name(intent)) is not None
+        was_reserved = self._ledger.reservation(_name(intent)) is not None
         if most > 0:
-            self._ledger.hold(_name(intent), most)
-        return was_held
+            self._ledger.reserve(_name(intent), most)
+        return was_reserved
 
     def release(self, intent: FineTuneIntent) -> None:
         """Release the reservation of a job that the service refused to create."""
-        if self._ledger.holds(_name(intent)):
+        if self._ledger.reservation(_name(intent)):
             self._ledger.settle(_name(intent), NOTHING)
 
     def settle(
@@ -59,10 +59,10 @@ class BudgetReservation:
         A failed job without a token count has trained on no token. A cancelled job is billed for
         its trained tokens; without a count, for the reserved amount.
         """
-        held = self._ledger.holds(_name(intent))
-        if held is None:
+        reserved = self._ledger.reservation(_name(intent))
+        if reserved is None:
             return
-        charge = held
+        charge = reserved
         if job.trained_tokens or job.status == "failed":
             price = self._prices.find(intent.model, tuned_from=tuned_from) or FREE
             cost = price.of_training(job.trained_tokens or 0)
@@ -77,10 +77,10 @@ class BudgetReservation:
 
         Raises as :meth:`reserve`.
         """
-        held = self._ledger.holds(_name(intent))
-        if held is not None:
+        reserved = self._ledger.reservation(_name(intent))
+        if reserved is not None:
             self.settle(intent, job, tuned_from=tuned_from)
-            self._ledger.hold(_name(intent), held.at_most)
+            self._ledger.reserve(_name(intent), reserved.at_most)
 
 
 def _name(intent: FineTuneIntent) -> str:

@@ -223,7 +223,7 @@ class Connection:
             failure = self._lost(error)
         raise failure  # outside the except block: texts of other errors may contain the key
 
-    async def ask(
+    async def request_json(
         self,
         method: str,
         path: str,
@@ -439,7 +439,7 @@ def _is_too_long(status: int, code: str | None, reason: str) -> bool:
 
 
 def _is_refusal(status: int, failure: LanguageModelError) -> bool:
-    """Return whether an error means that nothing was processed or billed.
+    """Return whether an error means that no work was done or billed.
 
     A service may have done the work before it failed (5xx), timed out (408), or withheld its
     result; only the other client errors are refusals.

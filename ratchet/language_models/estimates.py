@@ -40,7 +40,7 @@ EMBEDDED_JOB_SECONDS = 60.0
 
 
 class Sampler(Protocol):
-    """What an estimate reads of a trainer class."""
+    """Attributes of a trainer class that estimates use."""
 
     @classmethod
     def responses_per_step(cls, hyper_params: HyperParameters) -> int:

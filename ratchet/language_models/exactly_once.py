@@ -114,7 +114,7 @@ class ExactlyOnceCreator:
                 return found
         raise FineTuneError(
             f"{self._label}: {order.what} failed {self._policy.max_attempts} times, the last time"
-            f" with: {failure}. Nothing was created twice; run the same command again when the"
+            f" with: {failure}. No duplicate was created; run the same command again when the"
             " service responds."
         )
 

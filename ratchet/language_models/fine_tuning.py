@@ -93,7 +93,7 @@ class FineTuneClient:
             If it cannot be reached.
         """
         self.backend.check()
-        async with self._only_one(intent):
+        async with self._locked(intent):
             what = f"training file {intent.file_name}"
             files = await self._call(lambda: self.backend.deliver(intent, file_bytes), what)
 
@@ -190,7 +190,7 @@ class FineTuneClient:
         async def make(attempt: int) -> Deployment:
             return await self.backend.deploy(intent, attempt)
 
-        async with self._only_one(intent):
+        async with self._locked(intent):
             order = CreationRequest(intent, f"deploying {model!r}", "deployment", model, find, make)
             deployment = await self._once.ensure(order, self._records(intent))
         deployment = await self._until_ready(intent, deployment, poll_seconds, poll_seconds_max)
@@ -235,7 +235,7 @@ class FineTuneClient:
             return
         intent = DeploymentIntent(model)
         what = f"the deployments of {model!r}"
-        async with self._only_one(intent):
+        async with self._locked(intent):
             for found in await self._call(lambda: self.backend.find_deployments(intent), what):
                 await self._call(partial(self.backend.undeploy, found), what)
             self._records(intent).remove()
@@ -247,7 +247,7 @@ class FineTuneClient:
             reason = health.get("reason") or "no reason given"
             raise StalledJobError(
                 f"{what}: still {job.status}, unchanged for {unchanged_seconds:.0f} s, and the"
-                f" service says that it is degraded: {reason}. Nothing is lost: fix the service,"
+                f" service reports that it is degraded: {reason}. Nothing is lost: fix the service,"
                 " then run the same command again to wait for the same job."
             )
         _LOGGER.info("%s: still %s after %.0f s", what, job.status, unchanged_seconds)
@@ -279,7 +279,7 @@ class FineTuneClient:
         return JobRecordFile(self._folder, self.backend.label, intent)
 
     @asynccontextmanager
-    async def _only_one(self, intent: Intent) -> AsyncIterator[None]:
+    async def _locked(self, intent: Intent) -> AsyncIterator[None]:
         """Lock out this machine's other threads and processes from creating the same."""
         if self._folder is None:
             yield

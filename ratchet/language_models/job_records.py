@@ -54,7 +54,7 @@ class JobRecord:
 class JobRecordFile:
     """The durable record of an intent's last request to an endpoint.
 
-    Without a folder, nothing is stored.
+    Not stored without a folder.
     """
 
     def __init__(self, folder: Path | None, endpoint: str, intent: Intent) -> None:

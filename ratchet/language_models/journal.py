@@ -37,7 +37,7 @@ class CallJournal:
     -----
     Of two concurrent calls with one id, the second waits for the first. Use it as a context
     manager, or :meth:`close` it. On a full disk, completions in flight are returned, buffered in
-    memory and written once there is space; until then no new call is made.
+    memory and written once there is space; until then no new call is sent.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -67,7 +67,7 @@ class CallJournal:
                 return recorded[1]
             if recorded is not None:
                 _LOGGER.warning("%s: call %s has changed; calling again", self.path.name, call_id)
-            self._write_kept()
+            self._write_buffered()
             completion = await make()
             self._append(call_id, digest, completion)
         self._in_flight.pop(call_id, None)
@@ -94,17 +94,17 @@ class CallJournal:
     def _append(self, call_id: str, digest: str, completion: Completion) -> None:
         record = {"id": call_id, "request": digest, "completion": completion.to_dict()}
         line = json.dumps(record, separators=(",", ":"))
-        self._lines.append_or_keep(line.encode("ascii"))
+        self._lines.append_or_buffer(line.encode("ascii"))
         self._recorded[call_id] = (digest, completion)
         self.calls_made += 1
 
-    def _write_kept(self) -> None:
+    def _write_buffered(self) -> None:
         try:
-            self._lines.write_kept()
+            self._lines.write_buffered()
         except OSError as error:
             raise StoreError(
-                f"{self.path}: {self._lines.num_kept} completions cannot be recorded ({error}), so"
-                " no more are requested. They are buffered in memory until there is"
+                f"{self.path}: {self._lines.num_buffered} completions cannot be recorded ({error}),"
+                " so no more are requested. They are buffered in memory until there is"
                 " space: free disk space, and run the same command."
             ) from error
 

@@ -106,7 +106,7 @@ class Ledger:
         BudgetExceededError
             If it would exceed the budget with no other attempt in flight.
         StoreError
-            If it cannot be recorded; it must not be made then.
+            If it cannot be recorded; it must not be sent then.
         """
         name = await self._begin(what, most)
         attempt = Attempt(price, most)
@@ -115,13 +115,13 @@ class Ledger:
         finally:
             self._end(name, attempt.charge)
 
-    def begin_with(self, spent: float) -> None:
+    def record_earlier_spending(self, spent: float) -> None:
         """Record what was spent before the ledger existed; ignored if it has entries."""
         with self._exclusive() if spent else contextlib.nullcontext():
             if spent and not self._charges:
                 self._write(_EARLIER, Charge(spent, spent))
 
-    def hold(self, name: str, most: float) -> None:
+    def reserve(self, name: str, most: float) -> None:
         """Reserve the cost of a named item; again: replace the reservation.
 
         Raises as :meth:`attempt`, without waiting.
@@ -131,7 +131,7 @@ class Ledger:
             self._check(most - known.at_most)
             self._write(name, Charge(known.at_least, most))
 
-    def holds(self, name: str) -> Charge | None:
+    def reservation(self, name: str) -> Charge | None:
         """Return the reservation of an item; None once it is settled to zero."""
         with self._exclusive():
             charge = self._charges.get(name, NOTHING)
@@ -222,7 +222,7 @@ class Ledger:
         record = {"id": name, "at_least": charge.at_least, "at_most": charge.at_most}
         line = json.dumps({**record, "for": what} if what else record, separators=(",", ":"))
         if self._lines is not None and keep:
-            self._lines.append_or_keep(line.encode())
+            self._lines.append_or_buffer(line.encode())
         elif self._lines is not None:
             try:
                 self._lines.append(line.encode())

@@ -1,4 +1,4 @@
-"""Retries of failed calls: which, and after what delay."""
+"""Retries of failed calls, with delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every tuning backend promises, against services that speak as their documents say."""
+"""Guarantees of every fine-tuning backend, against services that follow their documentation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEYS = {"MODEL_KEY": "sk-model-0123456789", "OTHER_KEY": "sk-other-9876543210"}
 
 
 IDEMPOTENT = {"fireworks", "vllm"}
-"""Where a second request for the same is refused, or shows at once."""
+"""Services that refuse a repeated request, or list the first immediately."""
 DEPLOYING = [name for name, case in CASES.items() if case.deploys]
 FATES = [["503 after"], ["429 before", "cut before", "503 before", "cut after"]]
 
@@ -155,7 +155,7 @@ def test_every_word_for_a_status_is_read(case, service, quick):
 
     target = service if not hasattr(service, "trainer") else service.trainer
     target.answer = mend
-    assert asyncio.run(client.status(job.id)).status == "pending", "without a word: asked again"
+    assert asyncio.run(client.status(job.id)).status == "pending", "without a message: retried"
 
 
 def test_a_refused_job_is_an_error_with_the_reason(case, service, quick, tmp_path):
@@ -243,7 +243,7 @@ def test_what_was_deployed_is_taken_back_and_deployed_anew(
         asyncio.run(client.deactivate("tuned"))
         assert not deployer.deployments
     asyncio.run(client.activate("tuned", 0.01))
-    deployer.deployments.clear()  # a service that has been started anew, or was idle too long
+    deployer.deployments.clear()  # a service that was restarted, or idle for too long
     asyncio.run(client.activate("tuned", 0.01))
     assert len(deployer.deployments) == 1
 
@@ -263,7 +263,7 @@ def test_a_deployment_that_fails_is_an_error_and_the_next_is_another(
     for name, value in good.items():
         setattr(deployer, name, value)
     asyncio.run(client.activate("tuned", 0.01))
-    assert len(deployer.deployments) == 2, "the one that failed is left for people to look at"
+    assert len(deployer.deployments) == 2, "the failed one is kept for inspection"
 
 
 @over_deployers
@@ -321,7 +321,7 @@ else:
 
 
 def kill_after_acceptance(case, service, folder, kind):
-    """Have another process ask for it, and kill it when the service has taken it."""
+    """Have another process request it, and kill it when the service has accepted it."""
     fates_of(service, kind).append("stall after")
     asked = service.trainer if kind == "job" and hasattr(service, "trainer") else service
     parameters = {"backend": case.backend, **case.parameters(service)}
@@ -337,7 +337,7 @@ def kill_after_acceptance(case, service, folder, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["azure", "together", "fireworks", "vllm"], indirect=True)
 def test_killed_between_acceptance_and_record_the_job_is_adopted(case, service, quick, tmp_path):
-    """Lists lag behind the restart where nothing else keeps a second job away."""
+    """Lists lag behind the restart unless the service itself prevents a second job."""
     if case.backend not in IDEMPOTENT:
         service.lag = 2.0
     kill_after_acceptance(case, service, tmp_path, "job")
@@ -362,7 +362,7 @@ def test_killed_while_it_deploys_the_deployment_is_adopted(
 
 
 def test_a_method_that_the_service_calls_otherwise_arrives(quick, request):
-    """What each service is sent, in its own words, of one and the same intent."""
+    """The request to each service, in its format, for one and the same intent."""
     content = b'{"messages": []}\n'
     supervised = FineTuneIntent(
         "tiny", "supervised", sha256_of(content), {"n_epochs": 2, "lora_rank": 8}, "prover", 3
@@ -388,7 +388,7 @@ def test_a_method_that_the_service_calls_otherwise_arrives(quick, request):
 
 
 def test_training_goes_on_from_a_model_in_the_services_words(quick, request):
-    """Together takes it as the checkpoint of a job, Fireworks as a warm start."""
+    """Together receives it as the checkpoint of a job, Fireworks as a warm start."""
     for name in ("together", "fireworks"):
         case = CASES[name]
         service = opened(case, request)

@@ -2,7 +2,7 @@
 
 Jobs are created at the resource (``{base_url}/openai/fine_tuning/jobs``). Deployments are created
 by the management plane ("Deployments - Create Or Update": ``PUT``, ``GET`` and ``DELETE
-{account}/deployments/{name}``), whose ``properties.provisioningState`` shows when one is ready. A
+{account}/deployments/{name}``), whose ``properties.provisioningState`` shows when it is ready. A
 deployment's name contains the model's digest, so that a repeated request is one deployment.
 """
 
@@ -71,7 +71,7 @@ class AzureBackend(OpenAiBackend):
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
         """List the resource's deployments of the intent's names."""
-        answer = await self._management.ask("GET", self._path(""))
+        answer = await self._management.request_json("GET", self._path(""))
         items = answer.get("value")
         if not isinstance(items, list):
             raise TransientError(f"{self.label}: the list of deployments has no 'value'")
@@ -92,7 +92,7 @@ class AzureBackend(OpenAiBackend):
             "properties": {"model": {"format": "OpenAI", "name": intent.model, "version": "1"}},
         }
         path = self._path(f"/{intent.name(attempt)}")
-        return self._read(await self._management.ask("PUT", path, body), attempt)
+        return self._read(await self._management.request_json("PUT", path, body), attempt)
 
     async def undeploy(self, deployment: Deployment) -> None:
         """Delete a deployment."""

@@ -94,7 +94,7 @@ class FireworksBackend(FineTuningBackend):
                 "format": "CHAT",
             }
             body = {"datasetId": dataset_id, "dataset": shape}
-            dataset = await self._control.ask("POST", self._path("datasets"), body)
+            dataset = await self._control.request_json("POST", self._path("datasets"), body)
         if dataset.get("state") != "READY":
             form = FormData()
             form.add_field("file", content, filename=intent.file_name)
@@ -142,7 +142,7 @@ class FireworksBackend(FineTuningBackend):
             body |= config
         collection = _COLLECTIONS[intent.method]
         path = self._path(f"{collection}?{collection[:-1]}Id={self._id(intent, attempt)}")
-        answer = await self._control.ask("POST", path, body)
+        answer = await self._control.request_json("POST", path, body)
         return self._read(self._job_name(intent, attempt), answer)
 
     async def cancel(self, job_id: str) -> None:
@@ -173,7 +173,7 @@ class FireworksBackend(FineTuningBackend):
                 "deployment": self._shared,
                 "displayName": intent.name(attempt),
             }
-            answer = await self._control.ask("POST", self._path("deployedModels"), body)
+            answer = await self._control.request_json("POST", self._path("deployedModels"), body)
             return self._read_loaded(answer, attempt)
         body = {
             "baseModel": intent.model,
@@ -184,7 +184,9 @@ class FireworksBackend(FineTuningBackend):
         if self.service.hardware is not None:
             body["acceleratorType"] = self.service.hardware
         path = self._path(f"deployments?deploymentId={intent.name(attempt)}")
-        return self._read_deployment(await self._control.ask("POST", path, body), intent, attempt)
+        return self._read_deployment(
+            await self._control.request_json("POST", path, body), intent, attempt
+        )
 
     async def undeploy(self, deployment: Deployment) -> None:
         """Unload a model, or delete its deployment."""
@@ -196,7 +198,7 @@ class FireworksBackend(FineTuningBackend):
         token = ""
         while True:
             page = f"&pageToken={token}" if token else ""
-            answer = await self._control.ask(
+            answer = await self._control.request_json(
                 "GET", self._path(f"deployedModels?pageSize=200{page}")
             )
             items += answer.get("deployedModels") or []
@@ -227,7 +229,7 @@ class FireworksBackend(FineTuningBackend):
 
     async def _get(self, path: str) -> dict[str, Any] | None:
         try:
-            return await self._control.ask("GET", self._path(path))
+            return await self._control.request_json("GET", self._path(path))
         except StatusError as error:
             if error.status == _NOT_FOUND:
                 return None

@@ -51,7 +51,7 @@ class OpenAiBackend(FineTuningBackend):
         self._uploaded: dict[str, str] = {}
 
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """Return ids of the intent's uploaded files; upload it if there is none."""
+        """Return ids of the intent's uploaded files; upload it if missing."""
 
         async def find_or_upload(client: AsyncOpenAI) -> list[str]:
             known = [

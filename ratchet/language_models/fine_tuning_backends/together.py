@@ -64,7 +64,7 @@ class TogetherBackend(FineTuningBackend):
         self._connection = Connection(endpoint)
 
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """Return ids of the intent's uploaded files; upload it if there is none."""
+        """Return ids of the intent's uploaded files; upload it if missing."""
         known = [
             str(file["id"])
             for file in await self._list("files")
@@ -76,7 +76,7 @@ class TogetherBackend(FineTuningBackend):
         form.add_field("purpose", "fine-tune")
         form.add_field("file_name", intent.file_name)
         form.add_field("file", content, filename=intent.file_name, content_type="application/jsonl")
-        return [self._id(await self._connection.ask("POST", "files/upload", form=form))]
+        return [self._id(await self._connection.request_json("POST", "files/upload", form=form))]
 
     async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
         """List the jobs on the intent's files."""
@@ -87,7 +87,7 @@ class TogetherBackend(FineTuningBackend):
     async def job(self, job_id: str) -> FineTuneJob | None:
         """Return a job."""
         try:
-            return self._read(await self._connection.ask("GET", f"fine-tunes/{job_id}"))
+            return self._read(await self._connection.request_json("GET", f"fine-tunes/{job_id}"))
         except StatusError as error:
             if error.status == _NOT_FOUND:
                 return None
@@ -113,7 +113,7 @@ class TogetherBackend(FineTuningBackend):
         parents = [job for job in await self._list("fine-tunes") if _made(job) == intent.model]
         if parents:  # a model trained here continues from its job
             body |= {"model": parents[0].get("model"), "from_checkpoint": self._id(parents[0])}
-        answer = await self._connection.ask("POST", "fine-tunes", {**body, **values})
+        answer = await self._connection.request_json("POST", "fine-tunes", {**body, **values})
         return self._read(answer, attempt)
 
     async def cancel(self, job_id: str) -> None:
@@ -137,14 +137,16 @@ class TogetherBackend(FineTuningBackend):
             "display_name": intent.name(attempt),
             "autoscaling": {"min_replicas": 1, "max_replicas": 1},
         }
-        return self._read_endpoint(await self._connection.ask("POST", "endpoints", body), attempt)
+        return self._read_endpoint(
+            await self._connection.request_json("POST", "endpoints", body), attempt
+        )
 
     async def undeploy(self, deployment: Deployment) -> None:
         """Delete an endpoint."""
         await self._connection.send("DELETE", f"endpoints/{deployment.id}")
 
     async def _list(self, what: str) -> list[dict[str, Any]]:
-        items = (await self._connection.ask("GET", what)).get("data")
+        items = (await self._connection.request_json("GET", what)).get("data")
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise TransientError(f"{self.label}: the list of {what} has no 'data'")
         return items

@@ -87,7 +87,7 @@ class VllmBackend(FineTuningBackend):
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
         """Return the adapter of the model's name, if it is loaded."""
-        items = (await self._connection.ask("GET", "models")).get("data")
+        items = (await self._connection.request_json("GET", "models")).get("data")
         if not isinstance(items, list):
             raise TransientError(f"{self.endpoint.label}: the list of models has no 'data'")
         loaded = any(item.get("id") == intent.model for item in items)
@@ -95,7 +95,7 @@ class VllmBackend(FineTuningBackend):
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
         """Load the trained adapter under the model's name."""
-        model = await self._training.ask("GET", f"models/{quote(intent.model, safe=':')}")
+        model = await self._training.request_json("GET", f"models/{quote(intent.model, safe=':')}")
         root = model.get("root")
         template = self.service.adapter_path or _ADAPTER_PATH
         if not isinstance(root, str) and ("{root}" in template or "{folder}" in template):

@@ -28,7 +28,7 @@ _NEXT_ADMIT = 0.125  # new rows are read when this share of the slots is free
 
 
 class GeneratingModel(Protocol):
-    """What the engine uses of a :class:`~ratchet.language_models.local.model.LanguageModel`."""
+    """The methods of a :class:`LanguageModel` that the engine uses."""
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class InProcessEngine:
         self._max_batch_size = max_batch_size
 
     def update(self, model: GeneratingModel) -> None:
-        """Use this model's weights, as they are in each call."""
+        """Use this model's current weights in each call."""
         self._model = model
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:

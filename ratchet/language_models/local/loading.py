@@ -33,7 +33,7 @@ def load_language_model(
     seed: int = 0,
     base: str | None = None,
 ) -> LanguageModel:
-    """Load a model for training; nothing is downloaded.
+    """Load a model for training, without downloads.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Random numbers from one stream per request: Philox-4×32-10 (Salmon et al. 2011).
 
 Counter-based: a stream is a key and an index, and a batch takes a few array operations. Creating a
-generator object per request would take as long as a small model takes to answer it.
+generator object per request would take as much time as its answer by a small model.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class PlainLanguageModel(LanguageModel):
         return torch.float32
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Keep this process's shard of the weights; as they are few, they are gathered together."""
+        """Keep this process's shard of the weights; the few weights are gathered together."""
         from ratchet.language_models.local.sharding import shard_network
 
         shard_network(self._llama, mesh, methods=("read_behind", "logits"))

@@ -48,14 +48,14 @@ def shard_network(
         register_fsdp_forward_method(network, name)
 
 
-def own_share(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """Return this process's shard of a tensor, sharing memory; all of an unsharded one."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def gather(share: Tensor, like: Tensor) -> Tensor:
-    """Gather a tensor that is sharded like another; all processes take part."""
+    """Gather a tensor that is sharded like another; a collective operation."""
     if not isinstance(like, DTensor):
         return share
     laid_out = DTensor.from_local(
@@ -64,7 +64,7 @@ def gather(share: Tensor, like: Tensor) -> Tensor:
     return laid_out.full_tensor()
 
 
-def cut(whole: Tensor, like: Tensor) -> Tensor:
+def shard_like(whole: Tensor, like: Tensor) -> Tensor:
     """Return this process's shard of a tensor that all of them have, sharded like another."""
     if not isinstance(like, DTensor):
         return whole
@@ -76,4 +76,4 @@ def cut(whole: Tensor, like: Tensor) -> Tensor:
 
 def held_bytes(parameters: Sequence[torch.nn.Parameter]) -> int:
     """Return the bytes of this process's shards."""
-    return sum(share.numel() * share.element_size() for share in map(own_share, parameters))
+    return sum(share.numel() * share.element_size() for share in map(local_shard, parameters))

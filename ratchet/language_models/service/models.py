@@ -56,7 +56,7 @@ class StoredModel:
         return (*self.below[1:], self.folder) if self.below else ()
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether all its folders exist."""
         return all(folder.is_dir() for folder in (self.folder, *self.below))
 

@@ -109,7 +109,7 @@ class ServiceSettings:
     micro_batch_size
         Default number of examples in memory during training; None for a complete batch.
     retention
-        Retention rules; by default nothing is deleted.
+        Retention rules; by default all is retained.
     api_key
         The bearer token required from clients; None for no key, on loopback only.
     embedded

@@ -20,7 +20,7 @@ from collections import Counter
 from typing import Any
 
 KEY_VARIABLE = "RATCHET_SUITE_KEY"
-NOT_BEGUN = 3
+NOT_STARTED = 3
 """Exit code if the task cannot be loaded or run with these arguments."""
 _COMPATIBLE = "inspect_ai.model._providers.openai_compatible"
 
@@ -30,48 +30,48 @@ def main() -> int:
     sys.path.pop(0)  # this file's folder: the task must not import its neighbours
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     with open(sys.argv[1], encoding="utf-8") as file:
-        asked: dict[str, Any] = json.load(file)
-    _seed(asked["seed"])
+        request: dict[str, Any] = json.load(file)
+    _seed(request["seed"])
     try:
-        logs = _evaluate(asked)
+        logs = _evaluate(request)
     except BaseException as error:  # noqa: BLE001 -- this process's outermost border
         traceback.print_exc()
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
-        return NOT_BEGUN
+        return NOT_STARTED
     if len(logs) != 1:
         print(f"{len(logs)} tasks found, expected one", file=sys.stderr)  # noqa: T201
-        return NOT_BEGUN
+        return NOT_STARTED
     return 0
 
 
-def _evaluate(asked: dict[str, Any]) -> list[Any]:
+def _evaluate(request: dict[str, Any]) -> list[Any]:
     inspect_ai = importlib.import_module("inspect_ai")
     # the provider for plain chat completions; earlier versions had one for all OpenAI-compatible
     # services
     provider = "openai-api/ratchet" if importlib.util.find_spec(_COMPATIBLE) else "openai"
     model = importlib.import_module("inspect_ai.model").get_model(
-        f"{provider}/{asked['model']}",
-        base_url=asked["url"],
+        f"{provider}/{request['model']}",
+        base_url=request["url"],
         api_key=os.environ.pop(KEY_VARIABLE),
     )
-    _make_repetitions_distinct(asked["seed"])
+    _reseed_repetitions(request["seed"])
     logs: list[Any] = inspect_ai.eval(
-        asked["task"],
+        request["task"],
         model=model,
-        task_args=asked["arguments"],
-        limit=asked["limit"],
-        log_dir=asked["log_dir"],
+        task_args=request["arguments"],
+        limit=request["limit"],
+        log_dir=request["log_dir"],
         log_format="json",
         display="none",
-        seed=asked["seed"],
-        temperature=asked["temperature"],
-        max_tokens=asked["max_tokens"],
-        max_connections=asked["max_connections"],
+        seed=request["seed"],
+        temperature=request["temperature"],
+        max_tokens=request["max_tokens"],
+        max_connections=request["max_connections"],
     )
     return logs
 
 
-def _make_repetitions_distinct(seed: int) -> None:
+def _reseed_repetitions(seed: int) -> None:
     """Change the seed of a repeated conversation, as in a second epoch.
 
     With one seed its completion would be the same. Skipped in versions without such a hook.

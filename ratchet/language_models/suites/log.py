@@ -88,7 +88,7 @@ def read_log(file: Path) -> SuiteResult:
         raise DataError(f"{file}: invalid inspect-ai log: {error}") from error
     if log.status != "success" or log.results is None:
         what = log.error.message if log.error else "no error in the log"
-        where = _last_place(log.error.traceback) if log.error else ""
+        where = _last_location(log.error.traceback) if log.error else ""
         raise SuiteFailedError(f"status {log.status!r}: {what}{where}")
     return SuiteResult(_metrics(log.results), _table(log.samples or []))
 
@@ -146,7 +146,7 @@ def _right(value: JsonValue) -> int | None:
     return _RIGHT.get(value) if isinstance(value, str | bool | int | float) else None
 
 
-def _last_place(traceback: str) -> str:
+def _last_location(traceback: str) -> str:
     """Return the last source location in a traceback."""
     places = [line.strip() for line in traceback.splitlines() if line.strip().startswith("File ")]
     return f" ({places[-1]})" if places else ""

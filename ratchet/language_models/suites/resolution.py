@@ -62,7 +62,7 @@ def check_suites(evaluation: EvaluationParameters, base_dir: Path | None) -> Non
 
 
 NEEDED = ("inspect-ai", "openai")
-_ASK = """
+_VERSION_SCRIPT = """
 import json, sys
 from importlib import metadata
 def version(name):
@@ -124,7 +124,7 @@ def find_python(python: str | None, base_dir: Path | None) -> str:
 @lru_cache
 def _versions(python: str, names: tuple[str, ...]) -> Mapping[str, str | None]:
     done = subprocess.run(
-        [python, "-c", _ASK, *names],
+        [python, "-c", _VERSION_SCRIPT, *names],
         env=environment_for(python),
         capture_output=True,
         text=True,

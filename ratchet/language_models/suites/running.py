@@ -62,7 +62,7 @@ class Suite:
             "limit": self.limit,
         }
 
-    def asked(self, model: ModelAddress, log_dir: Path) -> dict[str, Any]:
+    def driver_input(self, model: ModelAddress, log_dir: Path) -> dict[str, Any]:
         """Return the driver's input."""
         return {
             **self.key_parameters(),
@@ -88,21 +88,21 @@ def run_suite(suite: Suite, model: ModelAddress, log_file: Path) -> SuiteResult:
     with tempfile.TemporaryDirectory(prefix="ratchet-suite-") as name:
         work = Path(name)
         logs, output = work / "logs", work / "output.txt"
-        asked = work / "asked.json"
-        asked.write_text(json.dumps(suite.asked(model, logs)), encoding="utf-8")
+        request = work / "request.json"
+        request.write_text(json.dumps(suite.driver_input(model, logs)), encoding="utf-8")
         with output.open("wb") as sink:
-            command = [suite.python, driver.__file__, str(asked)]
+            command = [suite.python, driver.__file__, str(request)]
             environment = _environment(suite.python, model)
             with _process(command, environment, work, sink) as process:
                 code = _wait(process)
-        said = output.read_text("utf-8", "replace").strip()
+        printed = output.read_text("utf-8", "replace").strip()
         found = sorted(logs.glob("*.json"))
-        if code == driver.NOT_BEGUN:
-            raise DataError(f"{about}: inspect-ai could not start: {said[-2000:]}")
+        if code == driver.NOT_STARTED:
+            raise DataError(f"{about}: inspect-ai could not start: {printed[-2000:]}")
         if code or len(found) != 1:
             raise SuiteFailedError(
                 f"{about}: inspect-ai ended with code {code} and {len(found)} logs, expected one."
-                f" Its last output: {said[-2000:]}"
+                f" Its last output: {printed[-2000:]}"
             )
         try:
             result = read_log(found[0])

@@ -68,7 +68,7 @@ def connect(
     LanguageModelError
         If the service refuses, or fails too often.
     """
-    link = SyncClient(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
+    client = SyncClient(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
     asked = {
         "model": model,
         "lora_rank": lora_rank,
@@ -78,22 +78,24 @@ def connect(
         "resume": resume,
     }
     try:
-        return open_session(link, asked)
+        return open_session(client, asked)
     except BaseException:
-        link.close()
+        client.close()
         raise
 
 
-def open_session(link: SyncClient, asked: Mapping[str, object]) -> HttpTrainingService:
+def open_session(client: SyncClient, asked: Mapping[str, object]) -> HttpTrainingService:
     """Open a session through a client; ``asked`` as the arguments of :func:`connect`."""
-    return HttpTrainingService(link, str(link.ask("POST", _SESSIONS, asked, id=_TEXT)["id"]))
+    return HttpTrainingService(
+        client, str(client.request("POST", _SESSIONS, asked, id=_TEXT)["id"])
+    )
 
 
 class HttpTrainingService:
     """An open session; a context manager, not thread-safe."""
 
-    def __init__(self, link: SyncClient, session_id: str) -> None:
-        self._link = link
+    def __init__(self, client: SyncClient, session_id: str) -> None:
+        self._client = client
         self._session_id = session_id
 
     @property
@@ -104,7 +106,7 @@ class HttpTrainingService:
     def next_sequence(self) -> int:
         """Return the next sequence number that the session expects."""
         path = f"{_SESSIONS}/{quote(self._session_id)}"
-        return int(self._link.ask("GET", path, next_sequence=_NUMBER)["next_sequence"])
+        return int(self._client.request("GET", path, next_sequence=_NUMBER)["next_sequence"])
 
     def forward_backward(
         self,
@@ -143,11 +145,11 @@ class HttpTrainingService:
 
     def delete(self) -> None:
         """Delete the session at the service; the models that it saved remain."""
-        self._link.ask("DELETE", f"{_SESSIONS}/{quote(self._session_id)}")
+        self._client.request("DELETE", f"{_SESSIONS}/{quote(self._session_id)}")
 
     def close(self) -> None:
         """Close the connections; the session remains."""
-        self._link.close()
+        self._client.close()
 
     def __enter__(self) -> HttpTrainingService:
         return self
@@ -189,6 +191,6 @@ class HttpTrainingService:
         body: Mapping[str, Any],
         **fields: TypeAdapter[Any],
     ) -> dict[str, Any]:
-        return self._link.ask(
+        return self._client.request(
             "POST", f"{_SESSIONS}/{quote(self._session_id)}/{verb}", body, **fields
         )

@@ -20,7 +20,7 @@ _SUFFIXES = frozenset({".json", ".jinja", ".model", ".txt", ".safetensors"})
 _NOT_FOUND = 404
 
 
-def upload_model(link: SyncClient, folder: Path, *, name: str) -> str:
+def upload_model(client: SyncClient, folder: Path, *, name: str) -> str:
     """Upload a model to a service unless it exists there; return its id.
 
     The id is computed from the name and the files, so that equal files are the same model.
@@ -52,14 +52,14 @@ def upload_model(link: SyncClient, folder: Path, *, name: str) -> str:
         return form
 
     try:
-        return str(link.ask("GET", f"models/{quote(model)}", id=_TEXT)["id"])
+        return str(client.request("GET", f"models/{quote(model)}", id=_TEXT)["id"])
     except StatusError as error:
         if error.status != _NOT_FOUND:
             raise
-    return str(link.ask("POST", "training/models", None, make_form, id=_TEXT)["id"])
+    return str(client.request("POST", "training/models", None, make_form, id=_TEXT)["id"])
 
 
-def download_tokenizer(link: SyncClient, model: str, folder: Path) -> None:
+def download_tokenizer(client: SyncClient, model: str, folder: Path) -> None:
     """Download a model's tokenizer and its configuration into an existing folder.
 
     Raises
@@ -68,7 +68,7 @@ def download_tokenizer(link: SyncClient, model: str, folder: Path) -> None:
         If the service has no such model.
     """
     path = f"training/tokenizer?model={quote(model, safe='')}"
-    files: dict[str, str] = link.ask("GET", path, files=_FILES)["files"]
+    files: dict[str, str] = client.request("GET", path, files=_FILES)["files"]
     for name, text in files.items():
         (folder / Path(name).name).write_text(text, encoding="utf-8")
 

@@ -43,7 +43,7 @@ class SyncClient:
         self._policy = policy or RetryPolicy()
         self._runner = asyncio.Runner()
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -59,7 +59,7 @@ class SyncClient:
 
         async def once() -> dict[str, Any]:
             form = None if make_form is None else make_form()
-            answer = await self._connection.ask(method, path, body, form=form)
+            answer = await self._connection.request_json(method, path, body, form=form)
             try:
                 return {
                     name: adapter.validate_python(answer[name]) for name, adapter in fields.items()

@@ -1,4 +1,4 @@
-"""An engine that makes words of hashes."""
+"""An engine that generates words from hashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTEXT = 2000
 
 
 class FakeEngine:
-    """Answers with words that the request alone decides; remembers its batches."""
+    """Generates words that depend only on the request; records its batches."""
 
     max_batch_size = 64
 
@@ -29,7 +29,7 @@ class FakeEngine:
         self.unloaded = []
         self.batches = []
         self.seconds = seconds
-        self.go_on = threading.Event()  # after the first word, where someone listens
+        self.go_on = threading.Event()  # after the first word, if it is streamed
         self.go_on.set()
 
     def load(self, model_id, folder, adapters=()):

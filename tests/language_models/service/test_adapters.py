@@ -53,9 +53,9 @@ def test_a_model_stands_on_all_that_its_adapter_was_trained_on(registry, base):
     assert (second.complete_folder, second.adapters) == (base, (first.folder, second.folder))
     whole = registry.get("micro")
     assert (whole.complete_folder, whole.adapters) == (base, ())
-    assert second.is_there
+    assert second.exists
     shutil.rmtree(first.folder)
-    assert not second.is_there
+    assert not second.exists
 
 
 def test_answers_are_those_of_the_merged_model_bit_for_bit(registry, base, tmp_path):

@@ -1,4 +1,4 @@
-"""Continuations, responses, embeddings, formats and tools of a tiny model of random weights."""
+"""Completions, responses, embeddings, formats and tools of a tiny model of random weights."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def running(home, running_service):
 
 @pytest.fixture(scope="module")
 def calling(tmp_path_factory, running_service):
-    """The same model with a chat template that tells of tools."""
+    """The same model with a chat template that supports tools."""
     home = tmp_path_factory.mktemp("calling")
     folder = write_micro_model(home / "micro")
     (folder / "chat_template.jinja").write_text(CALLS_TOOLS)
@@ -80,7 +80,7 @@ def test_a_text_is_continued_as_it_is(client):
 
 
 def test_an_echo_scores_the_prompt_as_a_chain_of_single_tokens_does(client, home):
-    """What lm-eval asks for: the prompt's own log-probabilities."""
+    """As lm-eval requests: the prompt's own log-probabilities."""
     tokenizer = ChatTokenizer(home / "micro")
     ids = tokenizer.encode("Answer: accept x")
     options = {"model": MODEL, "logprobs": 3, "temperature": 0, "echo": True}

@@ -1,4 +1,4 @@
-"""Chats through OpenAI's own client: whole, streamed, several at once, and refused."""
+"""Chats through OpenAI's client: complete, streamed, concurrent, and refused."""
 
 from __future__ import annotations
 

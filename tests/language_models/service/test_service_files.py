@@ -1,4 +1,4 @@
-"""Files: kept as they came, and refused with the line and the field that is wrong."""
+"""Files: stored unchanged, or refused with the line and the invalid field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public ``tinker`` client, where it is installed, trains and samples at our service."""
+"""The public ``tinker`` client, if installed, trains and samples at Ratchet's service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suite came to is read from logs that inspect-ai has written, of two of its versions."""
+"""Results of suites, read from logs of two versions of inspect-ai."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGS = ["log_0.3.69.json", "log_0.3.285.json"]
 
 @pytest.fixture
 def changed(tmp_path):
-    """Write a log anew with other content."""
+    """Rewrite a log with other content."""
 
     def write(change):
         log = json.loads((HERE / LOGS[1]).read_bytes())

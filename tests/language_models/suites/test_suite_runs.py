@@ -1,4 +1,4 @@
-"""A suite runs in a process of its own, and says what is wrong."""
+"""A suite runs in a separate process, and reports errors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_suite_is_asked_as_said_and_its_log_is_kept(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("does", "error", "says"),
     [
-        ("print('no such task'); sys.exit(3)", DataError, "could not begin: no such task"),
+        ("print('no such task'); sys.exit(3)", DataError, "could not start: no such task"),
         ("print('gone'); sys.exit(1)", SuiteFailedError, "code 1 and 0 logs.*gone"),
         ("sys.exit()", SuiteFailedError, "0 logs"),
     ],
@@ -142,7 +142,7 @@ def test_what_is_missing_is_said_before_anything_runs(folder):
     bare = fake_inspect(folder / "bare", inspect_ai=None)
     with pytest.raises(MissingPackageError, match=rf"{bare} -m pip install inspect-ai"):
         check(bare)
-    with pytest.raises(ParameterError, match="could not say what it has"):
+    with pytest.raises(ParameterError, match="could not list its packages"):
         check("/bin/true")
 
 

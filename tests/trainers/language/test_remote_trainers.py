@@ -15,7 +15,7 @@ from ratchet.language_models.connection import StatusError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.retrying import RetryPolicy
-from ratchet.language_models.training_service import client, link
+from ratchet.language_models.training_service import client, sync_client
 from ratchet.language_models.training_service.models import upload_model
 from ratchet.language_models.training_service.sync_client import SyncClient
 from ratchet.scenarios.building import build_scenario_instance
@@ -156,7 +156,7 @@ def test_lost_and_doubled_answers_change_nothing(served, begin, play, monkeypatc
     through = begin(**config)
     told = learn(through, play)
     quick = RetryPolicy(max_attempts=30, first_delay_seconds=0.001, max_delay_seconds=0.01)
-    monkeypatch.setattr(link, "RetryPolicy", lambda: quick)
+    monkeypatch.setattr(sync_client, "RetryPolicy", lambda: quick)
     proxy = LosingProxy(served.url, share=0.4, seed=1)
     try:
         lossy = begin(url=proxy.url, **config)

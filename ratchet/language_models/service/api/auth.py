@@ -103,7 +103,7 @@ def _numbered(send: Send) -> Send:
 
 
 def _counted(receive: Receive, limit: int, limits: Limits) -> Receive:
-    """Stop reading above the limit, whatever size was announced, or when the body stalls."""
+    """Stop reading above the limit, regardless of the announced size, or at a stall."""
     seen, whole = 0, False
     start = time.monotonic()
 

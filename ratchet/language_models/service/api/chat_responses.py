@@ -87,7 +87,7 @@ class ChatResponse:
             "system_fingerprint": fingerprint(request.model),
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> bytes:
+    def complete(self, results: Sequence[GenerationResult]) -> bytes:
         """Return the complete response (``chat.completion``)."""
         choices = []
         for index, result in enumerate(results):

@@ -65,7 +65,7 @@ class CompletionResponse:
             "system_fingerprint": fingerprint(request.model),
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> bytes:
+    def complete(self, results: Sequence[GenerationResult]) -> bytes:
         """Return the complete response."""
         choices = [
             self._choice(

@@ -42,7 +42,7 @@ class IdleTimeoutProtocol(HttpToolsProtocol):
             self._await_head()
 
     def on_headers_complete(self) -> None:
-        """Stop waiting: the application reads what follows."""
+        """Stop waiting: the application reads the body."""
         self._in_request, self._head_bytes = True, 0
         self._stop_waiting()
         super().on_headers_complete()

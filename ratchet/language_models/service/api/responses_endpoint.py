@@ -55,7 +55,7 @@ class ResponsesApiResponse:
             "store": False,
         }
 
-    def whole(self, result: GenerationResult) -> bytes:
+    def complete(self, result: GenerationResult) -> bytes:
         """Return the complete response."""
         return encode(self._response(result))
 
@@ -74,27 +74,27 @@ class ResponsesApiResponse:
         async for _, got in news:
             if not begun:
                 begun = True
-                for event in self._beginning(emit):
+                for event in self._start_events(emit):
                     yield event
             if isinstance(got, GenerationChunk):
-                place = self._place()
+                place = self._position()
                 yield emit("response.output_text.delta", **place, delta=got.text, logprobs=[])
                 continue
-            for event in self._end(emit, got):
+            for event in self._end_events(emit, got):
                 yield event
 
-    def _beginning(self, emit: Emit) -> list[bytes]:
+    def _start_events(self, emit: Emit) -> list[bytes]:
         empty = self._response(None)
         item = self._message("in_progress", [])
         return [
             emit("response.created", response=empty),
             emit("response.in_progress", response=empty),
             emit("response.output_item.added", output_index=0, item=item),
-            emit("response.content_part.added", **self._place(), part=_part("")),
+            emit("response.content_part.added", **self._position(), part=_part("")),
         ]
 
-    def _end(self, emit: Emit, result: GenerationResult) -> list[bytes]:
-        place, part = self._place(), _part(result.text)
+    def _end_events(self, emit: Emit, result: GenerationResult) -> list[bytes]:
+        place, part = self._position(), _part(result.text)
         item = self._message(_status(result), [part])
         return [
             emit("response.output_text.done", **place, text=result.text, logprobs=[]),
@@ -103,7 +103,7 @@ class ResponsesApiResponse:
             emit(f"response.{_status(result)}", response=self._response(result)),
         ]
 
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"item_id": self._item, "output_index": 0, "content_index": 0}
 
     def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:

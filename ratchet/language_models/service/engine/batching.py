@@ -339,7 +339,7 @@ class Batcher:
         if model.id in self._loaded:
             self._loaded.move_to_end(model.id)
             return
-        if not model.is_there:  # deleted while the request waited
+        if not model.exists:  # deleted while the request waited
             raise not_found("model", model.id, param="model")
         while len(self._loaded) >= self._loaded_max:
             self._unload(engine, next(iter(self._loaded)))

@@ -1,4 +1,4 @@
-"""Message text never becomes a control token, whatever it contains.
+"""Message text never becomes a control token.
 
 Control tokens in a text are spelled out before a chat template reads it: a character that occurs
 nowhere else is inserted between theirs. Any control token in the rendered chat was then written by

@@ -65,7 +65,7 @@ class _Row:
     finish: FinishReason | None = None
     grammar: Grammar | None = None
     refused: RequestRefusedError | None = None
-    told: tuple[int, int] = (0, 0)  # characters and tokens that were streamed
+    streamed: tuple[int, int] = (0, 0)  # characters and tokens that were streamed
 
 
 class TorchEngine:
@@ -225,18 +225,20 @@ def _append(loaded: _Loaded, rows: Sequence[_Row], drawn: Sequence[int], logits:
         if row.finish is None and len(row.ids) >= row.room:
             row.finish = "length"
         if row.request.on_piece is not None and row.finish is None:
-            _tell(loaded.tokenizer, row, row.request.on_piece)
+            _stream_text(loaded.tokenizer, row, row.request.on_piece)
 
 
-def _tell(tokenizer: ChatTokenizer, row: _Row, on_piece: Callable[[GenerationChunk], None]) -> None:
+def _stream_text(
+    tokenizer: ChatTokenizer, row: _Row, on_piece: Callable[[GenerationChunk], None]
+) -> None:
     """Stream new text, unless a character or a stop text may be incomplete."""
     text = tokenizer.decode(row.ids)
     begun = any(text.endswith(stop[:n]) for stop in row.request.stop for n in range(1, len(stop)))
-    characters, tokens = row.told
+    characters, tokens = row.streamed
     if begun or text.endswith("\ufffd") or len(text) <= characters:
         return
     on_piece(GenerationChunk(text[characters:], tuple(row.tokens[tokens:])))
-    row.told = len(text), len(row.tokens)
+    row.streamed = len(text), len(row.tokens)
 
 
 def _describe(

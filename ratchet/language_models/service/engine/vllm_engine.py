@@ -168,7 +168,7 @@ class VllmEngine:
     def embed(
         self, requests: Sequence[EmbeddingRequest]
     ) -> list[EmbeddingResult | RequestRefusedError]:
-        """Refuse: vLLM embeds only with models that are loaded for nothing else."""
+        """Refuse: vLLM embeds only with models loaded only for it."""
         return [
             RequestRefusedError(
                 "The engine 'vllm' has no embeddings. Start the service with --engine torch.",
@@ -278,7 +278,7 @@ class VllmEngine:
 def lora_room(rank: int) -> int:
     """Return vLLM's smallest maximal rank that supports this rank.
 
-    Raises ParameterError if there is none.
+    Raises ParameterError if no such value exists.
     """
     found = next((room for room in _RANKS if room >= rank), None)
     if found is None:

@@ -192,7 +192,7 @@ class JobRunner:
         try:
             if self._is_running(job_id):  # otherwise it was cancelled before its process was known
                 with self._memory():
-                    process.begin(folder)
+                    process.start_job(folder)
                     code = self._watch(job_id, folder, process)
                 self._finish(row, folder, process, code)
         finally:

@@ -59,7 +59,7 @@ class TrainerProcess:
         """Whether it is running."""
         return self._process.poll() is None
 
-    def begin(self, folder: Path) -> None:
+    def start_job(self, folder: Path) -> None:
         """Send it the job's folder."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died, as ``wait`` will report

@@ -57,13 +57,13 @@ def _add_chat(router: APIRouter, service: ModelService) -> None:
     async def create_chat_completion(request: Request) -> Response:
         """Complete a chat, in one response or as a stream."""
         refuse_unknown(request, ())
-        asked = await read_body(request, ChatCompletionRequest)
-        model, wanted = await service.find(asked.model), generation_requests(asked)
-        answer = ChatResponse(asked)
-        if asked.stream:
-            return await streamed(answer.events(service.batcher.stream(model, wanted)))
-        results = await service.batcher.generate(model, wanted)
-        return Response(answer.whole(results), media_type=_JSON)
+        body = await read_body(request, ChatCompletionRequest)
+        model, requests = await service.find(body.model), generation_requests(body)
+        response = ChatResponse(body)
+        if body.stream:
+            return await streamed(response.events(service.batcher.stream(model, requests)))
+        results = await service.batcher.generate(model, requests)
+        return Response(response.complete(results), media_type=_JSON)
 
 
 def _add_text(router: APIRouter, service: ModelService) -> None:
@@ -76,13 +76,13 @@ def _add_text(router: APIRouter, service: ModelService) -> None:
     async def create_completion(request: Request) -> Response:
         """Complete texts without a chat template."""
         refuse_unknown(request, ())
-        asked = await read_body(request, TextCompletionRequest)
-        model, wanted = await service.find(asked.model), text_requests(asked)
-        answer = CompletionResponse(asked)
-        if asked.stream:
-            return await streamed(answer.events(service.batcher.stream(model, wanted)))
-        results = await service.batcher.generate(model, wanted)
-        return Response(answer.whole(results), media_type=_JSON)
+        body = await read_body(request, TextCompletionRequest)
+        model, requests = await service.find(body.model), text_requests(body)
+        response = CompletionResponse(body)
+        if body.stream:
+            return await streamed(response.events(service.batcher.stream(model, requests)))
+        results = await service.batcher.generate(model, requests)
+        return Response(response.complete(results), media_type=_JSON)
 
 
 def _add_responses(router: APIRouter, service: ModelService) -> None:
@@ -93,15 +93,15 @@ def _add_responses(router: APIRouter, service: ModelService) -> None:
         responses=_STREAM,
     )
     async def create_response(request: Request) -> Response:
-        """Respond with text; nothing is stored."""
+        """Respond with text; responses are not stored."""
         refuse_unknown(request, ())
-        asked = await read_body(request, ResponseRequest)
-        model, wanted = await service.find(asked.model), response_request(asked)
-        answer = ResponsesApiResponse(asked)
-        if asked.stream:
-            return await streamed(answer.events(service.batcher.stream(model, [wanted])))
-        (result,) = await service.batcher.generate(model, [wanted])
-        return Response(answer.whole(result), media_type=_JSON)
+        body = await read_body(request, ResponseRequest)
+        model, requests = await service.find(body.model), response_request(body)
+        response = ResponsesApiResponse(body)
+        if body.stream:
+            return await streamed(response.events(service.batcher.stream(model, [requests])))
+        (result,) = await service.batcher.generate(model, [requests])
+        return Response(response.complete(result), media_type=_JSON)
 
 
 def _add_embeddings(router: APIRouter, service: ModelService) -> None:
@@ -111,10 +111,10 @@ def _add_embeddings(router: APIRouter, service: ModelService) -> None:
     async def create_embeddings(request: Request) -> Response:
         """Embed texts: the mean of the model's last hidden states over all tokens."""
         refuse_unknown(request, ())
-        asked = await read_body(request, EmbeddingsRequest)
-        model = await service.find(asked.model)
-        results = await service.batcher.embed(model, embedding_requests(asked))
-        return Response(to_embeddings(asked, results), media_type=_JSON)
+        body = await read_body(request, EmbeddingsRequest)
+        model = await service.find(body.model)
+        results = await service.batcher.embed(model, embedding_requests(body))
+        return Response(to_embeddings(body, results), media_type=_JSON)
 
 
 def embedding_requests(request: EmbeddingsRequest) -> list[EmbeddingRequest]:

@@ -95,7 +95,7 @@ class ChatCompletionRequest(StoppingRequest):
 
     @field_validator("chat_template_kwargs")
     @classmethod
-    def _leave_the_chat_alone(
+    def _check_template_variables(
         cls, given: dict[str, JsonValue] | None
     ) -> dict[str, JsonValue] | None:
         taken = sorted(_TEMPLATE_VARIABLES.intersection(given or ()))
@@ -104,7 +104,7 @@ class ChatCompletionRequest(StoppingRequest):
         return given
 
     @model_validator(mode="after")
-    def _fits_together(self) -> ChatCompletionRequest:
+    def _check_combinations(self) -> ChatCompletionRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("'top_logprobs' needs 'logprobs' to be true")
         if self.return_token_ids and self.stream:
@@ -133,7 +133,7 @@ class ChatCompletionRequest(StoppingRequest):
 
     @property
     def required_tools(self) -> list[FunctionTool]:
-        """The tools of which one must be called; empty if the model may choose."""
+        """Required tools, any one of which must be called; empty if the model may choose."""
         if self.tool_choice == "required":
             return self.offered_tools
         if isinstance(self.tool_choice, ToolChoice):

@@ -43,7 +43,7 @@ class TextCompletionRequest(StoppingRequest):
     suffix: Annotated[str, Field(max_length=0)] | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> TextCompletionRequest:
+    def _check_combinations(self) -> TextCompletionRequest:
         if self.stream_options is not None and not self.stream:
             raise ValueError("'stream_options' needs 'stream' to be true")
         if self.best_of is not None and self.best_of != (self.n or 1):

@@ -103,7 +103,7 @@ class CreateJobRequest(RequestModel):
     integrations: Annotated[list[None], Field(max_length=0)] | None = None
 
     @model_validator(mode="after")
-    def _says_it_once(self) -> CreateJobRequest:
+    def _check_hyperparameters_given_once(self) -> CreateJobRequest:
         if self.method is not None and self.hyperparameters is not None:
             raise ValueError("give the hyper-parameters in 'method' or in 'hyperparameters'")
         return self

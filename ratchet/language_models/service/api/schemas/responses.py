@@ -70,7 +70,7 @@ class ReasoningSettings(PromptModel):
 
 
 class ResponseRequest(SamplingRequest):
-    """The body of ``POST /v1/responses``; nothing is stored, regardless of ``store``."""
+    """The body of ``POST /v1/responses``; never stored, regardless of ``store``."""
 
     input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=4096)]
     instructions: str | None = None
@@ -130,7 +130,7 @@ class TokenDetails(BaseModel):
 
 
 class OutputTokenDetails(BaseModel):
-    """Reasoning tokens; always 0, as they are not counted separately."""
+    """Reasoning tokens; always 0: not counted separately."""
 
     reasoning_tokens: int
 

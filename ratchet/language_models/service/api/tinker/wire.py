@@ -139,7 +139,7 @@ class Wire:
                 return JSONResponse({"type": "load_weights", "model_id": name})
             session = await run_in_threadpool(self.session, name)
             verb = self._training.again(session.id, int(number))
-            return _told(kind, name, number, await _within(verb))
+            return _to_wire(kind, name, number, await _within(verb))
         except TimeoutError:
             waiting = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(waiting, status_code=408)
@@ -158,7 +158,7 @@ class Wire:
         return Response(write_samples(completions, prompt), media_type=PROTOBUF)
 
 
-def _told(kind: str, model_id: str, number: str, answer: Json) -> Response:
+def _to_wire(kind: str, model_id: str, number: str, answer: Json) -> Response:
     """Return an operation's response in the wire's format."""
     if kind == "passed":
         metrics = {
@@ -180,6 +180,6 @@ def _intent(model_id: str) -> str:
 
 
 async def _within(waiting: Future[_Result]) -> _Result:
-    """Wait for as long as a client keeps the connection open."""
+    """Wait within the time that a client keeps the connection open."""
     future = asyncio.wrap_future(waiting)
     return await asyncio.wait_for(asyncio.shield(future), _POLL_SECONDS)

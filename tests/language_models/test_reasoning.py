@@ -1,4 +1,4 @@
-"""What a model thinks is told apart from what it answers, however the service gives it."""
+"""Reasoning is split from the answer, however the service returns it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUEST = ChatRequest("m", (ChatMessage("user", "?"),))
         ("<thinking>Hm.</thinking>Yes", "Hm.", "Yes"),
         ("[THINK]Hm.[/THINK]Yes", "Hm.", "Yes"),
         ("<think></think><think>Hm.</think>Yes", "Hm.", "Yes"),
-        ("<think>\nHm, the loop", "Hm, the loop", ""),  # cut off
+        ("<think>\nHm, the loop", "Hm, the loop", ""),  # truncated
         ("Hm.\n</think>\n\nYes", "Hm.", "Yes"),  # the prompt has opened it
         ("Question: what is <think>x</think>?", "", "Question: what is <think>x</think>?"),
         ("Question: why </think> here?", "", "Question: why </think> here?"),
