@@ -16,8 +16,8 @@ from ratchet.errors import DataError, LanguageServiceError
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
+from ratchet.language_models.service.engine.hugging_face_model import load_model
 from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.model_folder import load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.export import export_model

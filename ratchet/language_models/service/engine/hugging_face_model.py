@@ -1,4 +1,4 @@
-"""Causal language models run by transformers, with the interface of the small one."""
+"""Causal language models run by transformers, and ``load_model`` for all models."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from torch import Tensor
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.engine.adapters import without_peft_warnings
-from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
+from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL, plain_shape
 from ratchet.language_models.service.engine.merging import with_adapters
-from ratchet.language_models.service.engine.model_folder import GenerationCache, copy_configuration
+from ratchet.language_models.service.engine.model_folder import (
+    CausalModel,
+    GenerationCache,
+    PlainModel,
+    copy_configuration,
+)
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.lazy import require_packages
 from ratchet.seeding import derive_seed, seeded_globals
@@ -196,3 +201,30 @@ class HuggingFaceModel:
             return
         self._model.save_pretrained(folder)
         copy_configuration(self.folder, folder)
+
+
+def load_model(
+    folder: Path, adapters: Sequence[Path] = (), *, training: bool, shares_prompts: bool = False
+) -> CausalModel:
+    """Load a model in Hugging Face's layout, in float32 with gradients if ``training``.
+
+    Parameters
+    ----------
+    folder
+        A complete model.
+    adapters
+        Folders of adapters that are merged into it, in this order.
+    shares_prompts
+        Whether a small Llama reads shared prefixes once; faster, with different rounding.
+
+    Raises
+    ------
+    DataError
+        If the folder contains no supported model.
+    """
+    shape = plain_shape(folder)
+    if shape is not None:
+        model = PlainModel(folder, shape, adapters, training=training)
+        model.shares_prompts = shares_prompts
+        return model
+    return HuggingFaceModel(folder, adapters, training=training)

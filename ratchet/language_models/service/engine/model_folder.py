@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape, plain_shape
+from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape
 from ratchet.language_models.service.engine.merging import LowRankChange, read_weights
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
 from ratchet.language_models.service.engine.prefix_sharing import chosen_logits
@@ -67,35 +67,6 @@ class CausalModel(Protocol):
     def save(self, folder: Path) -> None:
         """Write weights and configuration."""
         ...
-
-
-def load_model(
-    folder: Path, adapters: Sequence[Path] = (), *, training: bool, shares_prompts: bool = False
-) -> CausalModel:
-    """Load a model in Hugging Face's layout, in float32 with gradients if ``training``.
-
-    Parameters
-    ----------
-    folder
-        A complete model.
-    adapters
-        Folders of adapters that are merged into it, in this order.
-    shares_prompts
-        Whether a small Llama reads shared prefixes once; faster, with different rounding.
-
-    Raises
-    ------
-    DataError
-        If the folder contains no supported model.
-    """
-    shape = plain_shape(folder)
-    if shape is not None:
-        model = PlainModel(folder, shape, adapters, training=training)
-        model.shares_prompts = shares_prompts
-        return model
-    from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
-
-    return HuggingFaceModel(folder, adapters, training=training)
 
 
 def copy_configuration(source: Path, folder: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ratchet.errors import DataError, UnknownNameError, nearest
 from ratchet.language_models.service.engine.grammar import Grammar, GrammarTokenizer
+from ratchet.language_models.service.engine.hugging_face_model import load_model
 from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
@@ -28,7 +29,7 @@ from ratchet.language_models.service.engine.interface import (
     TokenChoice,
     tokens_within,
 )
-from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
+from ratchet.language_models.service.engine.model_folder import CausalModel
 from ratchet.language_models.service.engine.prompts import read_prompt, read_text
 from ratchet.language_models.service.engine.sampling import Sampler, log_probabilities
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer

@@ -9,12 +9,8 @@ import torch
 from torch import nn
 
 from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
-from ratchet.language_models.service.engine.model_folder import (
-    CausalModel,
-    PlainModel,
-    load_model,
-)
+from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel, load_model
+from ratchet.language_models.service.engine.model_folder import CausalModel, PlainModel
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.low_rank import LlamaAdapter
