@@ -82,7 +82,7 @@ class ChatClient:
     async def _attempt(self, body: dict[str, Any], billed: Attempt) -> Completion:
         return self._read(await self._connection.post_chat(body, billed), billed, body)
 
-    def _read(self, content: bytes, billed: Attempt, asked: Mapping[str, Any]) -> Completion:
+    def _read(self, content: bytes, billed: Attempt, request_body: Mapping[str, Any]) -> Completion:
         try:
             data = json.loads(content)
             choice = data["choices"][0]
@@ -97,7 +97,7 @@ class ChatClient:
                 completion_tokens=int(usage.get("completion_tokens") or 0),
                 model=str(data.get("model") or ""),
                 thinking=thinking,
-                tokens=_read_tokens(asked, data, choice),
+                tokens=_read_tokens(request_body, data, choice),
             )
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise TransientError(
@@ -126,15 +126,15 @@ def _read_message(message: Mapping[str, Any]) -> ReasoningAndAnswer:
 
 
 def _read_tokens(
-    asked: Mapping[str, Any], answer: Mapping[str, Any], choice: Mapping[str, Any]
+    request_body: Mapping[str, Any], answer: Mapping[str, Any], choice: Mapping[str, Any]
 ) -> ReplyTokens | None:
     """Read tokens where requested: OpenAI's ``logprobs``, and token ids as vLLM returns them."""
     log_probs = token_ids = prompt = None
-    if asked.get("logprobs"):
+    if request_body.get("logprobs"):
         described = (choice.get("logprobs") or {}).get("content")
         if described is not None:
             log_probs = tuple(float(token["logprob"]) for token in described)
-    if asked.get("return_token_ids"):
+    if request_body.get("return_token_ids"):
         token_ids, prompt = choice.get("token_ids"), answer.get("prompt_token_ids")
     if log_probs is None and token_ids is None:
         return None

@@ -46,17 +46,17 @@ async def run_bounded(
     queue = iter(range(len(items)))
     counts = {"done": 0, "failed": 0}
 
-    async def work(places: Iterator[int]) -> None:
-        for place in places:
+    async def work(indices: Iterator[int]) -> None:
+        for index in indices:
             if counts["failed"] >= workers and not counts["done"]:
                 return
-            item = items[place]
+            item = items[index]
             try:
-                outcomes[place] = Outcome(item, result=await run(item))
+                outcomes[index] = Outcome(item, result=await run(item))
             except BudgetExceededError:
                 raise
             except Exception as error:  # noqa: BLE001 -- kept, and raised when all have ended
-                outcomes[place] = Outcome(item, error=error)
+                outcomes[index] = Outcome(item, error=error)
                 counts["failed"] += 1
             else:
                 counts["done"] += 1

@@ -197,17 +197,19 @@ class _LongestEpisode:
         history = 0
         for round, names in enumerate(self.rounds):
             for name in names:
-                told = self._problem_tokens + history
+                context_tokens = self._problem_tokens + history
                 if self.agents[name].hears_supervisor(round, hears_others=False):
-                    told += SUPERVISOR_TOKENS
-                yield name, branches ** (round + 1), told
+                    context_tokens += SUPERVISOR_TOKENS
+                yield name, branches ** (round + 1), context_tokens
             history += sum(self.agents[name].max_tokens for name in names)
 
     @property
     def transcript_tokens(self) -> int:
         """Return the tokens of a complete game, as in a training example."""
-        said = sum(self.agents[name].max_tokens for names in self.rounds for name in names)
-        return self._problem_tokens + said
+        message_tokens = sum(
+            self.agents[name].max_tokens for names in self.rounds for name in names
+        )
+        return self._problem_tokens + message_tokens
 
 
 class _Table:

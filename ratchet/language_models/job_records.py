@@ -59,8 +59,8 @@ class JobRecordFile:
 
     def __init__(self, folder: Path | None, endpoint: str, intent: Intent) -> None:
         self._intent = intent
-        place = hashlib.sha256(endpoint.encode()).hexdigest()[:12]
-        self._path = None if folder is None else folder / f"{intent.digest}-{place}.json"
+        name = hashlib.sha256(endpoint.encode()).hexdigest()[:12]
+        self._path = None if folder is None else folder / f"{intent.digest}-{name}.json"
 
     def read(self) -> JobRecord | None:
         """Read the record, if it exists.

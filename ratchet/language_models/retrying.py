@@ -76,8 +76,11 @@ async def with_retries(
     """
 
     def is_over(state: RetryCallState) -> bool:
-        asked = _failure(state).retry_after or 0.0
-        return state.attempt_number >= policy.max_attempts or asked > policy.max_retry_after_seconds
+        requested = _failure(state).retry_after or 0.0
+        return (
+            state.attempt_number >= policy.max_attempts
+            or requested > policy.max_retry_after_seconds
+        )
 
     def delay(state: RetryCallState) -> float:
         retry_after = _failure(state).retry_after

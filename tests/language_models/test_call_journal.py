@@ -177,7 +177,7 @@ def test_a_full_disk_tears_no_line_and_what_was_answered_is_written_later(tmp_pa
     )
     delivered, refused, *rest = done.stdout.splitlines()
     assert delivered == str([str(number) * 50 for number in (1, 2, 3)])
-    assert "answers can't be written down" in refused
+    assert "completions cannot be recorded" in refused
     assert refused.endswith("[0, 1, 2, 3]"), "no call is billed whose completion can't be stored"
     lines = path.read_bytes().split(b"\n")
     assert lines.pop() == b""

@@ -118,7 +118,7 @@ def test_an_answer_that_is_no_completion_is_tried_again_then_an_error(service, c
     service.script = [answer(body=b"<html>oops</html>")]
     assert ask(client).text == "Hello"
     service.default = answer(body={"choices": []})
-    with pytest.raises(LanguageModelError, match=r"failed 4 times.*no completion"):
+    with pytest.raises(LanguageModelError, match=r"failed 4 times.*not a completion"):
         ask(client)
 
 

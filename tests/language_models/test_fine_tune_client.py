@@ -264,7 +264,7 @@ def test_killed_when_nothing_was_taken_the_job_is_made_after_the_wait(
     client = FineTuneClient(Endpoint(fine_tune_service.url), tmp_path, quick, settle_seconds=2)
     ensure(client)
     assert time.monotonic() - begin < 4
-    assert "it is taken as not made" in caplog.text
+    assert "treated as not created" in caplog.text
     assert len(fine_tune_service.jobs) == 1
 
 

@@ -114,7 +114,7 @@ def test_a_bad_price_table_is_an_error(tmp_path, text):
 
 
 def test_a_missing_price_table_is_an_error(tmp_path):
-    with pytest.raises(PricingError, match="can't be read"):
+    with pytest.raises(PricingError, match="cannot be read"):
         PriceTable.load(tmp_path / "nowhere.yaml")
 
 

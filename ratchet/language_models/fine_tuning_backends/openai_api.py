@@ -82,7 +82,7 @@ class OpenAiBackend(FineTuningBackend):
                 jobs = [job async for job in _each(client.fine_tuning.jobs.list(limit=_PAGE))]
             ours = [job for job in jobs if _belongs(job, intent, files)]
             ours.sort(key=lambda job: job.created_at or 0)
-            return [_read_job(job, place) for place, job in enumerate(ours)]
+            return [_read_job(job, number) for number, job in enumerate(ours)]
 
         return await self._ask(look)
 

@@ -116,7 +116,7 @@ class _Rows:
     stops: Tensor  # int[B, n], padded with -1
     room: Tensor  # int[B], maximal tokens
     left: Tensor  # int[B], maximal tokens that fit into the context
-    drawn: Tensor  # int[B], generated tokens
+    num_generated: Tensor  # int[B], generated tokens
     numbers: Tensor  # float64[B, W], the next numbers of the stream
 
     def keep(self, rows: Tensor) -> None:
@@ -156,7 +156,7 @@ class _Batch:
         self._requests = requests
         self._size = size
         self._waiting = 0  # the next request to read
-        self._most_drawn = 0  # the most tokens written by an active row
+        self._most_generated = 0  # the most tokens written by an active row
         self._stops = [(*model.end_ids, *request.stop_ids) for request in requests]
         self._most_stops = max(map(len, self._stops))
         self._scales = any(request.temperature not in (0, 1) for request in requests)
@@ -180,21 +180,23 @@ class _Batch:
                     work = self._admit(self._size, _NUMBERS)
                     continue
                 admits = waits and work.cache.can_append and free >= _NEXT_ADMIT * self._size
-                is_full = bool((work.rows.drawn >= work.rows.left).any())  # its context is full
+                is_full = bool(
+                    (work.rows.num_generated >= work.rows.left).any()
+                )  # its context is full
                 if admits or is_full or len(going) < _NEXT_KEEP * len(is_over):
                     tokens = tokens[going]
                     work.keep(going)
             work.logits = self._model.step(tokens, work.cache)
             if admits:
                 work.append(self._admit(free, work.rows.numbers.shape[1]))
-                self._most_drawn = int(work.rows.drawn.max())
+                self._most_generated = int(work.rows.num_generated.max())
 
     def _admit(self, count: int, width: int) -> _Work:
         """Read the next prompts, each once for all its requests."""
-        places = range(self._waiting, min(self._waiting + count, len(self._requests)))
-        self._waiting = places.stop
+        indices = range(self._waiting, min(self._waiting + count, len(self._requests)))
+        self._waiting = indices.stop
         prompts: dict[tuple[int, ...], int] = {}
-        read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in places]
+        read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in indices]
         ids, readable = _pad_left(list(prompts))
         device = self._model.device
         logits, cache = self._model.start(ids.to(device), readable.to(device))
@@ -202,20 +204,20 @@ class _Batch:
             copies = torch.tensor(read, device=device)
             logits = logits[copies]
             cache.keep(copies)
-        self._most_drawn = 0
-        return _Work(self._make_rows(places, width), cache, logits)
+        self._most_generated = 0
+        return _Work(self._make_rows(indices, width), cache, logits)
 
-    def _make_rows(self, places: range, width: int) -> _Rows:
-        requests = [self._requests[place] for place in places]
-        stops = np.full((len(places), self._most_stops), -1)
-        for row, place in enumerate(places):
-            stops[row, : len(self._stops[place])] = self._stops[place]
+    def _make_rows(self, indices: range, width: int) -> _Rows:
+        requests = [self._requests[index] for index in indices]
+        stops = np.full((len(indices), self._most_stops), -1)
+        for row, index in enumerate(indices):
+            stops[row, : len(self._stops[index])] = self._stops[index]
         left = np.array([self._model.context_length - len(r.prompt) for r in requests])
         room = np.minimum([r.max_tokens for r in requests], left)
         temperature = np.array([r.temperature for r in requests], np.float64)
         is_greedy = temperature == 0
         columns = (
-            np.arange(places.start, places.stop),
+            np.arange(indices.start, indices.stop),
             np.where(is_greedy, 1.0, temperature)[:, None],
             is_greedy,
             np.array([r.top_p for r in requests], np.float64)[:, None],
@@ -230,7 +232,7 @@ class _Batch:
     def _draw(self, work: _Work) -> tuple[Tensor, Tensor]:
         """Sample a token for each row, int[B], and return whether it was its last, bool[B]."""
         rows = work.rows
-        if self._most_drawn == rows.numbers.shape[1]:
+        if self._most_generated == rows.numbers.shape[1]:
             self._make_numbers(rows)
         scores = work.logits.double()
         if self._scales:
@@ -239,19 +241,19 @@ class _Batch:
         probabilities = log_probs.exp()
         if self._cuts:
             probabilities = nucleus(probabilities, rows.top_p)
-        tokens = pick(probabilities, rows.numbers.gather(1, rows.drawn[:, None])[:, 0])
+        tokens = pick(probabilities, rows.numbers.gather(1, rows.num_generated[:, None])[:, 0])
         if self._is_greedy:
             tokens = torch.where(rows.is_greedy, scores.argmax(-1), tokens)
         column = tokens[:, None]
         self._written.append((rows.requests, tokens, log_probs.gather(1, column)[:, 0]))
-        rows.drawn = rows.drawn + 1
-        self._most_drawn += 1
-        return tokens, (rows.stops == column).any(1) | (rows.drawn >= rows.room)
+        rows.num_generated = rows.num_generated + 1
+        self._most_generated += 1
+        return tokens, (rows.stops == column).any(1) | (rows.num_generated >= rows.room)
 
     def _make_numbers(self, rows: _Rows) -> None:
         """Extend the rows' random streams; finished rows continue with arbitrary ones."""
         done = rows.numbers.shape[1]
-        seeds = [self._requests[place].seed for place in rows.requests.tolist()]
+        seeds = [self._requests[index].seed for index in rows.requests.tolist()]
         more = torch.from_numpy(uniforms(seeds, done, 2 * done)).to(rows.numbers.device)
         rows.numbers = torch.cat([rows.numbers, more], dim=1)
 

@@ -106,11 +106,11 @@ class LanguageModel(ABC):
         )
         rows = _Rows(ids, readable)
         self._check(rows, chosen)
-        wanted = rows.compact(chosen)[:, 1:]
-        logits = self.chosen_logits(rows.ids[:, :-1], wanted).float()
+        targets = rows.compact(chosen)[:, 1:]
+        logits = self.chosen_logits(rows.ids[:, :-1], targets).float()
         if temperature != 1.0:
             logits = logits / temperature
-        log_probs = -F.cross_entropy(logits, rows.ids[:, 1:][wanted], reduction="none")
+        log_probs = -F.cross_entropy(logits, rows.ids[:, 1:][targets], reduction="none")
         spread = _entropy(logits) if entropy else None
         empty = torch.zeros(ids.shape, device=self.device)
         return TokenScores(
@@ -226,10 +226,10 @@ class _Rows:
 
     def __init__(self, ids: Tensor, readable: Tensor) -> None:
         self._order: Tensor | None = None
-        places = readable.cumsum(1)
-        self.read_before = readable & (places > 1)
+        positions = readable.cumsum(1)
+        self.read_before = readable & (positions > 1)
         """bool[B, T] in the input layout: tokens with previous ones."""
-        lengths = places[:, -1:]
+        lengths = positions[:, -1:]
         self._width = max(2, int(lengths.max()))  # avoids a special case when no token is chosen
         if not torch.equal(readable, torch.arange(ids.shape[1], device=ids.device) < lengths):
             self._order = torch.sort(~readable, dim=1, stable=True).indices[:, : self._width]

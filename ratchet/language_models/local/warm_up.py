@@ -85,8 +85,8 @@ def warm_up(
         rng, [len(s.ids) for s in sequences], min(batch_size, len(sequences))
     )
     losses: list[float] = []
-    for places in islice(batches, steps):
-        losses.append(optimization.step(loss(places)[0]))
+    for indices in islice(batches, steps):
+        losses.append(optimization.step(loss(indices)[0]))
         if on_step is not None:
             on_step(losses[-1])
         if sum(losses[-_RECENT:]) <= until * _RECENT and len(losses) >= _RECENT:

@@ -38,10 +38,10 @@ class SuiteTask:
             If the file or function does not exist, or does not accept the arguments: ``inspect-ai``
             would ignore them.
         """
-        place, _, function = task.rpartition("@")
-        if not place:
+        path, _, function = task.rpartition("@")
+        if not path:
             return cls(None, task)
-        file = file_at(place, base_dir)
+        file = file_at(path, base_dir)
         if not file.is_file():
             raise ParameterError(f"evaluation.suites: task {task!r}: file {file} does not exist.")
         try:
@@ -96,7 +96,7 @@ def _check_arguments(task: str, takes: ast.arguments, given: Collection[str]) ->
 
 def _files_at(given: str, base_dir: Path | None) -> list[Path]:
     """Return a file, or all files of a folder."""
-    place = file_at(given, base_dir)
-    if not place.exists():
-        raise ParameterError(f"evaluation.suites: files: {place} does not exist.")
-    return [place] if place.is_file() else sorted(f for f in place.rglob("*") if f.is_file())
+    path = file_at(given, base_dir)
+    if not path.exists():
+        raise ParameterError(f"evaluation.suites: files: {path} does not exist.")
+    return [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())

@@ -98,7 +98,7 @@ class _Done:
     """The last operation and its result."""
 
     sequence: int
-    asked: object
+    content: object
     answer: Any
 
 
@@ -132,10 +132,10 @@ class TinkerTrainingService:
         """Accumulate the gradient of a loss; see :class:`TrainingService`."""
         config = dict(loss_config)
         data = [_datum(example, loss) for example in examples]
-        asked = ("forward_backward", tuple(examples), loss, tuple(sorted(config.items())))
+        content = ("forward_backward", tuple(examples), loss, tuple(sorted(config.items())))
         return self._once(
             sequence,
-            asked,
+            content,
             lambda: _passed(
                 examples, self._training.forward_backward(data, loss, config or None).result()
             ),
@@ -201,7 +201,7 @@ class TinkerTrainingService:
             self._saved[model] = self._client.create_sampling_client(model_path=model).result()
         return self._saved[model]
 
-    def _once(self, sequence: int, asked: object, do: Callable[[], _Answer]) -> _Answer:
+    def _once(self, sequence: int, content: object, do: Callable[[], _Answer]) -> _Answer:
         """Execute an operation, unless it repeats the last one.
 
         Raises
@@ -209,7 +209,11 @@ class TinkerTrainingService:
         StateError
             If its number is not the next, or was a different operation's.
         """
-        if self._last is not None and sequence == self._last.sequence and asked == self._last.asked:
+        if (
+            self._last is not None
+            and sequence == self._last.sequence
+            and content == self._last.content
+        ):
             answer: _Answer = self._last.answer
             return answer
         if sequence != self.next_sequence():
@@ -219,7 +223,7 @@ class TinkerTrainingService:
             )
         with _explained():
             answer = do()
-        self._last = _Done(sequence, asked, answer)
+        self._last = _Done(sequence, content, answer)
         return answer
 
 

@@ -149,7 +149,7 @@ def test_a_model_is_written_whole_for_those_who_read_no_adapters(registry, base,
     assert ChatTokenizer(tmp_path / "out" / "second").end_ids == ChatTokenizer(base).end_ids
     export_model(home, "micro", tmp_path / "out" / "base")
     assert weights_print(tmp_path / "out" / "base") == weights_print(base)
-    with pytest.raises(LanguageServiceError, match="is there already"):
+    with pytest.raises(LanguageServiceError, match="already exists"):
         export_model(home, "second", tmp_path / "out" / "second")
     with pytest.raises(ApiError, match="no model 'third'"):
         export_model(home, "third", tmp_path / "out" / "third")

@@ -282,7 +282,7 @@ def test_of_several_tools_one_is_called(calling):
         answer = client.chat.completions.create(
             model=MODEL, messages=ASK, tools=tools, tool_choice="required", n=8, seed=1
         )
-        with pytest.raises(openai.BadRequestError, match="not among 'tools'"):
+        with pytest.raises(openai.BadRequestError, match="not in 'tools'"):
             client.chat.completions.create(
                 model=MODEL,
                 messages=ASK,

@@ -72,7 +72,7 @@ def test_a_trainer_without_room_begins_anew(gate, served, client, upload, wait_f
     assert wait_for(client, job.id).status == "succeeded"
     await_health(served.url, "ok")
     messages = [event.message for event in client.fine_tuning.jobs.list_events(job.id)]
-    assert any("begins anew" in message for message in messages)
+    assert any("starts over" in message for message in messages)
 
 
 def test_a_full_database_kills_no_thread(served, client, upload, wait_for):

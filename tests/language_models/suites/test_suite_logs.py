@@ -87,5 +87,5 @@ def test_a_failed_suite_says_what_was_raised_where(tmp_path):
     with pytest.raises(SuiteFailedError, match=r"nothing there.*failing.py.*, line 10, in score"):
         read_log(HERE / "failed_0.3.285.json")
     (tmp_path / "log.json").write_text("[]")
-    with pytest.raises(DataError, match="no log of inspect-ai"):
+    with pytest.raises(DataError, match="invalid inspect-ai log"):
         read_log(tmp_path / "log.json")

@@ -134,7 +134,7 @@ def test_what_is_missing_is_said_before_anything_runs(folder):
         check(here, task="others.py@sums")
     with pytest.raises(ParameterError, match=r"takes no 'largst'. Did you mean 'largest'"):
         check(here, arguments={"largst": 3})
-    with pytest.raises(ParameterError, match="is no program"):
+    with pytest.raises(ParameterError, match="is not executable"):
         check(folder / "nothing")
     with pytest.raises(MissingPackageError, match=r"some_package not installed.*-m pip install"):
         check(here, task="some_package/task")

@@ -109,17 +109,17 @@ def from_validation(problems: Sequence[Any], *, sent: object = None, skip: int =
         Number of leading location parts that do not concern the client (``query``, ``path``).
     """
     problem = problems[0]
-    kind, place = problem["type"], location_of(problem, sent=sent, skip=skip)
+    kind, location = problem["type"], location_of(problem, sent=sent, skip=skip)
     if kind == "extra_forbidden":
-        message, code = f"Unknown parameter: {place!r}.", "unknown_parameter"
+        message, code = f"Unknown parameter: {location!r}.", "unknown_parameter"
     elif kind == "missing":
-        message, code = f"Missing required parameter: {place!r}.", "missing_required_parameter"
+        message, code = f"Missing required parameter: {location!r}.", "missing_required_parameter"
     elif kind == "json_invalid":
         message, code = f"The request is not valid JSON: {problem['msg']}.", "invalid_json"
     else:
-        where = f"Invalid value for {place!r}: " if place else "Invalid request: "
+        where = f"Invalid value for {location!r}: " if location else "Invalid request: "
         message, code = f"{where}{problem['msg']}.", "invalid_value"
-    return ApiError(400, message, code=code, param=place or None)
+    return ApiError(400, message, code=code, param=location or None)
 
 
 def location_of(problem: Mapping[str, Any], *, sent: object, skip: int = 0) -> str:

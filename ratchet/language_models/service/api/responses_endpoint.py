@@ -77,8 +77,8 @@ class ResponsesApiResponse:
                 for event in self._start_events(emit):
                     yield event
             if isinstance(got, GenerationChunk):
-                place = self._position()
-                yield emit("response.output_text.delta", **place, delta=got.text, logprobs=[])
+                position = self._position()
+                yield emit("response.output_text.delta", **position, delta=got.text, logprobs=[])
                 continue
             for event in self._end_events(emit, got):
                 yield event
@@ -94,11 +94,11 @@ class ResponsesApiResponse:
         ]
 
     def _end_events(self, emit: Emit, result: GenerationResult) -> list[bytes]:
-        place, part = self._position(), _part(result.text)
+        position, part = self._position(), _part(result.text)
         item = self._message(_status(result), [part])
         return [
-            emit("response.output_text.done", **place, text=result.text, logprobs=[]),
-            emit("response.content_part.done", **place, part=part),
+            emit("response.output_text.done", **position, text=result.text, logprobs=[]),
+            emit("response.content_part.done", **position, part=part),
             emit("response.output_item.done", output_index=0, item=item),
             emit(f"response.{_status(result)}", response=self._response(result)),
         ]

@@ -31,27 +31,27 @@ class ControlTokens:
         self._begun = {text[:n] for text in self.texts for n in range(2, len(text))}
         self._ended = {text[n:] for text in self.texts for n in range(1, len(text) - 1)}
 
-    def spell_out_in(self, said: JsonValue) -> JsonValue:
+    def spell_out_in(self, value: JsonValue) -> JsonValue:
         """Spell out the control tokens in all texts of a value."""
-        if isinstance(said, str):
-            return self.spell_out(said)
-        if isinstance(said, list):
-            return [self.spell_out_in(item) for item in said]
-        if isinstance(said, dict):
-            return {self.spell_out(name): self.spell_out_in(item) for name, item in said.items()}
-        return said
+        if isinstance(value, str):
+            return self.spell_out(value)
+        if isinstance(value, list):
+            return [self.spell_out_in(item) for item in value]
+        if isinstance(value, dict):
+            return {self.spell_out(name): self.spell_out_in(item) for name, item in value.items()}
+        return value
 
     def spell_out(self, text: str) -> str:
         """Spell out the control tokens in a text."""
         text = text.replace(_BETWEEN, _REPLACEMENT)
         breaks = {
-            place
+            index
             for match in self._at_every_place.finditer(text)
-            for place in range(match.start() + 1, match.end(1))
+            for index in range(match.start() + 1, match.end(1))
         }
         breaks.update(self._torn(text))
-        places = [0, *sorted(breaks), len(text)]
-        return _BETWEEN.join(text[a:b] for a, b in pairwise(places))
+        bounds = [0, *sorted(breaks), len(text)]
+        return _BETWEEN.join(text[a:b] for a, b in pairwise(bounds))
 
     def _torn(self, text: str) -> Iterator[int]:
         """Return partial control tokens at the ends of the text: the rest may be adjacent.

@@ -158,13 +158,13 @@ class GenerationResult:
 
 def tokens_within(tokens: Sequence[GeneratedToken], length: int) -> list[GeneratedToken]:
     """Return the tokens that start within the first characters of a text cut at a stop."""
-    kept, at = list[GeneratedToken](), 0
+    selected, at = list[GeneratedToken](), 0
     for token in tokens:
         if at >= length:
             break
-        kept.append(token)
+        selected.append(token)
         at += len(token.token)
-    return kept
+    return selected
 
 
 @dataclass(frozen=True, slots=True)

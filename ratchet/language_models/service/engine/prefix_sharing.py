@@ -61,20 +61,20 @@ def share_prefixes(ids: Tensor, chosen: Tensor) -> SharedPrefixes | None:
     longest = int(lengths.max())
     if rows < _PAYS or longest < 1:
         return None
-    place = torch.arange(longest, device=ids.device)
+    position = torch.arange(longest, device=ids.device)
     # -1 is no token: a prompt differs from a longer one with the same prefix
-    keys = ids[:, :longest].masked_fill(place >= lengths[:, None], -1)
+    keys = ids[:, :longest].masked_fill(position >= lengths[:, None], -1)
     seen: dict[bytes, int] = {}
     of_row = [seen.setdefault(key.tobytes(), len(seen)) for key in keys.cpu().numpy()]
     if _PAYS * len(seen) > rows:
         return None
     firsts = [of_row.index(prompt) for prompt in range(len(seen))]
     following = lengths[:, None] + torch.arange(width - int(lengths.min()), device=ids.device)
-    places = following.clamp(max=width - 1)
+    positions = following.clamp(max=width - 1)
     return SharedPrefixes(
         prompts=keys[firsts].clamp(min=0),
         of_row=torch.tensor(of_row, device=ids.device),
         lengths=lengths,
-        rest=ids.gather(1, places),
-        chosen=chosen.gather(1, places) & (following < width),
+        rest=ids.gather(1, positions),
+        chosen=chosen.gather(1, positions) & (following < width),
     )

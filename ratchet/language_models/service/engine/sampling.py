@@ -60,8 +60,8 @@ class Sampler:
         probabilities = scaled.softmax(-1)
         if self._cuts:
             probabilities = nucleus(probabilities, self._top_p)
-        drawn = pick(probabilities, torch.from_numpy(self._next_numbers()))
-        chosen = torch.where(self._greedy, scaled.argmax(-1), drawn)
+        sampled = pick(probabilities, torch.from_numpy(self._next_numbers()))
+        chosen = torch.where(self._greedy, scaled.argmax(-1), sampled)
         if self._penalizes:
             self._said.scatter_(1, chosen[:, None], True)
         return chosen
@@ -97,13 +97,13 @@ def pick(probabilities: Tensor, numbers: Tensor) -> Tensor:
     """
     cumulated = probabilities.cumsum(-1)
     number = numbers[:, None] * cumulated[:, -1:]
-    drawn = torch.searchsorted(cumulated, number, right=True)[:, 0]
-    return drawn.clamp(max=probabilities.shape[-1] - 1)
+    sampled = torch.searchsorted(cumulated, number, right=True)[:, 0]
+    return sampled.clamp(max=probabilities.shape[-1] - 1)
 
 
 def nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
     """Keep the smallest set of most likely tokens with probability ``top_p``; zero the rest."""
-    ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
-    kept = torch.where(before < top_p, ordered, 0.0)
-    return torch.zeros_like(probabilities).scatter(-1, places, kept)
+    likely = torch.where(before < top_p, ordered, 0.0)
+    return torch.zeros_like(probabilities).scatter(-1, order, likely)

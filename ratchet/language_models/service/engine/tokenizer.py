@@ -106,8 +106,8 @@ class ChatTokenizer:
         for message in messages:
             control = self._control_in(message)
             written = message.for_template().items()
-            said = {name: control.spell_out_in(it) for name, it in written}
-            chat.append({**said, "role": message.role})  # a role is an identifier
+            escaped = {name: control.spell_out_in(it) for name, it in written}
+            chat.append({**escaped, "role": message.role})  # a role is an identifier
         more = {name: self._control.spell_out_in(it) for name, it in (variables or {}).items()}
         given = {**self._special, **more}
         use = "tool_use" if given.get("tools") and "tool_use" in self._templates else "default"

@@ -133,8 +133,8 @@ def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefused
     if isinstance(prompt, RequestRefusedError):
         return prompt
     left = loaded.model.context_length - len(prompt)
-    wanted = left if request.max_tokens is None else min(left, request.max_tokens)
-    row = _Row(request, prompt, wanted)
+    limit = left if request.max_tokens is None else min(left, request.max_tokens)
+    row = _Row(request, prompt, limit)
     if request.schema is not None:
         try:
             row.grammar = loaded.grammar(request.schema)
@@ -159,24 +159,24 @@ def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
     sampler = Sampler([row.request for row in rows], [row.prompt for row in rows])
     logits, cache = loaded.model.start(ids, readable)
     while True:
-        drawn = sampler.draw(_allowed(rows, logits))
-        _append(loaded, rows, drawn.tolist(), logits)
-        left = [place for place, row in enumerate(rows) if row.finish is None]
+        sampled = sampler.draw(_allowed(rows, logits))
+        _append(loaded, rows, sampled.tolist(), logits)
+        left = [index for index, row in enumerate(rows) if row.finish is None]
         if not left:
             return
         if len(left) < _NEXT_KEEP * len(rows):
-            kept = torch.tensor(left)
-            rows = [rows[place] for place in left]
-            drawn = drawn[kept]
-            cache.keep(kept)
-            sampler.keep(kept)
-        logits = loaded.model.step(drawn, cache)
+            active = torch.tensor(left)
+            rows = [rows[index] for index in left]
+            sampled = sampled[active]
+            cache.keep(active)
+            sampler.keep(active)
+        logits = loaded.model.step(sampled, cache)
 
 
 def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
     """Set tokens that a row's grammar forbids to -inf."""
     masked = logits
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row.grammar is None or row.finish is not None:
             continue
         try:
@@ -185,7 +185,7 @@ def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
             row.finish, row.refused = "stop", _bad_schema(row.request, error)
             continue
         masked = masked.clone() if masked is logits else masked
-        masked[place].masked_fill_(~allowed, -torch.inf)
+        masked[index].masked_fill_(~allowed, -torch.inf)
     return masked
 
 
@@ -204,23 +204,23 @@ def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return ids, readable
 
 
-def _append(loaded: _Loaded, rows: Sequence[_Row], drawn: Sequence[int], logits: Tensor) -> None:
+def _append(loaded: _Loaded, rows: Sequence[_Row], sampled: Sequence[int], logits: Tensor) -> None:
     """Append its token to each active row, and return whether it has ended."""
     wanting = [i for i, row in enumerate(rows) if row.finish is None and row.request.logprobs]
     scores = dict(zip(wanting, log_probabilities(logits[wanting]), strict=True)) if wanting else {}
-    for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):
+    for index, (row, token) in enumerate(zip(rows, sampled, strict=True)):
         if row.finish is not None:
             continue
         row.ids.append(token)
         if token in loaded.tokenizer.end_ids:
             row.finish = "stop"
-            if place in scores and row.request.token_ids:
-                row.tokens.append(_describe(loaded.tokenizer, token, scores[place], row.request))
+            if index in scores and row.request.token_ids:
+                row.tokens.append(_describe(loaded.tokenizer, token, scores[index], row.request))
             continue
         if row.grammar is not None and row.grammar.take(token):
             row.finish = "stop"
-        if place in scores:
-            row.tokens.append(_describe(loaded.tokenizer, token, scores[place], row.request))
+        if index in scores:
+            row.tokens.append(_describe(loaded.tokenizer, token, scores[index], row.request))
         if row.request.stop:
             _find_stop(loaded.tokenizer, row)
         if row.finish is None and len(row.ids) >= row.room:
@@ -248,8 +248,8 @@ def _describe(
     count = min(request.top_logprobs, scores.shape[0])
     values, places = scores.sort(descending=True, stable=True)
     top = tuple(
-        TokenChoice(tokenizer.token_text(place), value)
-        for place, value in zip(places[:count].tolist(), values[:count].tolist(), strict=True)
+        TokenChoice(tokenizer.token_text(index), value)
+        for index, value in zip(places[:count].tolist(), values[:count].tolist(), strict=True)
     )
     return GeneratedToken(tokenizer.token_text(token), float(scores[token]), top)
 

@@ -58,10 +58,10 @@ class _Resident(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _VllmRequest:
     """A request in vLLM's format, and its index."""
 
-    place: int
+    index: int
     prompt: dict[str, list[int]]
     sampling: Any
     adapter: Any
@@ -149,21 +149,21 @@ class VllmEngine:
         llm = self._llm(self._known[requests[0].model])
         context = int(llm.llm_engine.model_config.max_model_len)
         results: dict[int, GenerationResult | RequestRefusedError] = {}
-        asked: list[_Asked] = []
-        for place, request in enumerate(requests):
-            read = self._read(place, request, context)
-            if isinstance(read, _Asked):
-                asked.append(read)
+        batch: list[_VllmRequest] = []
+        for index, request in enumerate(requests):
+            read = self._read(index, request, context)
+            if isinstance(read, _VllmRequest):
+                batch.append(read)
             else:
-                results[place] = read
-        for each, output in zip(asked, _ask(llm, asked), strict=True):
-            request = requests[each.place]
+                results[index] = read
+        for each, output in zip(batch, _generate_batch(llm, batch), strict=True):
+            request = requests[each.index]
             tokenizer = self._known[request.model].tokenizer
             if isinstance(output, ValueError):
-                results[each.place] = _refusal(request, output)
+                results[each.index] = _refusal(request, output)
             else:
-                results[each.place] = to_result(request, output, tokenizer)
-        return [results[place] for place in range(len(requests))]
+                results[each.index] = to_result(request, output, tokenizer)
+        return [results[index] for index in range(len(requests))]
 
     def embed(
         self, requests: Sequence[EmbeddingRequest]
@@ -232,8 +232,8 @@ class VllmEngine:
         gc.collect()
 
     def _read(
-        self, place: int, request: GenerationRequest, context: int
-    ) -> _Asked | RequestRefusedError:
+        self, index: int, request: GenerationRequest, context: int
+    ) -> _VllmRequest | RequestRefusedError:
         known = self._known[request.model]
         ids = read_prompt(known.tokenizer, request, context)
         if isinstance(ids, RequestRefusedError):
@@ -242,7 +242,9 @@ class VllmEngine:
             sampling = self._sampling(request, context - len(ids), known.tokenizer.end_ids)
         except ValueError as error:
             return _refusal(request, error)
-        return _Asked(place, {"prompt_token_ids": ids}, sampling, self._adapter(request.model))
+        return _VllmRequest(
+            index, {"prompt_token_ids": ids}, sampling, self._adapter(request.model)
+        )
 
     def _adapter(self, model_id: str) -> Any:  # noqa: ANN401 -- vllm.lora.request.LoRARequest
         adapter = self._known[model_id].adapter
@@ -286,27 +288,27 @@ def lora_room(rank: int) -> int:
     return found
 
 
-def _ask(llm: Any, asked: Sequence[_Asked]) -> list[Any]:  # noqa: ANN401 -- vllm.LLM
+def _generate_batch(llm: Any, batch: Sequence[_VllmRequest]) -> list[Any]:  # noqa: ANN401 -- vllm.LLM
     """Return vLLM's outputs, or the ValueError of a refused request.
 
     vLLM refuses a complete batch for one request before it starts; then each is sent separately.
     """
-    if not asked:
+    if not batch:
         return []
-    adapters = [each.adapter for each in asked]
+    adapters = [each.adapter for each in batch]
     more = {"lora_request": adapters} if any(adapters) else {}
     try:
         found: list[Any] = llm.generate(
-            [each.prompt for each in asked],
-            [each.sampling for each in asked],
+            [each.prompt for each in batch],
+            [each.sampling for each in batch],
             use_tqdm=False,
             **more,
         )
         return found
     except ValueError as error:
-        if len(asked) == 1:
+        if len(batch) == 1:
             return [error]
-        return [output for each in asked for output in _ask(llm, [each])]
+        return [output for each in batch for output in _generate_batch(llm, [each])]
 
 
 def _refusal(request: GenerationRequest, error: ValueError) -> RequestRefusedError:

@@ -238,17 +238,17 @@ class JobStore:
 
     def _require_trainable(self, request: CreateJobRequest) -> None:
         method = request.resolved_method
-        asked = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
-        if asked and self._trainer.lora is None:
+        given_lora = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
+        if given_lora and self._trainer.lora is None:
             place = "hyperparameters"
             if request.method is not None:
                 place = f"method.{method.type}.{place}"
             raise ApiError(
                 400,
-                f"This service trains all weights of {request.model!r}: {asked[0]} is not"
+                f"This service trains all weights of {request.model!r}: {given_lora[0]} is not"
                 " supported. Omit it, or start the service with --trainer trl.",
                 code="unsupported_parameter",
-                param=f"{place}.{asked[0]}",
+                param=f"{place}.{given_lora[0]}",
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:

@@ -47,8 +47,8 @@ def fine_tuning_routes(service: ModelService) -> APIRouter:
     async def create_job(request: Request, idempotency_key: IdempotencyKey = None) -> JobObject:
         """Create a job, once per idempotency key."""
         refuse_unknown(request, ())
-        asked = await read_body(request, CreateJobRequest)
-        job = await run_in_threadpool(service.jobs.create, asked, idempotency_key)
+        body = await read_body(request, CreateJobRequest)
+        job = await run_in_threadpool(service.jobs.create, body, idempotency_key)
         service.runner.wake()
         return job
 

@@ -42,8 +42,8 @@ def training_routes(service: ModelService) -> APIRouter:
     async def create_session(request: Request) -> SessionObject:
         """Open a session, once per intent."""
         refuse_unknown(request, ())
-        asked = await read_body(request, CreateSessionRequest)
-        return await run_in_threadpool(sessions.create, asked)
+        body = await read_body(request, CreateSessionRequest)
+        return await run_in_threadpool(sessions.create, body)
 
     @router.get("", response_model=SessionList)
     def list_sessions(request: Request) -> SessionList:
@@ -72,8 +72,8 @@ def _add_verbs(router: APIRouter, service: ModelService) -> None:
     sessions = service.training
 
     async def do(request: Request, session_id: str, name: str) -> dict[str, Any]:
-        asked = await read_body(request, VERBS[name])
-        return await done(await run_in_threadpool(sessions.submit, session_id, name, asked))
+        body = await read_body(request, VERBS[name])
+        return await done(await run_in_threadpool(sessions.submit, session_id, name, body))
 
     @router.post(
         "/{session_id}/forward_backward",
@@ -109,10 +109,10 @@ def _add_verbs(router: APIRouter, service: ModelService) -> None:
     )
     async def sample(request: Request, session_id: str) -> SessionSampleResponse:
         """Complete token ids with the session's weights, or those of a saved model."""
-        asked = await read_body(request, SampleBody)
-        prompts = [prompt.to_request() for prompt in asked.requests]
+        body = await read_body(request, SampleBody)
+        prompts = [prompt.to_request() for prompt in body.requests]
         found = await done(
-            await run_in_threadpool(sessions.sample, session_id, prompts, asked.model)
+            await run_in_threadpool(sessions.sample, session_id, prompts, body.model)
         )
         return SessionSampleResponse(
             completions=[SampledCompletion(**asdict(item)) for item in found]

@@ -222,10 +222,10 @@ def _to_example(datum: Any) -> ExampleBody:  # noqa: ANN401
         raise DataError(
             f"target_tokens: got {count}, expected {len(read)}, one for each token of model_input."
         )
-    for place, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
+    for position, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
         if target != follows:
             raise DataError(
-                f"target_tokens[{place}]: got {target:.0f}, expected {follows}, the token of"
+                f"target_tokens[{position}]: got {target:.0f}, expected {follows}, the token of"
                 " model_input that follows. Set the weight of a token to 0 to exclude it."
             )
     tokens = (*read, int(targets[-1]))

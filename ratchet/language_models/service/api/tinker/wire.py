@@ -78,11 +78,11 @@ class Wire:
         saver = self._training.records.saver_of(saved)
         self.create(model_id, saved, 0 if saver is None else saver["lora_rank"], None)
 
-    async def save(self, kind: str, asked: wire.SaveWeights) -> Json:
+    async def save(self, kind: str, body: wire.SaveWeights) -> Json:
         """Return a name for the weights, with the optimizer's state for ``state``."""
-        name, whole = asked.path or "sampler", kind == "state"
-        verb = SaveWeightsRequest(sequence=asked.seq_id - 1, name=name, optimizer=whole)
-        return await self.submit(kind, asked.model_id, "save_weights", verb)
+        name, with_optimizer = body.path or "sampler", kind == "state"
+        verb = SaveWeightsRequest(sequence=body.seq_id - 1, name=name, optimizer=with_optimizer)
+        return await self.submit(kind, body.model_id, "save_weights", verb)
 
     async def refuse(self, model_id: str, seq_id: int, message: str) -> Json:
         """Refuse a numbered request through its future.
@@ -104,13 +104,13 @@ class Wire:
             raise
         return {"request_id": f"{kind}|{model_id}|{verb.sequence}", "model_id": model_id}
 
-    def sample(self, asked: wire.Sample) -> Json:
+    def sample(self, body: wire.Sample) -> Json:
         """Submit a prompt; equal requests are one."""
-        model = self.sampled(asked.sampling_session_id)
-        request_id = f"samples|{asked.sampling_session_id}|{asked.seq_id}"
+        model = self.sampled(body.sampling_session_id)
+        request_id = f"samples|{body.sampling_session_id}|{body.seq_id}"
         if request_id not in self._samples:
             try:
-                prompts, end_ids = asked.to_prompts(_MOST_TOKENS), asked.end_ids
+                prompts, end_ids = body.to_prompts(_MOST_TOKENS), body.end_ids
             except DataError as error:
                 raise ApiError(400, str(error), code="invalid_value") from error
             except ValidationError as error:
@@ -118,12 +118,12 @@ class Wire:
             self._samples[request_id] = self._training.sample_and_score(
                 model,
                 [prompt.to_request() for prompt in prompts],
-                asked.tokens if asked.prompt_logprobs else None,
+                body.tokens if body.prompt_logprobs else None,
                 end_ids,
             )
             while len(self._samples) > _KEPT_SAMPLES:
                 self._samples.popitem(last=False)
-        ids = [f"{request_id}|{number}" for number in range(asked.num_samples)]
+        ids = [f"{request_id}|{number}" for number in range(body.num_samples)]
         return {"request_id": request_id, "sample_sequence_ids": ids}
 
     async def retrieve(self, request_id: str) -> Response:
