@@ -16,6 +16,7 @@ from tuning_services import (
     AzureService,
 )
 
+from ratchet import language_models
 from ratchet.errors import FineTuneError, FineTuneRefusedError, ParameterError, UnknownNameError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
@@ -497,3 +498,8 @@ def test_a_tuned_model_costs_what_its_base_does_whatever_a_service_calls_it():
         assert prices.find(name, tuned_from="gpt-4.1-mini") == tuned
     assert prices.find("gpt-4.1-mini", tuned_from="gpt-4.1-mini") == base
     assert prices.find("me/other", tuned_from="unknown") is None
+
+
+def test_the_former_name_of_the_base_class_warns():
+    with pytest.warns(DeprecationWarning, match="use FineTuningBackend"):
+        assert language_models.TuningBackend is FineTuningBackend
