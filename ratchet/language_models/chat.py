@@ -62,7 +62,8 @@ class ChatClient:
         async def attempt() -> Completion:
             grant = await self._limiter.acquire(tokens)
             async with bill.attempt() as billed:
-                completion = await self._attempt(body, billed)
+                content = await self._connection.post_chat(body, billed)
+                completion = self._read(content, billed, body)
             used = completion.prompt_tokens + completion.completion_tokens
             self._limiter.settle(grant, used or tokens)
             return completion
@@ -78,9 +79,6 @@ class ChatClient:
         if "max_tokens" in body and self.endpoint.base_url is None:
             body["max_completion_tokens"] = body.pop("max_tokens")
         return body
-
-    async def _attempt(self, body: dict[str, Any], billed: Attempt) -> Completion:
-        return self._read(await self._connection.post_chat(body, billed), billed, body)
 
     def _read(self, content: bytes, billed: Attempt, request_body: Mapping[str, Any]) -> Completion:
         try:

@@ -66,7 +66,9 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
     ParameterError
         If the trainer's packages are not installed.
     """
-    if settings.trainer == "plain" or (settings.trainer == "auto" and _is_plain(settings, base)):
+    if settings.trainer == "plain" or (
+        settings.trainer == "auto" and settings.lora.rank == 0 and plain_shape(base) is not None
+    ):
         return replace(PLAIN_TRAINER, micro_batch_size=settings.micro_batch_size)
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -78,7 +80,3 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
         )
     module = "ratchet.language_models.service.training.trl.train"
     return JobTrainer(module, settings.lora, settings.micro_batch_size)
-
-
-def _is_plain(settings: ServiceSettings, base: Path) -> bool:
-    return settings.lora.rank == 0 and plain_shape(base) is not None
