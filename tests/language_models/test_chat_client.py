@@ -146,7 +146,7 @@ def test_retry_after_is_honoured(service, client, answer, error):
 
 def test_too_long_a_retry_after_is_an_error_at_once(service, client, answer, error):
     service.script = [answer(429, error("slow down"), {"Retry-After": "86400"})]
-    with pytest.raises(LanguageModelError, match="asks to wait 86400 s"):
+    with pytest.raises(LanguageModelError, match="requests a wait of 86400 s"):
         ask(client)
 
 

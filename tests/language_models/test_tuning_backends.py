@@ -229,7 +229,7 @@ def test_a_deployment_that_goes_while_it_is_made_is_an_error(deploying_case, dep
         return answer
 
     deployer.route = forget
-    with pytest.raises(FineTuneError, match="endpoint-0 of 'tuned' is not there any more"):
+    with pytest.raises(FineTuneError, match="endpoint-0 of 'tuned' no longer exists"):
         asyncio.run(client_of(deploying_case, deployer, quick).activate("tuned", 0.01))
 
 
@@ -451,8 +451,8 @@ def test_the_backend_follows_from_the_endpoint_unless_it_is_named():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"fine_tuning_service": {"hardware": "h100"}}, "hardware, which OpenAiBackend doesn't"),
-        ({"fine_tuning": {"learning_rate": 1e-4}}, "learning_rate, which OpenAiBackend doesn't"),
+        ({"fine_tuning_service": {"hardware": "h100"}}, "hardware, which OpenAiBackend does not read"),
+        ({"fine_tuning": {"learning_rate": 1e-4}}, "learning_rate, which OpenAiBackend does not read"),
         (
             {
                 "fine_tuning_service": {"backend": "together"},

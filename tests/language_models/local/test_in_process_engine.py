@@ -179,7 +179,7 @@ def test_long_answers_go_on_with_their_stream(plain):
 
 
 def test_what_cannot_be_asked_is_refused(plain):
-    with pytest.raises(DataError, match=r"prompt: got 256 tokens.*takes 256"):
+    with pytest.raises(DataError, match=r"prompt: got 256 tokens.*context has 256"):
         InProcessEngine(plain).generate([SampleRequest((FIRST,) * 256, 1, seed=0)])
     for token in (-1, plain.vocabulary_size):
         with pytest.raises(DataError, match=f"got token {token} in the prompt"):

@@ -147,7 +147,7 @@ def test_a_place_with_nothing_before_it_is_refused(plain):
         plain.score(ids, mask, mask)
     with pytest.raises(DataError, match="padding, or the first token of a row"):
         plain.score(ids, mask, ~chosen & (mask == 0))
-    with pytest.raises(DataError, match=r"a row of 300 tokens.*takes 256"):
+    with pytest.raises(DataError, match=r"a row of 300 tokens.*context has 256"):
         plain.score(*(torch.ones(1, 300, dtype=torch.int64) for _ in range(2)), torch.zeros(1, 300))
 
 

@@ -104,7 +104,7 @@ def test_an_echo_scores_the_prompt_as_a_chain_of_single_tokens_does(client, home
 def test_tokens_that_there_are_not_are_refused(client):
     with pytest.raises(openai.BadRequestError, match="no token 99999"):
         client.completions.create(model=MODEL, prompt=[99999])
-    with pytest.raises(openai.BadRequestError, match="takes 1024"):
+    with pytest.raises(openai.BadRequestError, match="context has 1024"):
         client.completions.create(model=MODEL, prompt="x" * 2000)
 
 

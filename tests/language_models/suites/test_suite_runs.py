@@ -130,9 +130,9 @@ def test_what_is_missing_is_said_before_anything_runs(folder):
     check(here)
     with pytest.raises(UnknownNameError, match=r"no function 'sum' .*Did you mean 'sums'"):
         check(here, task="sums.py@sum")
-    with pytest.raises(ParameterError, match=r"no file .*others.py"):
+    with pytest.raises(ParameterError, match=r"file .*others.py does not exist"):
         check(here, task="others.py@sums")
-    with pytest.raises(ParameterError, match=r"takes no 'largst'. Did you mean 'largest'"):
+    with pytest.raises(ParameterError, match=r"has no argument 'largst'. Did you mean 'largest'"):
         check(here, arguments={"largst": 3})
     with pytest.raises(ParameterError, match="is not executable"):
         check(folder / "nothing")
