@@ -451,8 +451,8 @@ def test_the_backend_follows_from_the_endpoint_unless_it_is_named():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"fine_tuning_service": {"hardware": "h100"}}, "hardware, which OpenAiBackend does not read"),
-        ({"fine_tuning": {"learning_rate": 1e-4}}, "learning_rate, which OpenAiBackend does not read"),
+        ({"fine_tuning_service": {"hardware": "h100"}}, "hardware, which OpenAiBackend does not"),
+        ({"fine_tuning": {"learning_rate": 1e-4}}, "learning_rate, which OpenAiBackend does not"),
         (
             {
                 "fine_tuning_service": {"backend": "together"},
