@@ -49,7 +49,9 @@ _REGISTRIES = {
     Kind.TASKS: (f"{_TASKS}.sources.base:SOURCES",),
     Kind.EVALUATORS: (f"{_TASKS}.evaluators.base:EVALUATORS",),
     Kind.CALLBACKS: ("trainers.callbacks.registry:CALLBACKS",),
-    Kind.TUNING_BACKENDS: ("ratchet.language_models.tuning.registry:TUNING_BACKENDS",),
+    Kind.TUNING_BACKENDS: (
+        "ratchet.language_models.fine_tuning_backends.registry:TUNING_BACKENDS",
+    ),
     Kind.SWEEPS: ("ratchet.parameters.sweeps:SWEEPS",),
     Kind.MIRRORS: ("ratchet.tracking.mirrors.base:MIRRORS",),
 }

@@ -38,10 +38,10 @@ def estimate_stages(
     """
     if not isinstance(keys, TextArmKeys):
         return {}
-    from ratchet.language_models.estimates import estimate_asked, estimate_experiment
+    from ratchet.language_models.estimates import estimate_auxiliary_calls, estimate_experiment
 
     generators = keys.scenario.asked_for_data(keys.hyper_params)
-    data = estimate_asked("build_scenario", generators, settings)
+    data = estimate_auxiliary_calls("build_scenario", generators, settings)
     estimates = {} if data is None else {(data.stage, 0): data}
     sizes = _sizes(store, keys)
     if sizes is None:

@@ -150,7 +150,7 @@ def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> Non
         trainer.needed_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
     )
     if hyper_params.evaluation.suites:
-        from ratchet.language_models.suites.asking import check_suites
+        from ratchet.language_models.suites.resolution import check_suites
 
         check_suites(hyper_params.evaluation, base_dir)
     scenario = build_scenario(hyper_params.scenario, base_dir)

@@ -100,7 +100,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     folder = RunFolder.create(settings.runs, manifest)
     note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
-    ledger.begin_with(spent_by_run(store, folder))
+    ledger.record_earlier_spending(spent_by_run(store, folder))
     live = LiveFile(folder.path)
     observer = RunObserver(folder, live, settings.stall_seconds)
     usage = RunUsage(folder, store, ledger)

@@ -1,6 +1,6 @@
-"""Chat models: asking them, paying for them, training them, and a service of our own.
+"""Chat models: clients, costs, fine-tuning, and the embedded model service.
 
-Names are imported on first use: only the modules that speak to a service import openai.
+Names are imported on first use: only the modules that call a service import openai.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ if TYPE_CHECKING:
     from ratchet.language_models.fine_tune_jobs import FineTuneIntent as FineTuneIntent
     from ratchet.language_models.fine_tune_jobs import FineTuneJob as FineTuneJob
     from ratchet.language_models.fine_tuning import FineTuneClient as FineTuneClient
+    from ratchet.language_models.fine_tuning_backends.base import Deployment as Deployment
+    from ratchet.language_models.fine_tuning_backends.base import (
+        DeploymentIntent as DeploymentIntent,
+    )
+    from ratchet.language_models.fine_tuning_backends.base import (
+        FineTuningBackend as FineTuningBackend,
+    )
+    from ratchet.language_models.fine_tuning_backends.registry import (
+        register_tuning_backend as register_tuning_backend,
+    )
     from ratchet.language_models.journal import CallJournal as CallJournal
     from ratchet.language_models.pricing import Budget as Budget
     from ratchet.language_models.pricing import ModelPrice as ModelPrice
     from ratchet.language_models.pricing import PriceTable as PriceTable
     from ratchet.language_models.rate_limits import RateLimiter as RateLimiter
     from ratchet.language_models.retrying import RetryPolicy as RetryPolicy
-    from ratchet.language_models.tuning.base import Deployment as Deployment
-    from ratchet.language_models.tuning.base import DeploymentIntent as DeploymentIntent
-    from ratchet.language_models.tuning.base import TuningBackend as TuningBackend
-    from ratchet.language_models.tuning.registry import (
-        register_tuning_backend as register_tuning_backend,
-    )
     from ratchet.language_models.types import ChatMessage as ChatMessage
     from ratchet.language_models.types import ChatRequest as ChatRequest
     from ratchet.language_models.types import Completion as Completion
     from ratchet.language_models.usage import UsageMeter as UsageMeter
     from ratchet.language_models.usage import UsageRow as UsageRow
 
-export_lazily(__name__)
+export_lazily(__name__, renamed={"TuningBackend": "FineTuningBackend"})

@@ -1,4 +1,4 @@
-"""Ask a chat model: one request, one completion, retried until there is one."""
+"""Chat client: one completion per request, with retries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.ledger import UNBILLED, Attempt, Bill
 from ratchet.language_models.rate_limits import RateLimiter
+from ratchet.language_models.reasoning import ReasoningAndAnswer, split_reasoning
 from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
-from ratchet.language_models.thinking import ThoughtAndAnswer, split_thinking
 from ratchet.language_models.types import ChatRequest, Completion
 from ratchet.rollouts.tokens import ReplyTokens
 
@@ -24,7 +24,7 @@ _DEFAULT_COMPLETION_TOKENS = 256
 
 
 class ChatClient:
-    """Asks one endpoint's models."""
+    """Calls the chat models of one endpoint."""
 
     def __init__(
         self,
@@ -41,20 +41,20 @@ class ChatClient:
         return f"ChatClient({self.endpoint!r})"
 
     async def complete(self, request: ChatRequest, bill: Bill = UNBILLED) -> Completion:
-        """Ask for a completion; each attempt is entered in the bill.
+        """Request a completion, and record each attempt in the bill.
 
         Raises
         ------
         ContentFilterError
             If the service withheld it.
         UnexpectedFinishError
-            If it ended for a reason that is neither its end nor its limit of tokens.
+            If it ended for any reason but its end or its token limit.
         BudgetExceededError
-            If there is no room for an attempt.
+            If an attempt would exceed the budget.
         LanguageModelError
             If the service refused, or failed too often.
         MissingKeyError
-            If there is no key for it in the environment.
+            If the environment has no API key for the service.
         """
         body = self._body(request)
         tokens = _estimate_tokens(request) if self._limiter.counts_tokens else 0
@@ -62,7 +62,8 @@ class ChatClient:
         async def attempt() -> Completion:
             grant = await self._limiter.acquire(tokens)
             async with bill.attempt() as billed:
-                completion = await self._attempt(body, billed)
+                content = await self._connection.post_chat(body, billed)
+                completion = self._read(content, billed, body)
             used = completion.prompt_tokens + completion.completion_tokens
             self._limiter.settle(grant, used or tokens)
             return completion
@@ -79,10 +80,7 @@ class ChatClient:
             body["max_completion_tokens"] = body.pop("max_tokens")
         return body
 
-    async def _attempt(self, body: dict[str, Any], billed: Attempt) -> Completion:
-        return self._read(await self._connection.post_chat(body, billed), billed, body)
-
-    def _read(self, content: bytes, billed: Attempt, asked: Mapping[str, Any]) -> Completion:
+    def _read(self, content: bytes, billed: Attempt, request_body: Mapping[str, Any]) -> Completion:
         try:
             data = json.loads(content)
             choice = data["choices"][0]
@@ -97,11 +95,11 @@ class ChatClient:
                 completion_tokens=int(usage.get("completion_tokens") or 0),
                 model=str(data.get("model") or ""),
                 thinking=thinking,
-                tokens=_read_tokens(asked, data, choice),
+                tokens=_read_tokens(request_body, data, choice),
             )
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise TransientError(
-                f"{self._label}: answered what is no completion"
+                f"{self._label}: the response is not a completion"
                 f" ({self._connection.redact(repr(content[:200]))}; {type(error).__name__})"
             ) from None
         billed.answered(completion.prompt_tokens, completion.completion_tokens)
@@ -117,24 +115,24 @@ class ChatClient:
         return completion
 
 
-def _read_message(message: Mapping[str, Any]) -> ThoughtAndAnswer:
-    """Part a message: services give thinking in a field of its own, or before the answer."""
+def _read_message(message: Mapping[str, Any]) -> ReasoningAndAnswer:
+    """Split a message into reasoning and answer; services return reasoning in a field or inline."""
     given = [message.get(name) for name in _THINKING_FIELDS]
     apart = next((text for text in given if isinstance(text, str) and text), "").strip()
-    thinking, answer = split_thinking(message.get("content") or "")
-    return ThoughtAndAnswer("\n\n".join(filter(None, (apart, thinking))), answer)
+    thinking, answer = split_reasoning(message.get("content") or "")
+    return ReasoningAndAnswer("\n\n".join(filter(None, (apart, thinking))), answer)
 
 
 def _read_tokens(
-    asked: Mapping[str, Any], answer: Mapping[str, Any], choice: Mapping[str, Any]
+    request_body: Mapping[str, Any], answer: Mapping[str, Any], choice: Mapping[str, Any]
 ) -> ReplyTokens | None:
-    """Read what was asked for of the tokens: OpenAI's ``logprobs``, and ids as vLLM gives them."""
+    """Read tokens where requested: OpenAI's ``logprobs``, and token ids as vLLM returns them."""
     log_probs = token_ids = prompt = None
-    if asked.get("logprobs"):
+    if request_body.get("logprobs"):
         described = (choice.get("logprobs") or {}).get("content")
         if described is not None:
             log_probs = tuple(float(token["logprob"]) for token in described)
-    if asked.get("return_token_ids"):
+    if request_body.get("return_token_ids"):
         token_ids, prompt = choice.get("token_ids"), answer.get("prompt_token_ids")
     if log_probs is None and token_ids is None:
         return None
@@ -149,7 +147,7 @@ _CLIENTS_LOCK = threading.Lock()
 def shared_chat_client(
     endpoint: Endpoint, requests_per_minute: int | None = None, tokens_per_minute: int | None = None
 ) -> ChatClient:
-    """Return this process's one client of an endpoint, so that all its users share the limits."""
+    """Return this process's client of an endpoint; all users share its limits."""
     key = (endpoint, requests_per_minute, tokens_per_minute)
     with _CLIENTS_LOCK:
         if key not in _CLIENTS:
@@ -159,6 +157,6 @@ def shared_chat_client(
 
 
 def _estimate_tokens(request: ChatRequest) -> int:
-    """Guess what a request will count for, before the service says so."""
+    """Estimate a request's tokens until the service reports them."""
     letters = sum(len(message.content) for message in request.messages)
     return letters // _LETTERS_PER_TOKEN + (request.max_tokens or _DEFAULT_COMPLETION_TOKENS)

@@ -1,4 +1,4 @@
-"""Do many things at once, a bounded number at a time; one that fails loses no other."""
+"""Bounded concurrency: run a coroutine per item; one failure loses no other result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Outcome(Generic[_Item, _Result]):
-    """What became of one item: a result or an error; neither if it was not begun."""
+    """The outcome of one item: a result or an error; neither if it was not started."""
 
     item: _Item
     result: _Result | None = None
@@ -31,32 +31,32 @@ async def run_bounded(
     workers: int,
     finished: Callable[[], None] = lambda: None,
 ) -> list[Outcome[_Item, _Result]]:
-    """Run a coroutine for each item, ``workers`` of them at the same time; outcomes in their order.
+    """Run a coroutine for each item, ``workers`` concurrently; return outcomes in item order.
 
-    A failed item stops no other. Only when everything has failed so far, ``workers`` items or more,
-    are no new ones begun: they would fail too. ``finished`` is called after each item that did not
-    fail.
+    A failed item stops no other. If every item has failed so far, and at least ``workers`` of them,
+    no new items are started: they would fail too. ``finished`` is called after each item that did
+    not fail.
 
     Raises
     ------
     BudgetExceededError
-        At once: everything that runs is cancelled, nothing more is begun.
+        Immediately: running items are cancelled, and no new ones are started.
     """
     outcomes = [Outcome[_Item, _Result](item) for item in items]
     queue = iter(range(len(items)))
     counts = {"done": 0, "failed": 0}
 
-    async def work(places: Iterator[int]) -> None:
-        for place in places:
+    async def work(indices: Iterator[int]) -> None:
+        for index in indices:
             if counts["failed"] >= workers and not counts["done"]:
                 return
-            item = items[place]
+            item = items[index]
             try:
-                outcomes[place] = Outcome(item, result=await run(item))
+                outcomes[index] = Outcome(item, result=await run(item))
             except BudgetExceededError:
                 raise
             except Exception as error:  # noqa: BLE001 -- kept, and raised when all have ended
-                outcomes[place] = Outcome(item, error=error)
+                outcomes[index] = Outcome(item, error=error)
                 counts["failed"] += 1
             else:
                 counts["done"] += 1
@@ -75,9 +75,9 @@ async def run_bounded(
 
 @contextmanager
 def _old_objects_left_alone() -> Iterator[None]:
-    """Let the garbage collector look at new objects only.
+    """Restrict the garbage collector to new objects.
 
-    Going through everything that torch has imported holds all calls up for a third of a second.
+    A full collection over the objects of torch blocks all calls for a third of a second.
     """
     gc.freeze()
     try:

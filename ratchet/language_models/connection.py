@@ -1,8 +1,8 @@
-"""The clients of an endpoint, one of each for each event loop, and their failures as our errors.
+"""Clients of an endpoint, one set per event loop, which raise Ratchet's errors.
 
-Nearly all of a call's own CPU time goes into HTTP and the SDK's pydantic types. So chat requests go
-to the SDK's URL with the SDK's headers, but straight through aiohttp: a tenth of the time of
-``chat.completions.create``. Everything else is asked with the SDK.
+Most of a call's own CPU time is spent in HTTP and the SDK's pydantic types. Chat requests therefore
+use the SDK's URL and headers, but go through aiohttp directly: a tenth of the time of
+``chat.completions.create``. All other requests use the SDK.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ _NEVER_SENT = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
 )
-"""A request that failed so has not reached a service."""
+"""Errors of requests that did not reach a service."""
 
-if logging.getLogger("httpx2").level == logging.NOTSET:  # else it logs a line for each call
+if logging.getLogger("httpx2").level == logging.NOTSET:  # otherwise it logs a line per call
     logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
 class _Turns:
-    """Lets those who have been answered go on one by one, in the order of their answers.
+    """Resumes callers one at a time, in the order of their responses.
 
-    aiohttp leaves the sending of a request to a task, which comes behind all that is ready to run.
-    Of many answers at once all would be worked on before the first next request goes out; then all
-    go out together, are answered together, and so on.
+    aiohttp sends requests from a task that is scheduled after all ready callbacks. If many
+    responses arrived together, all would be processed before the next request is sent; then all
+    would be sent together, answered together, and so on.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Wait for one's turn; it ends with what one does before one waits again."""
+        """Wait for the caller's turn; it ends when the caller next waits."""
         await self._lock.acquire()
         asyncio.get_running_loop().call_soon(self._lock.release)
 
 
 @dataclass(frozen=True)
 class _Clients:
-    """One event loop's clients: the SDK's, and an HTTP session that sends what the SDK would."""
+    """The clients of one event loop: the SDK's, and an HTTP session for the same requests."""
 
     sdk: AsyncOpenAI
     session: aiohttp.ClientSession
@@ -84,7 +84,7 @@ class _Clients:
     turns: _Turns
 
     def chat_url_of(self, model: str) -> str:
-        """Return where completions are asked for; ``{model}`` stands in the URL of Azure's API."""
+        """Return the URL for completions; Azure's contains ``{model}``."""
         if "{model}" not in self.chat_url:
             return self.chat_url
         return self.chat_url.replace("{model}", quote(model, safe=""))
@@ -96,7 +96,7 @@ class _Clients:
 
 
 class StatusError(LanguageModelError):
-    """A service answered with an error that no other attempt will change; ``status`` says which."""
+    """A service responded with a permanent error, of HTTP status ``status``."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -105,7 +105,7 @@ class StatusError(LanguageModelError):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer of a service, whichever client got it; names of headers in any case."""
+    """The response of a service from either client; header names ignore case."""
 
     status: int
     headers: Mapping[str, str]
@@ -114,9 +114,9 @@ class _Answer:
 
 
 class Connection:
-    """An endpoint's clients, made when first needed in an event loop, closed with it.
+    """The clients of an endpoint, created on first use in an event loop, closed with it.
 
-    May be shared by threads: each loop has its own client. The SDK's own retries are off.
+    Threads may share it: each loop has its own client. The SDK's retries are off.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -131,21 +131,21 @@ class Connection:
         Raises
         ------
         MissingKeyError
-            If the key or the embedded service's URL isn't in the environment.
+            If the API key, or the URL of the embedded service, is not in the environment.
         """
         return (await self._loop_clients()).sdk
 
     async def post_chat(self, body: Mapping[str, Any], billed: Attempt) -> bytes:
-        """Send a request for a completion, once, and return the body of the answer.
+        """Send a request for a completion, once, and return the response body.
 
-        ``billed`` is told where it is certain that the service has not done the work.
+        ``billed`` is notified if the service certainly has not processed the request.
 
         Raises
         ------
         TransientError
-            If another attempt may succeed.
+            If a retry may succeed.
         LanguageModelError
-            If none will.
+            If no retry can succeed.
         MissingKeyError
             As :meth:`client`.
         """
@@ -172,7 +172,7 @@ class Connection:
             if isinstance(error, _NEVER_SENT):
                 billed.refused()
             failure = self._lost(error)
-        raise failure  # outside the except block: other errors' texts may hold the key
+        raise failure  # outside the except block: texts of other errors may contain the key
 
     async def send(
         self,
@@ -182,16 +182,16 @@ class Connection:
         *,
         form: aiohttp.FormData | None = None,
     ) -> bytes:
-        """Ask for what the SDK has no words for, once, and return the body of the answer.
+        """Send a request that the SDK does not support, once, and return the response body.
 
-        ``path`` comes behind the endpoint's URL, with its query.
+        ``path`` is appended to the endpoint's URL, before its query.
 
         Raises
         ------
         TransientError
-            If another attempt may succeed.
+            If a retry may succeed.
         StatusError
-            If none will.
+            If no retry can succeed.
         MissingKeyError
             As :meth:`client`.
         """
@@ -221,9 +221,9 @@ class Connection:
                 failure = self._status_failure(got)
         except (TimeoutError, aiohttp.ClientError) as error:
             failure = self._lost(error)
-        raise failure  # outside the except block: other errors' texts may hold the key
+        raise failure  # outside the except block: texts of other errors may contain the key
 
-    async def ask(
+    async def request_json(
         self,
         method: str,
         path: str,
@@ -231,7 +231,7 @@ class Connection:
         *,
         form: aiohttp.FormData | None = None,
     ) -> dict[str, Any]:
-        """Send as :meth:`send`, and read the answer, an object of the service's API."""
+        """Send as :meth:`send`, and parse the response, an object of the service's API."""
         content = await self.send(method, path, body, form=form)
         try:
             answer = json.loads(content)
@@ -242,7 +242,7 @@ class Connection:
         return answer
 
     def failure(self, error: openai.OpenAIError) -> LanguageModelError:
-        """Turn an SDK's error into ours: transient or not, with no key in it."""
+        """Convert an SDK error to Ratchet's: transient or not, without the key."""
         if isinstance(error, openai.APITimeoutError):
             return self._time_out(error.__cause__)
         if isinstance(error, openai.APIStatusError):
@@ -258,21 +258,21 @@ class Connection:
         return LanguageModelError(f"{label}: {type(error).__name__}: {self.redact(str(error))}")
 
     def unreadable(self, content: str) -> TransientError:
-        """Return the error of an answer that says nothing, as of a proxy or cut off on the way."""
+        """Return the error for an unreadable response, e.g. from a proxy or truncated."""
         shown = repr(self.redact(content)[:_MAX_SHOWN])
         return TransientError(
-            f"{self.endpoint.label}: answered what is not of its API, beginning with {shown}"
+            f"{self.endpoint.label}: the response is not valid for its API; it starts with {shown}"
         )
 
     def redact(self, text: str) -> str:
-        """Take the key out of a text that came from outside, and cut it to a readable length."""
+        """Remove the key from an external text, and shorten it."""
         key = self.endpoint.api_key()
         if key != NO_KEY:
             text = text.replace(key, "[key]")
         return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "…"
 
     async def health(self) -> Mapping[str, Any]:
-        """Return what the service says of itself at ``/health``; nothing where it has no such."""
+        """Return the service's ``/health`` response; empty if it has no such endpoint."""
         clients = await self._loop_clients()
         url = str(clients.sdk.base_url).removesuffix("/").removesuffix("/v1") + "/health"
         try:
@@ -296,7 +296,7 @@ class Connection:
         return clients
 
     def _lost(self, error: BaseException) -> TransientError:
-        """Return the error of a request that got no answer."""
+        """Return the error for a request without a response."""
         if isinstance(error, TimeoutError) and not isinstance(error, _NEVER_SENT):
             return self._time_out(error)
         return self._unreachable(error)
@@ -304,12 +304,12 @@ class Connection:
     def _time_out(self, error: BaseException | None) -> TransientError:
         sent = not isinstance(error, _NEVER_SENT)
         seconds = self.endpoint.timeout_seconds if sent else _CONNECT_SECONDS
-        text = f"{self.endpoint.label}: no answer in {seconds:g} s"
+        text = f"{self.endpoint.label}: no response within {seconds:g} s"
         return TransientError(text, may_have_acted=sent)
 
     def _unreachable(self, error: BaseException) -> TransientError:
         reason = self.redact(str(error) or type(error).__name__)
-        text = f"{self.endpoint.label}: can't be reached ({reason})"
+        text = f"{self.endpoint.label}: cannot be reached ({reason})"
         return TransientError(text, may_have_acted=not isinstance(error, _NEVER_SENT))
 
     def _status_failure(self, answer: _Answer) -> LanguageModelError:
@@ -340,7 +340,7 @@ _CLOSERS = weakref.WeakKeyDictionary()
 
 
 async def _close_with_loop(clients: _Clients) -> AsyncGenerator[None]:
-    """Close clients when the loop closes its generators, as ``asyncio.run`` does at its end."""
+    """Close clients when the loop shuts down its generators, as at the end of ``asyncio.run``."""
     try:
         yield
     finally:
@@ -349,7 +349,7 @@ async def _close_with_loop(clients: _Clients) -> AsyncGenerator[None]:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Read the certificates of authorities once: it takes longer than many calls."""
+    """Load the CA certificates once: it takes longer than many calls."""
     return httpx2.create_ssl_context()
 
 
@@ -396,7 +396,7 @@ def _make_clients(endpoint: Endpoint) -> _Clients:
 async def _check_answer(response: httpx2.Response) -> None:
     """Refuse a success that is neither an object of the API nor a list of such objects.
 
-    The SDK would hand it on: as a string, as an object without attributes, as an empty list.
+    The SDK would return it as a string, an object without attributes, or an empty list.
     """
     if not response.is_success:
         return
@@ -415,7 +415,7 @@ def _is_api_object(item: object) -> bool:
 
 
 def _proxy(url: str) -> str | None:
-    """Find the proxy that the environment names for a URL, once: aiohttp looks at every call."""
+    """Find the environment's proxy for a URL, once: aiohttp looks it up in every call."""
     parts = urlsplit(url)
     if parts.hostname is None or proxy_bypass(parts.hostname):
         return None
@@ -423,7 +423,7 @@ def _proxy(url: str) -> str | None:
 
 
 def _plain_headers(sdk: AsyncOpenAI) -> dict[str, str]:
-    """Return the SDK's headers but for those on the machine: each costs time in every call."""
+    """Return the SDK's headers without those that describe the machine: each slows every call."""
     return {
         name: text
         for name, text in sdk.default_headers.items()
@@ -432,24 +432,24 @@ def _plain_headers(sdk: AsyncOpenAI) -> dict[str, str]:
 
 
 def _is_too_long(status: int, code: str | None, reason: str) -> bool:
-    """Return whether a prompt was refused for its length, in whatever words a service has."""
+    """Return whether a prompt was refused for its length, in any service's wording."""
     if code == "context_length_exceeded" or status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return True
     return status in (400, 422) and _TOO_LONG.search(reason) is not None
 
 
 def _is_refusal(status: int, failure: LanguageModelError) -> bool:
-    """Return whether an error means that nothing was worked on, and so nothing is billed.
+    """Return whether an error means that no work was done or billed.
 
-    A service may have worked before it failed (5xx), was too late (408), or read what it then
-    withheld; only the other errors that are the client's fault are refusals.
+    A service may have done the work before it failed (5xx), timed out (408), or withheld its
+    result; only the other client errors are refusals.
     """
     is_clients = _FIRST_REDIRECT <= status < 500 and status != 408
     return is_clients and not isinstance(failure, ContentFilterError)
 
 
 def _read_error(answer: _Answer) -> tuple[str | None, str]:
-    """Find the code and the reason in an error's body, whatever form it has."""
+    """Find the code and reason in an error body of any format."""
     try:
         body: Any = json.loads(answer.content)
     except ValueError:

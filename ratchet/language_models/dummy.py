@@ -1,4 +1,4 @@
-"""Answers without a model: random but seeded, in the right form. For tests of plumbing only."""
+"""Seeded random completions in the right format, without a model; for tests of plumbing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def dummy_completion(
     must_decide: bool,
     decisions: Sequence[str] = ("accept", "reject"),
 ) -> Completion:
-    """Answer by the request's seed and nothing else of it, in every channel of ``headers``.
+    """Generate a completion that depends only on the request's seed, in every channel.
 
-    These map a channel to its header; ``may_decide`` and ``must_decide`` say whether a decision
-    is an answer, and the only one; ``decisions`` are those there are.
+    ``headers`` maps channels to their headers. ``may_decide`` and ``must_decide``: whether a
+    decision is a possible, or the only, content; ``decisions``: the possible ones.
     """
     random = Random(request.seed)
     decides = may_decide and (must_decide or not headers or random.random() < _DECISION_SHARE)
@@ -42,7 +42,7 @@ def dummy_completion(
 
 
 def _tokens(request: ChatRequest, text: str) -> ReplyTokens:
-    """Make a token of each byte, all equally likely, and one at the end."""
+    """Return one token per byte, all equally likely, and an end token."""
     prompt = "\n".join(message.content for message in request.messages).encode()
     written = (*text.encode(), _END)
     return ReplyTokens((_LOG_PROB,) * len(written), written, (*prompt, _END))

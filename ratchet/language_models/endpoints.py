@@ -1,7 +1,7 @@
-"""Which service is asked, and with which key.
+"""Endpoints: which service is called, and with which key.
 
-A key is read from the environment when a client is made; it is never a value of ours, so that no
-``repr``, log, error or artifact can hold it.
+Keys are read from the environment when a client is created, and never stored in an object, so that
+no ``repr``, log, error or artifact can contain one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_KEY = "none"
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """A model that chats at a service; ``url`` ends in ``/v1``, and the key is a value."""
+    """A chat model at a service; ``url`` ends in ``/v1``, ``api_key`` is the key's value."""
 
     url: str
     model: str
@@ -36,22 +36,22 @@ class ModelAddress:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A service that speaks OpenAI's API.
+    """An OpenAI-compatible service.
 
     Parameters
     ----------
     base_url
         ``None``: OpenAI. ``"embedded"``: the service that Ratchet starts, whose URL is in the
-        environment variable ``RATCHET_LLM_URL``. Everything else: its URL, with ``/v1``.
+        environment variable ``RATCHET_LLM_URL``. Otherwise the service's URL, with ``/v1``.
     api_key_name
-        The environment variable that holds the key. When not given: ``OPENAI_API_KEY`` for
-        OpenAI, ``RATCHET_LLM_API_KEY`` if set for the embedded service, no key for any other, so
-        that a key never goes to a service that nobody named it for.
+        The environment variable that contains the key. Default: ``OPENAI_API_KEY`` for OpenAI,
+        ``RATCHET_LLM_API_KEY`` if set for the embedded service, no key for any other, so that no
+        key is sent to a service for which it was not named.
     api_version
-        Given: Azure's form of the API, with this ``api-version``; ``base_url`` is then the
-        resource's endpoint.
+        If set: Azure's API, with this ``api-version``; ``base_url`` is then the resource's
+        endpoint.
     timeout_seconds
-        How long one attempt may take.
+        Timeout of one attempt.
     """
 
     base_url: str | None = None
@@ -72,17 +72,17 @@ class Endpoint:
 
     @classmethod
     def of(cls, model: ServedModel, timeout_seconds: float = 600.0) -> Endpoint:
-        """Return the endpoint of an agent, or of who else asks a model."""
+        """Return the endpoint of an agent, or of another model user."""
         return cls(model.base_url, model.api_key_name, model.api_version, timeout_seconds)
 
     @property
     def is_embedded(self) -> bool:
-        """Whether Ratchet starts the service itself."""
+        """Whether Ratchet starts the service."""
         return self.base_url == EMBEDDED
 
     @property
     def label(self) -> str:
-        """The service's name for messages and tables: no user, password or query of its URL."""
+        """The service's name for messages and tables, without credentials or query."""
         if self.base_url is None:
             return "openai"
         if self.is_embedded:
@@ -94,12 +94,12 @@ class Endpoint:
         return f"Endpoint({self.label!r}, api_key_name={self.api_key_name!r})"
 
     def url(self) -> str | None:
-        """Return the URL to speak to now; None for OpenAI's own.
+        """Return the current URL; None for OpenAI's own.
 
         Raises
         ------
         MissingKeyError
-            If it is the embedded service and its URL isn't in the environment.
+            If the URL of the embedded service is not in the environment.
         """
         if not self.is_embedded:
             return self.base_url
@@ -107,26 +107,26 @@ class Endpoint:
         if not url:
             raise MissingKeyError(
                 f"base_url is {EMBEDDED!r}, but the environment variable {EMBEDDED_URL_VARIABLE}"
-                " isn't set. `ratchet run` starts the service and sets it; elsewhere start one"
-                " with `ratchet llm serve` and set it to the URL that this prints."
+                " is not set. `ratchet run` starts the service and sets it; elsewhere start one"
+                " with `ratchet llm serve` and set it to the URL that it prints."
             )
         url = url.rstrip("/")
         return url if url.endswith("/v1") else f"{url}/v1"
 
     @property
     def key_variable(self) -> str | None:
-        """The environment variable that must hold the key; None where none is needed."""
+        """The environment variable of the key; None if no key is required."""
         if self.api_key_name is None and self.base_url is None:
             return OPENAI_KEY_VARIABLE
         return self.api_key_name
 
     def api_key(self) -> str:
-        """Read the key from the environment; a placeholder where none is needed.
+        """Read the key from the environment; a placeholder if none is required.
 
         Raises
         ------
         MissingKeyError
-            If the variable that should hold it isn't set.
+            If its variable is not set.
         """
         name = self.key_variable
         if name is None:
@@ -134,7 +134,7 @@ class Endpoint:
         key = os.environ.get(name)
         if not key:
             raise MissingKeyError(
-                f"{self.label}: the environment variable {name} isn't set, expected the API key."
+                f"{self.label}: the environment variable {name} is not set, expected the API key."
                 f" Set it, or name another variable with agents.NAME.api_key_name."
             )
         return key

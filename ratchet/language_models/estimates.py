@@ -1,10 +1,9 @@
-"""What a text experiment will at most ask of its services: calls, tokens, money, and time.
+"""Upper bounds on a text experiment's use of its services: calls, tokens, cost, and time.
 
-Every game goes to its last round and every message to its limit of tokens. ``calls``, tokens and
-``cost`` are of replies that can be read at once; ``most_calls`` and ``most_cost`` are with all the
-retries of those that can't. Answers that are lost on the way, and jobs that are cancelled and made
-again, are in neither: nobody knows how many, and the budget counts each with its most when it
-happens.
+Every game is assumed to reach its last round, and every message its token limit. ``calls``, tokens
+and ``cost`` assume that every reply can be parsed; ``most_calls`` and ``most_cost`` include all
+retries of replies that cannot. Neither includes lost responses or recreated jobs: their number is
+unknown, and the budget counts each at its maximum when it occurs.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.text_trainers import count_rollouts, count_tests
 
 if TYPE_CHECKING:
-    from ratchet.language_models.asking import AskedModel
+    from ratchet.language_models.auxiliary_calls import AuxiliaryModel
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.service_fields import ServedModel
     from ratchet.protocols.base import ProtocolHandler
 
 SUPERVISOR_TOKENS = 120
-"""What a supervisor's message adds to a prompt."""
+"""Prompt tokens added by a supervisor's message."""
 
 PROBLEM_TOKENS = 600
-"""What a question, a solution and the instructions around them are taken for."""
+"""Default tokens of a question, a solution and their instructions."""
 CALL_SECONDS = 2.0
 JOB_SECONDS = 900.0
-"""What a call and a fine-tune job of a paid service are taken for; ours are much faster."""
+"""Assumed durations of a paid service's call and fine-tune job; the embedded one is faster."""
 EMBEDDED_CALL_SECONDS = 0.1
 EMBEDDED_JOB_SECONDS = 60.0
 
 
 class Sampler(Protocol):
-    """What an estimate asks of a trainer's class."""
+    """Attributes of a trainer class that estimates use."""
 
     @classmethod
     def responses_per_step(cls, hyper_params: HyperParameters) -> int:
@@ -49,20 +48,20 @@ class Sampler(Protocol):
 
     @classmethod
     def says_what_it_samples(cls) -> bool:
-        """Return whether that is right for how the class samples."""
+        """Return whether that number is valid for how the class samples."""
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """Return the most examples that a game, or a tree, makes for an agent."""
+        """Return the most examples that a game, or a tree, yields for an agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """One stage of one iteration; ``iteration`` -1 for the test after all.
+    """One stage of one iteration; ``iteration`` is -1 for the final test.
 
-    ``cost`` leaves out the models in ``unpriced_models``. ``most_calls`` and ``most_cost`` are with
-    all retries of replies that can't be read. Where it is not known how many replies a trainer
-    asks for, ``is_known`` is False and all the rest 0.
+    ``cost`` excludes the models in ``unpriced_models``. ``most_calls`` and ``most_cost`` include
+    all retries of replies that cannot be parsed. If a trainer's number of replies is unknown,
+    ``is_known`` is False and all figures are 0.
     """
 
     stage: str
@@ -120,14 +119,14 @@ def estimate_experiment(
     Parameters
     ----------
     settings
-        Of these: prices, workers and limits per minute.
+        Used here: prices, workers and limits per minute.
     problem_tokens
-        The mean length of a question, a solution and the instructions around them.
+        The mean length of a question, a solution and their instructions.
 
     Raises
     ------
     ParameterError
-        If the agents are no chat models.
+        If an agent is not a chat model.
     """
     from ratchet.protocols.registry import build_protocol_handler
 
@@ -137,12 +136,12 @@ def estimate_experiment(
     return ExperimentEstimate(tuple(table.stages(num_train, num_test)))
 
 
-def estimate_asked(
-    stage: str, asked: Iterable[AskedModel], settings: ExperimentSettings
+def estimate_auxiliary_calls(
+    stage: str, asked: Iterable[AuxiliaryModel], settings: ExperimentSettings
 ) -> StageEstimate | None:
-    """Estimate a stage in which models are asked that play no agent.
+    """Estimate a stage's calls to models that play no agent.
 
-    None where none is asked, or nobody knows yet how often.
+    None if it has no such calls, or their number is unknown.
     """
     estimate = None
     for each in asked:
@@ -170,7 +169,7 @@ def estimate_asked(
 
 
 class _LongestEpisode:
-    """Calls and tokens of one game, by agent, when it goes to its last round."""
+    """Calls and tokens per agent of one game that reaches its last round."""
 
     def __init__(
         self, hyper_params: HyperParameters, handler: ProtocolHandler, problem_tokens: int
@@ -181,7 +180,7 @@ class _LongestEpisode:
             if not isinstance(parameters, TextAgentParameters):
                 raise ParameterError(
                     f"agents.{name}: got {type(parameters).__name__}, expected a chat model's"
-                    " parameters: only calls to chat models are estimated."
+                    " parameters: estimates support chat models only."
                 )
             self.agents[name] = parameters
         self._problem_tokens = problem_tokens
@@ -198,17 +197,19 @@ class _LongestEpisode:
         history = 0
         for round, names in enumerate(self.rounds):
             for name in names:
-                told = self._problem_tokens + history
+                context_tokens = self._problem_tokens + history
                 if self.agents[name].hears_supervisor(round, hears_others=False):
-                    told += SUPERVISOR_TOKENS
-                yield name, branches ** (round + 1), told
+                    context_tokens += SUPERVISOR_TOKENS
+                yield name, branches ** (round + 1), context_tokens
             history += sum(self.agents[name].max_tokens for name in names)
 
     @property
     def transcript_tokens(self) -> int:
-        """The tokens of a whole game, as an example holds them."""
-        said = sum(self.agents[name].max_tokens for names in self.rounds for name in names)
-        return self._problem_tokens + said
+        """Return the tokens of a complete game, as in a training example."""
+        message_tokens = sum(
+            self.agents[name].max_tokens for names in self.rounds for name in names
+        )
+        return self._problem_tokens + message_tokens
 
 
 class _Table:
@@ -301,7 +302,7 @@ class _Table:
 
 
 def _price_of(prices: PriceTable, model: ServedModel, name: str | None = None) -> ModelPrice | None:
-    """Return a model's price under its own name, or that of a model trained from it."""
+    """Return a model's price, or the fine-tuned price of its base model."""
     if model.use_dummy_api or Endpoint.of(model).is_embedded:
         return FREE
     return prices.find(name or model.model_name)
@@ -314,7 +315,7 @@ def _call_seconds(model: ServedModel) -> float:
 
 
 def _limit_seconds(estimate: StageEstimate, settings: ExperimentSettings) -> float:
-    """How long the limits per minute make it last at least."""
+    """Return the minimal duration under the limits per minute."""
     tokens = estimate.prompt_tokens + estimate.completion_tokens
     requests_limit, tokens_limit = settings.requests_per_minute, settings.tokens_per_minute
     return 60.0 * max(

@@ -1,4 +1,4 @@
-"""What a fine-tune job is meant to do, and what became of it, as plain values."""
+"""Fine-tune intents and jobs, as plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FineTuneMethod: TypeAlias = Literal["supervised", "dpo"]
 JobStatus: TypeAlias = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
 AUTO_EPOCHS = 3
-"""Epochs that a job is taken to have where they are left to the service."""
+"""Assumed number of epochs where the service chooses it."""
 
 _STATUSES: Mapping[str, JobStatus] = {
     "validating_files": "pending",
@@ -28,10 +28,10 @@ _STATUSES: Mapping[str, JobStatus] = {
 
 @dataclass(frozen=True)
 class FineTuneIntent:
-    """All that decides a fine-tune job; two jobs with one digest would be the same job.
+    """All inputs of a fine-tune job; equal digests mean the same job.
 
-    ``file_sha256`` is the hash of the training file's bytes. ``hyper_parameters`` holds what is
-    not left to the service. ``suffix`` becomes a part of the new model's name.
+    ``file_sha256`` is the hash of the training file. ``hyper_parameters`` contains those not left
+    to the service. ``suffix`` becomes part of the new model's name.
     """
 
     model: str
@@ -49,13 +49,13 @@ class FineTuneIntent:
 
     @property
     def file_name(self) -> str:
-        """The training file's name at the service: by it, it is found again."""
+        """The training file's name at the service, by which it is found again."""
         return f"ratchet-{self.file_sha256}-{self.digest[:16]}.jsonl"
 
     def metadata(self, attempt: int) -> dict[str, str]:
-        """Return what is sent with a job, so that it is found again.
+        """Return the metadata sent with a job, by which it is found again.
 
-        ``attempt`` counts from 0, one more for each job that failed or was cancelled.
+        ``attempt`` counts from 0, plus one for each job that failed or was cancelled.
         """
         return {
             "ratchet_intent": self.digest,
@@ -76,17 +76,17 @@ class FineTuneIntent:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FineTuneIntent:
-        """Make the intent of plain data; the inverse of :meth:`to_dict`."""
+        """Build the intent from plain data; the inverse of :meth:`to_dict`."""
         return cls(**data)
 
 
 @dataclass(frozen=True)
 class FineTuneJob:
-    """A job as the service last described it.
+    """A job as last reported by the service.
 
-    ``error`` is the service's reason; ``attempt`` counts the intent's jobs from 0, and
-    ``trained_tokens`` is what is paid for. ``steps`` are those done and those there are, where the
-    service was asked for them and says so.
+    ``error`` is the service's reason; ``attempt`` counts the intent's jobs from 0;
+    ``trained_tokens`` are billed. ``steps`` are completed and total steps, if requested and
+    reported.
     """
 
     id: str
@@ -99,14 +99,14 @@ class FineTuneJob:
 
     @property
     def standing(self) -> str:
-        """How far it is, as people read it: "queued", "running, step 40 of 120"."""
+        """The status for display: "queued", "running, step 40 of 120"."""
         if self.status == "running" and self.steps is not None:
             return f"running, step {self.steps[0]} of {self.steps[1]}"
         return "queued" if self.status == "pending" else self.status
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether its status is final."""
         return self.status in ("succeeded", "failed", "cancelled")
 
     @property
@@ -116,5 +116,5 @@ class FineTuneJob:
 
 
 def job_status(status: str) -> JobStatus:
-    """Turn a service's word for a status into ours; one that we don't know is not final."""
+    """Convert a service's status to Ratchet's; an unknown one is not final."""
     return _STATUSES.get(status, "running")

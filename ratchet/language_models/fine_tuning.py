@@ -1,9 +1,9 @@
-"""Fine-tune jobs at a service, each made exactly once whatever happens in between.
+"""Fine-tune jobs and deployments at a service, each created exactly once.
 
-What a service's words for it are says its :class:`TuningBackend`; what holds of all services is
-here: an intent is looked up before a job is made, and again after every answer that leaves it open
-whether the service has taken the job. So are the deployments that some need before a trained model
-can be asked.
+A :class:`FineTuningBackend` implements the service's API; this module has the logic common to all.
+An intent is looked up before a job is created, and again after every response that does not show
+whether the service accepted the job. The same holds for deployments, which some services require
+before a trained model can be called.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from typing import TypeVar
 
 from ratchet.errors import FineTuneError, LanguageModelError, StalledJobError
 from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.exactly_once import CreationRequest, ExactlyOnceCreator
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
+from ratchet.language_models.fine_tuning_backends.base import (
+    Deployment,
+    DeploymentIntent,
+    FineTuningBackend,
+)
+from ratchet.language_models.fine_tuning_backends.registry import build_tuning_backend
 from ratchet.language_models.job_records import Intent, JobRecord, JobRecordFile
-from ratchet.language_models.made_once import MadeOnce, Order
 from ratchet.language_models.retrying import RetryPolicy, with_retries
-from ratchet.language_models.tuning.base import Deployment, DeploymentIntent, TuningBackend
-from ratchet.language_models.tuning.registry import build_tuning_backend
 from ratchet.store.locks import FileLock
 
 SETTLE_SECONDS = 120.0
@@ -36,19 +40,19 @@ _Result = TypeVar("_Result")
 
 
 class FineTuneClient:
-    """Makes and watches an endpoint's fine-tune jobs, and makes their models callable.
+    """Creates and monitors an endpoint's fine-tune jobs, and deploys their models.
 
     Parameters
     ----------
     folder
-        Where processes of this machine agree on who looks up and makes a job, and where it is
-        written down what was asked for. Without one, a killed process leaves nothing to know it by.
+        Where processes of this machine lock and record creation requests. Without it, a request of
+        a killed process cannot be recovered.
     settle_seconds
-        How long a job may take to show in the service's list. So long one that may have been made
-        is looked for, before another attempt (with the same Idempotency-Key) is made to create it.
-        Ratchet's own service lists a job at once.
+        The delay until a new job is listed by the service. A job that may exist is searched for
+        this long before it is requested again (with the same Idempotency-Key). The embedded service
+        lists jobs immediately.
     backend
-        The service's words; those that fit the endpoint when not given.
+        The service's API; by default the one that fits the endpoint.
     """
 
     def __init__(
@@ -57,14 +61,14 @@ class FineTuneClient:
         folder: Path | None = None,
         policy: RetryPolicy | None = None,
         settle_seconds: float = SETTLE_SECONDS,
-        backend: TuningBackend | None = None,
+        backend: FineTuningBackend | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.backend = backend or build_tuning_backend(endpoint)
         self._folder = folder
         self._policy = policy or RetryPolicy()
         self._settle_seconds = 0.0 if self.backend.lists_at_once else settle_seconds
-        self._once = MadeOnce(self.backend.label, self._policy, self._settle_seconds)
+        self._once = ExactlyOnceCreator(self.backend.label, self._policy, self._settle_seconds)
 
     def __repr__(self) -> str:
         return f"FineTuneClient({self.endpoint!r})"
@@ -75,21 +79,21 @@ class FineTuneClient:
         file_bytes: bytes,
         on_lost: Callable[[FineTuneJob], None] | None = None,
     ) -> FineTuneJob:
-        """Return the intent's job on the training file, made if there is none that hasn't failed.
+        """Return the intent's job on the training file; create one unless one has not failed.
 
-        ``on_lost`` is told of a job that failed or was cancelled before another is made for it.
+        ``on_lost`` is called with a failed or cancelled job before its replacement is created.
 
         Raises
         ------
         ParameterError
-            If the backend lacks a parameter that the job or its model needs.
+            If the backend lacks a parameter that the job or its model requires.
         FineTuneError
-            If the service refuses the file or the job; with its reason.
+            If the service refuses the file or the job, with its reason.
         LanguageModelError
-            If it can't be reached.
+            If it cannot be reached.
         """
         self.backend.check()
-        async with self._only_one(intent):
+        async with self._locked(intent):
             what = f"training file {intent.file_name}"
             files = await self._call(lambda: self.backend.deliver(intent, file_bytes), what)
 
@@ -100,24 +104,26 @@ class FineTuneClient:
                 return await self.backend.create(intent, files[0], attempt)
 
             what = f"fine-tuning {intent.model!r}"
-            order = Order(intent, what, "job", files[0], find, make, on_lost)
+            order = CreationRequest(intent, what, "job", files[0], find, make, on_lost)
             return await self._once.ensure(order, self._records(intent))
 
     async def status(self, job_id: str) -> FineTuneJob:
-        """Ask how a job is.
+        """Return a job's current state.
 
         Raises
         ------
         LanguageModelError
-            Also if there is no such job.
+            Also if the job does not exist.
         """
         job = await self._call(lambda: self.backend.job(job_id), f"fine-tune job {job_id}")
         if job is None:
-            raise LanguageModelError(f"{self.backend.label}: there is no fine-tune job {job_id}.")
+            raise LanguageModelError(
+                f"{self.backend.label}: fine-tune job {job_id} does not exist."
+            )
         return job
 
     async def cancel(self, job_id: str) -> None:
-        """End a job without a model; what it has cost is paid."""
+        """Cancel a job; trained tokens are still billed."""
         await self._call(lambda: self.backend.cancel(job_id), f"fine-tune job {job_id}")
 
     async def wait(
@@ -129,16 +135,16 @@ class FineTuneClient:
         *,
         on_look: Callable[[FineTuneJob], None] | None = None,
     ) -> dict[str, FineTuneJob]:
-        """Wait until all jobs are final, all at once.
+        """Wait until all jobs are final, polling them concurrently.
 
-        The pause between two looks grows by half from ``poll_seconds`` to ``poll_seconds_max``.
-        ``on_look`` is told of what each shows, with the steps that a running job has done.
+        The polling interval grows by half from ``poll_seconds`` to ``poll_seconds_max``.
+        ``on_look`` receives each polled job, with the completed steps of a running one.
 
         Raises
         ------
         StalledJobError
-            If a job has not changed for ``stall_seconds`` and the service says that something is
-            wrong with it. Where services don't speak of their health, queues may be long.
+            If a job has not changed for ``stall_seconds`` and the service reports that it is
+            degraded. Without a health report, queues may be long.
         """
 
         async def one(job_id: str) -> FineTuneJob:
@@ -165,14 +171,14 @@ class FineTuneClient:
     async def activate(
         self, model: str, poll_seconds: float = 5.0, poll_seconds_max: float = 60.0
     ) -> str:
-        """Make a trained model callable, once; return the name by which it is asked.
+        """Deploy a trained model, once; return the name under which it is called.
 
-        It is there already where the service needs nothing, or where it was made so before.
+        Does nothing if the service needs no deployment or the model is deployed already.
 
         Raises
         ------
         FineTuneError
-            If the service refuses, or the deployment fails; with its reason.
+            If the service refuses, or the deployment fails, with its reason.
         """
         if not self.backend.deploys:
             return model
@@ -184,22 +190,22 @@ class FineTuneClient:
         async def make(attempt: int) -> Deployment:
             return await self.backend.deploy(intent, attempt)
 
-        async with self._only_one(intent):
-            order = Order(intent, f"deploying {model!r}", "deployment", model, find, make)
+        async with self._locked(intent):
+            order = CreationRequest(intent, f"deploying {model!r}", "deployment", model, find, make)
             deployment = await self._once.ensure(order, self._records(intent))
         deployment = await self._until_ready(intent, deployment, poll_seconds, poll_seconds_max)
         if deployment.is_lost:
             raise FineTuneError(
                 f"{self.backend.label}: deploying {model!r} failed: deployment {deployment.id}:"
-                f" {deployment.error or 'no reason given'}. The model is trained and kept: run the"
-                " same command again to deploy it anew."
+                f" {deployment.error or 'no reason given'}. The trained model is stored: run the"
+                " same command again to retry the deployment."
             )
         return deployment.called_as
 
     async def _until_ready(
         self, intent: DeploymentIntent, deployment: Deployment, pause: float, longest: float
     ) -> Deployment:
-        """Look at a deployment until it is ready or lost, or has gone for longer than lists lag."""
+        """Poll a deployment until it is ready, lost, or missing for longer than listings lag."""
         since = time.monotonic()
         while deployment.status == "pending":
             await asyncio.sleep(pause)
@@ -208,14 +214,14 @@ class FineTuneClient:
                 deployment, since = found, time.monotonic()
             elif time.monotonic() - since >= self._settle_seconds:
                 raise FineTuneError(
-                    f"{self.backend.label}: deployment {deployment.id} of {intent.model!r} is not"
-                    " there any more, expected it to get ready. Run the same command again to make"
+                    f"{self.backend.label}: deployment {deployment.id} of {intent.model!r} no"
+                    " longer exists, expected it to become ready. Run the same command to create"
                     " another."
                 )
         return deployment
 
     async def _find_deployment(self, intent: DeploymentIntent) -> Deployment | None:
-        """Return one that isn't lost, a ready one first; else the last lost one, if any."""
+        """Return a deployment that is not lost, preferably ready; otherwise the last lost one."""
         what = f"the list of deployments of {intent.model!r}"
         found = await self._call(lambda: self.backend.find_deployments(intent), what)
         alive = [deployment for deployment in found if not deployment.is_lost]
@@ -224,12 +230,12 @@ class FineTuneClient:
         return max(found, key=lambda deployment: deployment.attempt, default=None)
 
     async def deactivate(self, model: str) -> None:
-        """Take back what makes a model callable; the model stays. Nothing where there is none."""
+        """Delete a model's deployments, if any; the model remains."""
         if not self.backend.deploys:
             return
         intent = DeploymentIntent(model)
         what = f"the deployments of {model!r}"
-        async with self._only_one(intent):
+        async with self._locked(intent):
             for found in await self._call(lambda: self.backend.find_deployments(intent), what):
                 await self._call(partial(self.backend.undeploy, found), what)
             self._records(intent).remove()
@@ -238,18 +244,18 @@ class FineTuneClient:
         what = f"fine-tune job {job.id} at {self.backend.label}"
         health = await self.backend.health()
         if health.get("status") == "degraded":
-            reason = health.get("reason") or "it gives no reason"
+            reason = health.get("reason") or "no reason given"
             raise StalledJobError(
                 f"{what}: still {job.status}, unchanged for {unchanged_seconds:.0f} s, and the"
-                f" service says that it is degraded: {reason}. Nothing is lost: mend that there,"
-                " then run the same command again; it goes on waiting for the same job."
+                f" service reports that it is degraded: {reason}. Nothing is lost: fix the service,"
+                " then run the same command again to wait for the same job."
             )
         _LOGGER.info("%s: still %s after %.0f s", what, job.status, unchanged_seconds)
 
     async def _find(
         self, intent: FineTuneIntent, files: list[str], record: JobRecord | None
     ) -> FineTuneJob | None:
-        """Return the intent's job: one that isn't lost if there is, else the last lost one."""
+        """Return the intent's job: one that is not lost if any, otherwise the last lost one."""
         known = None
         if record is not None and record.job_id is not None:
             known_id = record.job_id
@@ -273,8 +279,8 @@ class FineTuneClient:
         return JobRecordFile(self._folder, self.backend.label, intent)
 
     @asynccontextmanager
-    async def _only_one(self, intent: Intent) -> AsyncIterator[None]:
-        """Keep other threads and processes of this machine from making the same meanwhile."""
+    async def _locked(self, intent: Intent) -> AsyncIterator[None]:
+        """Lock out this machine's other threads and processes from creating the same."""
         if self._folder is None:
             yield
             return

@@ -1,7 +1,7 @@
-"""What was asked of a service, written down before it is asked.
+"""Creation requests, recorded before they are sent to a service.
 
-A service may list a job only some time after it has taken it. Who is killed in between would find
-no job and make another; the record says that there may be one, and since when.
+A service may list an accepted job only after a delay. A process killed within it would find no job
+and create another; the record shows that one may exist, and since when.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ratchet.tracking.files import write_atomically
 
 
 class Intent(Protocol):
-    """What is to be made; two with one digest are the same."""
+    """A resource to create; equal digests mean the same resource."""
 
     @property
     def digest(self) -> str: ...  # noqa: D102 -- see the class
@@ -32,10 +32,10 @@ class Intent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A request to make a job: which attempt, on which file, when (seconds since 1970).
+    """A creation request: attempt, training file, and time (seconds since 1970).
 
-    ``job_id`` is the job's once it is known; until then the service may have taken it or not.
-    ``intent`` says what was asked for. Of a deployment the model stands for the file.
+    ``job_id`` is set once it is confirmed; until then the service may or may not have accepted the
+    job. ``intent`` is its content. For a deployment, ``file_id`` is the model.
     """
 
     intent: Intent
@@ -45,30 +45,30 @@ class JobRecord:
     job_id: str | None = None
 
     def open_seconds(self, settle_seconds: float) -> float:
-        """Return for how long from now its job may still begin to show in the service's list."""
+        """Return the remaining seconds in which the service may still list its job."""
         if self.job_id is not None:
             return 0.0
         return min(settle_seconds, self.asked_at + settle_seconds - time.time())
 
 
 class JobRecordFile:
-    """The record of an intent's last request to an endpoint. It is on the disk when written.
+    """The durable record of an intent's last request to an endpoint.
 
-    Without a folder nothing is kept.
+    Not stored without a folder.
     """
 
     def __init__(self, folder: Path | None, endpoint: str, intent: Intent) -> None:
         self._intent = intent
-        place = hashlib.sha256(endpoint.encode()).hexdigest()[:12]
-        self._path = None if folder is None else folder / f"{intent.digest}-{place}.json"
+        name = hashlib.sha256(endpoint.encode()).hexdigest()[:12]
+        self._path = None if folder is None else folder / f"{intent.digest}-{name}.json"
 
     def read(self) -> JobRecord | None:
-        """Read the record, if there is one.
+        """Read the record, if it exists.
 
         Raises
         ------
         StateError
-            If the file holds something else.
+            If the file has other content.
         """
         if self._path is None or not self._path.exists():
             return None
@@ -78,12 +78,12 @@ class JobRecordFile:
             return JobRecord(intent, **content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(
-                f"{self._path}: expected the record of a request for a fine-tune job, got {error}."
-                " See in the service's list whether there is a job of that time, then remove it."
+                f"{self._path}: invalid record of a fine-tune request: {error}."
+                " Check the service's list for a job of that time, then delete the file."
             ) from error
 
     def write(self, record: JobRecord) -> None:
-        """Replace the record; it survives a power cut."""
+        """Replace the record durably."""
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,11 +91,11 @@ class JobRecordFile:
         write_atomically(self._path, json.dumps(content, indent=1))
 
     def confirm(self, record: JobRecord | None, job_id: str) -> None:
-        """Write down which job the request has made."""
+        """Record the id of the created job."""
         if record is not None and record.job_id != job_id:
             self.write(replace(record, job_id=job_id))
 
     def remove(self) -> None:
-        """Forget a request that was refused."""
+        """Delete the record of a refused request."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

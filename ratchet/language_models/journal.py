@@ -1,7 +1,7 @@
-"""A journal of finished calls, so that a killed stage pays again for the calls in flight only.
+"""Journal of completed calls, so that a killed stage repeats only the calls in flight.
 
-Append-only lines of JSON. A line is written with one ``write``; a torn one (killed while writing)
-is not valid JSON and counts as not written.
+Append-only lines of JSON. A line is one ``write``; a torn line (killed while writing) is not valid
+JSON and is ignored.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from types import TracebackType
 from typing import Self
 
 from ratchet.errors import StoreError
-from ratchet.language_models.appended_lines import AppendedLines
+from ratchet.language_models.append_log import AppendLog
 from ratchet.language_models.types import ChatRequest, Completion
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class CallJournal:
-    """Remembers completions by call id.
+    """Caches completions by call id.
 
-    A call whose request differs from the recorded one of the same id is a miss: the answer to
-    another question is never used, the call is made anew, and of two lines with one id the later
-    one counts. (An error would leave a stage that can't be resumed.)
+    If a call's request differs from the recorded one, it is a cache miss: the call is repeated, and
+    the later of two lines with one id counts. (An error would leave a stage that cannot be
+    resumed.)
 
     Parameters
     ----------
     path
-        The file; made, with its folder, if it isn't there.
+        The file; created, with its folder, if missing.
 
     Notes
     -----
-    Of two concurrent calls with one id the second waits for the first. Use it as a context
-    manager, or :meth:`close` it. Where the disk is full, the answers in flight are delivered, kept
-    in memory and written as soon as there is room; nothing more is asked for until then.
+    Of two concurrent calls with one id, the second waits for the first. Use it as a context
+    manager, or :meth:`close` it. On a full disk, completions in flight are returned, buffered in
+    memory and written once there is space; until then no new call is sent.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.calls_made = 0
         self.calls_replayed = 0
-        self._lines = AppendedLines(self.path)
+        self._lines = AppendLog(self.path)
         self._recorded = _parse(self._lines.read(), self.path.name)
         self._in_flight: dict[str, asyncio.Lock] = {}
 
     async def call(
         self, call_id: str, request: ChatRequest, make: Callable[[], Awaitable[Completion]]
     ) -> Completion:
-        """Return the recorded completion of a call (e.g. ``"r12/t3/verifier/a0"``), or make it.
+        """Return the recorded completion of a call such as ``"r12/t3/verifier/a0"``, or make it.
 
         Raises
         ------
         StoreError
-            If earlier answers can't be written down: then it is not made.
+            If earlier completions cannot be recorded; the call is not made.
         """
         lock = self._in_flight.setdefault(call_id, asyncio.Lock())
         async with lock:
@@ -66,8 +66,8 @@ class CallJournal:
                 self.calls_replayed += 1
                 return recorded[1]
             if recorded is not None:
-                _LOGGER.warning("%s: call %s has changed; asking again", self.path.name, call_id)
-            self._write_kept()
+                _LOGGER.warning("%s: call %s has changed; calling again", self.path.name, call_id)
+            self._write_buffered()
             completion = await make()
             self._append(call_id, digest, completion)
         self._in_flight.pop(call_id, None)
@@ -77,7 +77,7 @@ class CallJournal:
         return len(self._recorded)
 
     def close(self) -> None:
-        """Write what is written through to the disk, and let the file go."""
+        """Flush to disk and close the file."""
         self._lines.close()
 
     def __enter__(self) -> Self:
@@ -94,18 +94,18 @@ class CallJournal:
     def _append(self, call_id: str, digest: str, completion: Completion) -> None:
         record = {"id": call_id, "request": digest, "completion": completion.to_dict()}
         line = json.dumps(record, separators=(",", ":"))
-        self._lines.append_or_keep(line.encode("ascii"))
+        self._lines.append_or_buffer(line.encode("ascii"))
         self._recorded[call_id] = (digest, completion)
         self.calls_made += 1
 
-    def _write_kept(self) -> None:
+    def _write_buffered(self) -> None:
         try:
-            self._lines.write_kept()
+            self._lines.write_buffered()
         except OSError as error:
             raise StoreError(
-                f"{self.path}: {self._lines.num_kept} answers can't be written down ({error}), so"
-                " no more are asked for. They are kept in memory and written as soon as there is"
-                " room: make room, and run the same command."
+                f"{self.path}: {self._lines.num_buffered} completions cannot be recorded ({error}),"
+                " so no more are requested. They are buffered in memory until there is"
+                " space: free disk space, and run the same command."
             ) from error
 
 

@@ -1,6 +1,6 @@
-"""What a run is billed: every attempt at a call and every job, written down before it is made.
+"""Write-ahead ledger of a run's charges: every API call attempt and every fine-tuning job.
 
-An attempt whose answer is lost may have been billed, and counts with the most that it can cost.
+An attempt without a response may have been billed, and counts at its maximum cost.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import StoreError
-from ratchet.language_models.appended_lines import AppendedLines
+from ratchet.language_models.append_log import AppendLog
 from ratchet.language_models.pricing import FREE, Budget, ModelPrice
 
 _LOGGER = logging.getLogger(__name__)
 _EARLIER = "earlier stages"
 _LONGEST_WAIT = 1.0
-"""Seconds until who waits for room looks again, since other processes don't wake it."""
+"""Interval at which waiting callers re-check: other processes do not wake them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What something costs at least and at most, in the price table's currency."""
+    """Minimal and maximal cost, in the price table's currency."""
 
     at_least: float = 0.0
     at_most: float = 0.0
@@ -39,42 +39,42 @@ NOTHING = Charge()
 
 
 class Attempt:
-    """One attempt at a call: counts with ``most`` until it is known what it costs."""
+    """One attempt at a call; counts as ``most`` until its cost is known."""
 
     def __init__(self, price: ModelPrice = FREE, most: float = 0.0) -> None:
         self.charge = Charge(0.0, most)
         self._price = price
 
     def answered(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """Take what the service counted; one that counts nothing leaves it open."""
+        """Record the reported usage; without one the cost stays open."""
         if prompt_tokens or completion_tokens:
             cost = self._price.of_call(prompt_tokens, completion_tokens)
             self.charge = Charge(cost, cost)
 
     def refused(self) -> None:
-        """Note that the service has not done the work, so that it costs nothing."""
+        """Record that the service did not do the work, so that it costs nothing."""
         self.charge = NOTHING
 
 
 class Ledger:
-    """One account of all that a run spends, for all its threads, processes and resumptions.
+    """The account of all charges of a run, across threads, processes and resumptions.
 
-    A line of the file says what a charge is now; one that is not settled counts with its most, as
-    that of a killed process does for ever. Who finds no room waits while attempts of this process
+    Each line of the file sets a charge's current amount. An unsettled charge counts at its maximum,
+    permanently if its process was killed. Callers without room wait while attempts of this process
     are in flight, since most cost less; with none in flight the budget is exceeded.
 
     Parameters
     ----------
     budget
-        What all charges may come to.
+        The limit on the sum of all charges.
     path
-        The file, made with its first line; None for an account of this process alone.
+        The file, created with its first line; None for an account of this process only.
     """
 
     def __init__(self, budget: Budget | None = None, path: Path | None = None) -> None:
         self.budget = budget or Budget(None)
         self.path = path
-        self._lines: AppendedLines | None = None
+        self._lines: AppendLog | None = None
         self._charges: dict[str, Charge] = {}
         self._least = self._most = 0.0
         self._in_flight = 0
@@ -93,20 +93,20 @@ class Ledger:
 
     @property
     def num_open(self) -> int:
-        """The number of charges of which only the most is known."""
+        """The number of unsettled charges."""
         with self._lock:
             return sum(charge.at_least < charge.at_most for charge in self._charges.values())
 
     @asynccontextmanager
     async def attempt(self, what: str, price: ModelPrice, most: float) -> AsyncIterator[Attempt]:
-        """Wait until there is room for an attempt, write it down, and settle it afterwards.
+        """Wait for room, record an attempt, and settle it afterwards.
 
         Raises
         ------
         BudgetExceededError
-            If it would be too much with no other attempt in flight.
+            If it would exceed the budget with no other attempt in flight.
         StoreError
-            If it can't be written down; it must not be made then.
+            If it cannot be recorded; it must not be sent then.
         """
         name = await self._begin(what, most)
         attempt = Attempt(price, most)
@@ -115,36 +115,36 @@ class Ledger:
         finally:
             self._end(name, attempt.charge)
 
-    def begin_with(self, spent: float) -> None:
-        """Enter what was spent before there was a ledger; nothing where there is one."""
+    def record_earlier_spending(self, spent: float) -> None:
+        """Record what was spent before the ledger existed; ignored if it has entries."""
         with self._exclusive() if spent else contextlib.nullcontext():
             if spent and not self._charges:
                 self._write(_EARLIER, Charge(spent, spent))
 
-    def hold(self, name: str, most: float) -> None:
-        """Set aside what something with a name of its own may cost; again: that it costs now.
+    def reserve(self, name: str, most: float) -> None:
+        """Reserve the cost of a named item; again: replace the reservation.
 
-        Raises as :meth:`attempt`, at once.
+        Raises as :meth:`attempt`, without waiting.
         """
         with self._exclusive():
             known = self._charges.get(name, NOTHING)
             self._check(most - known.at_most)
             self._write(name, Charge(known.at_least, most))
 
-    def holds(self, name: str) -> Charge | None:
-        """Return what is held for something; None once it is settled to nothing."""
+    def reservation(self, name: str) -> Charge | None:
+        """Return the reservation of an item; None once it is settled to zero."""
         with self._exclusive():
             charge = self._charges.get(name, NOTHING)
         return charge if charge != NOTHING else None
 
     def settle(self, name: str, charge: Charge) -> None:
-        """Say what something has cost, whatever was held for it."""
+        """Replace an item's reservation by its cost."""
         with self._exclusive():
             self._write(name, charge, keep=True)
             self._wake()
 
     def close(self) -> None:
-        """Let the file go; what is written after it opens it again."""
+        """Close the file; a later write reopens it."""
         with self._lock:
             if self._lines is not None:
                 self._lines.close()
@@ -180,7 +180,7 @@ class Ledger:
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for turn in waiting:
-            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # its loop is closed: no caller waits
                 turn.get_loop().call_soon_threadsafe(_give, turn)
 
     def _check(self, planned: float) -> None:
@@ -189,7 +189,7 @@ class Ledger:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Keep other threads and processes out, knowing what they have written."""
+        """Lock out other threads and processes, after reading their entries."""
         with self._lock:
             if self.path is None:
                 yield
@@ -197,7 +197,7 @@ class Ledger:
             if self._lines is None:
                 self._charges.clear()
                 self._least = self._most = 0.0
-                self._lines = AppendedLines(self.path)
+                self._lines = AppendLog(self.path)
             with self._lines.exclusive():
                 for line in self._lines.read():
                     self._take(line)
@@ -218,27 +218,27 @@ class Ledger:
         self._most += charge.at_most - known.at_most
 
     def _write(self, name: str, charge: Charge, what: str = "", *, keep: bool = False) -> None:
-        """Write a charge down, then count it; ``keep``: in memory, where the disk is full."""
+        """Write a charge, then count it; ``keep``: buffer it in memory if the disk is full."""
         record = {"id": name, "at_least": charge.at_least, "at_most": charge.at_most}
         line = json.dumps({**record, "for": what} if what else record, separators=(",", ":"))
         if self._lines is not None and keep:
-            self._lines.append_or_keep(line.encode())
+            self._lines.append_or_buffer(line.encode())
         elif self._lines is not None:
             try:
                 self._lines.append(line.encode())
             except OSError as error:
                 raise StoreError(
-                    f"{self.path}: what comes next can't be written down ({error}), so it is not"
-                    " asked for. Make room, and run the same command: finished work is kept."
+                    f"{self.path}: cannot record the next charge ({error}), so it is not"
+                    " incurred. Free disk space, and run the same command: finished work is stored."
                 ) from error
         self._put(name, charge)
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a call is billed, attempt by attempt; nothing where no ``ledger`` is kept.
+    """Bills the attempts at a call; nothing if there is no ``ledger``.
 
-    ``most`` is what an attempt can cost at most, ``what`` names the call in the ledger.
+    ``most`` is the maximum cost of an attempt; ``what`` is the call's name in the ledger.
     """
 
     ledger: Ledger | None = None
@@ -248,7 +248,7 @@ class Bill:
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[Attempt]:
-        """Make an attempt within the budget; see :meth:`Ledger.attempt`."""
+        """Run an attempt within the budget; see :meth:`Ledger.attempt`."""
         if self.ledger is None or self.most == 0:
             yield Attempt()
             return

@@ -1,7 +1,7 @@
-"""What calls and training cost, from a table of prices per million tokens.
+"""Costs of calls and training, from a table of prices per million tokens.
 
-The table beside this file is the default; ``settings.prices`` or the environment variable
-``RATCHET_PRICES`` names another, whose models come on top of it.
+The table next to this file is the default; ``settings.prices`` or the environment variable
+``RATCHET_PRICES`` sets another, whose models override it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ModelPrice:
         return (self.input * prompt_tokens + self.output * completion_tokens) / _MILLION
 
     def of_training(self, tokens: int) -> float:
-        """Return the price of training on so many tokens (examples times epochs)."""
+        """Return the price of training on a number of tokens (examples times epochs)."""
         return self.training * tokens / _MILLION
 
 
@@ -42,7 +42,7 @@ FREE = ModelPrice(0.0, 0.0, 0.0)
 
 
 class PriceTable:
-    """Prices by base model's name: its own, and those of models fine-tuned from it."""
+    """Prices by base model, for the model itself and its fine-tuned models."""
 
     def __init__(
         self, base: Mapping[str, ModelPrice], fine_tuned: Mapping[str, ModelPrice]
@@ -52,12 +52,12 @@ class PriceTable:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> PriceTable:
-        """Read the default table, with another on top: by default ``RATCHET_PRICES``, if set.
+        """Read the default table, overridden by another: by default ``RATCHET_PRICES``, if set.
 
         Raises
         ------
         PricingError
-            If a file is missing or has another form.
+            If a file is missing or malformed.
         """
         table = _read(_DEFAULT_FILE)
         other = path or os.environ.get(PRICES_VARIABLE)
@@ -75,13 +75,13 @@ class PriceTable:
         Parameters
         ----------
         model
-            Its name. A dated name has the price of the name without the date; a fine-tuned one
+            Its name. A dated name has the price of the undated one; a fine-tuned one
             (``ft:BASE:…``) the fine-tuned price of its base.
         embedded
-            Whether Ratchet's own service answers: that costs nothing.
+            Whether it runs at the embedded service, which is free.
         tuned_from
-            The model that it was trained from, if it was: services name what they train in many
-            ways. The fine-tuned price is that of this one, if it has any.
+            The model from which it was trained, if any: services use different naming schemes. Its
+            fine-tuned price applies, if it has one.
         """
         if embedded:
             return FREE
@@ -100,38 +100,38 @@ class PriceTable:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What an experiment may cost, in the price table's currency; ``None``: anything.
+    """Spending limit, in the price table's currency; ``None``: unlimited.
 
-    A stop at the budget loses nothing: finished stages and calls are kept, and the same command
-    with a higher budget goes on.
+    A stop at the budget loses nothing: finished stages and calls are cached, and the same command
+    with a higher budget resumes.
     """
 
     limit: float | None
 
     def has_room(self, spent: float, planned: float = 0.0) -> bool:
-        """Return whether no more is spent, with what is planned, than may be."""
+        """Return whether spent and planned amounts are within the limit."""
         return self.limit is None or spent + planned <= self.limit
 
     def check(self, spent: float, planned: float = 0.0, *, at_least: float | None = None) -> None:
-        """Raise if too much is spent, or will be with what is planned.
+        """Raise if spent, or spent and planned, amounts exceed the limit.
 
-        ``at_least`` is given where ``spent`` is what may have been billed at most.
+        ``at_least`` is set if ``spent`` is an upper bound.
 
         Raises
         ------
         BudgetExceededError
-            With both amounts and what to do.
+            With both amounts and the next step.
         """
         if self.has_room(spent, planned):
             return
         next_step = f" and up to {planned:.4f} would come next" if planned else ""
         if at_least is not None and at_least < spent:
             next_step = (
-                f" (at least {at_least:.4f}; what is not known counts with its most){next_step}"
+                f" (at least {at_least:.4f}; unknown costs count at their maximum){next_step}"
             )
         raise BudgetExceededError(
             f"budget: {spent:.4f} spent{next_step}, expected at most {self.limit:.4f}. Finished"
-            " work is kept: run the same command with a higher settings.budget to go on."
+            " work is cached: run the same command with a higher settings.budget to resume."
         )
 
 
@@ -139,9 +139,9 @@ def _read(path: Path) -> PriceTable:
     try:
         models = read_mapping(path).get("models")
     except (OSError, ParameterError) as error:
-        raise PricingError(f"prices: {path} can't be read: {error}") from error
+        raise PricingError(f"prices: {path} cannot be read: {error}") from error
     if not isinstance(models, dict):
-        raise PricingError(f"prices: {path} has no mapping `models`, expected one by model name.")
+        raise PricingError(f"prices: {path} expected a mapping `models` by model name.")
     base: dict[str, ModelPrice] = {}
     fine_tuned: dict[str, ModelPrice] = {}
     for name, row in models.items():
@@ -159,7 +159,7 @@ def _read(path: Path) -> PriceTable:
 def _row(path: Path, name: str, row: object) -> dict[str, float]:
     if not isinstance(row, dict) or not {"input", "output"} <= row.keys() <= set(_FIELDS):
         raise PricingError(
-            f"prices: {path}: {name}: got {row!r}, expected `input` and `output`, and maybe"
+            f"prices: {path}: {name}: got {row!r}, expected `input` and `output`, optionally"
             f" {', '.join(_FIELDS[2:])}."
         )
     bad = {k: v for k, v in row.items() if isinstance(v, bool) or not isinstance(v, int | float)}

@@ -1,6 +1,6 @@
-"""Hold requests and tokens per minute below what a service allows.
+"""Rate limits: requests and tokens per minute of an endpoint.
 
-One limiter is shared by all agents of an endpoint, in whatever thread or event loop they act.
+One limiter is shared by all agents of an endpoint, across threads and event loops.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Grant:
-    """A permission to use ``amount`` from the time ``at`` on (seconds of a monotonic clock)."""
+    """A permission to use ``amount`` from time ``at`` (seconds of a monotonic clock)."""
 
     at: float
     amount: float
 
 
 class SlidingWindow:
-    """Grants at most ``limit`` in any window of ``seconds``, in the order of asking.
+    """Grants at most ``limit`` in any window of ``seconds``, first come, first served.
 
-    More than ``limit`` at once is granted when the window is empty. Safe to share by threads.
+    A request above ``limit`` is granted when the window is empty. Thread-safe.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class SlidingWindow:
         self._lock = threading.Lock()
 
     def reserve(self, amount: float) -> Grant:
-        """Take the next free place, whose time may lie ahead: wait for it."""
+        """Reserve the next free slot; its time may be in the future: wait for it."""
         with self._lock:
             at = max(self._clock(), self._grants[-1].at if self._grants else 0.0)
             while self._grants:
@@ -56,7 +56,7 @@ class SlidingWindow:
             return grant
 
     def correct(self, grant: Grant, amount: float) -> None:
-        """Record what was really used, for those who ask later."""
+        """Record the actual usage, for later requests."""
         with self._lock:
             if any(known is grant for known in self._grants):
                 self._used += amount - grant.amount
@@ -68,7 +68,7 @@ class SlidingWindow:
 
 
 class RateLimiter:
-    """Limits of one endpoint for each window of ``window_seconds``; ``None``: no limit."""
+    """Limits of one endpoint per window of ``window_seconds``; ``None``: no limit."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class RateLimiter:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether tokens have a limit."""
+        """Whether tokens are limited."""
         return self._tokens is not None
 
     async def acquire(self, estimated_tokens: int) -> Grant | None:
-        """Wait until one more request of about so many tokens may be sent.
+        """Wait until a request of about this many tokens may be sent.
 
-        Returns what to hand to :meth:`settle`; None where tokens have no limit.
+        Returns the argument of :meth:`settle`; None if tokens are not limited.
         """
         grant = self._tokens.reserve(estimated_tokens) if self._tokens else None
         wait = self._tokens.seconds_until(grant) if self._tokens and grant else 0.0
@@ -99,7 +99,7 @@ class RateLimiter:
         return grant
 
     def settle(self, grant: Grant | None, tokens: int) -> None:
-        """Record the tokens that a request really took."""
+        """Record the tokens that a request used."""
         if self._tokens and grant is not None:
             self._tokens.correct(grant, tokens)
 

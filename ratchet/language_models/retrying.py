@@ -1,4 +1,4 @@
-"""When a call that failed is made again, and after how long."""
+"""Retries of failed calls, with delays."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _JITTER = random.Random()  # never part of a result, so it needs no seed
 
 
 class TransientError(LanguageModelError):
-    """A call failed in a way that may pass: a time-out, a cut connection, a busy service.
+    """A call failed in a way that may pass: timeout, lost connection, busy service.
 
-    ``retry_after`` is how many seconds the service asked to wait, if it did; ``may_have_acted``
-    is False where it surely hasn't done what was asked.
+    ``retry_after``: the wait in seconds that the service requested, if any; ``may_have_acted``:
+    False if the request certainly had no effect.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class TransientError(LanguageModelError):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how long in between.
+    """Number of attempts and their delays.
 
-    The wait doubles from ``first_delay_seconds`` to ``max_delay_seconds``, times a random factor
-    in [0.5, 1]. A service's Retry-After is honoured up to ``max_retry_after_seconds``; asked for
-    more, the call fails.
+    The delay doubles from ``first_delay_seconds`` to ``max_delay_seconds``, times a random factor
+    in [0.5, 1]. A service's Retry-After is respected up to ``max_retry_after_seconds``; above that,
+    the call fails.
     """
 
     max_attempts: int = 10
@@ -53,7 +53,7 @@ class RetryPolicy:
     def delay(self, attempt: int, retry_after: float | None, jitter: float) -> float:
         """Return the seconds to wait after attempt 0, 1, …; ``jitter`` is in [0, 1).
 
-        ``retry_after`` is what the service asked for.
+        ``retry_after`` is the wait that the service requested.
         """
         backoff = min(self.max_delay_seconds, self.first_delay_seconds * 2.0**attempt)
         backoff *= 0.5 + 0.5 * jitter
@@ -65,19 +65,22 @@ class RetryPolicy:
 async def with_retries(
     make: Callable[[], Awaitable[_Result]], policy: RetryPolicy, what: str
 ) -> _Result:
-    """Make a call until it succeeds, fails for good, or has failed too often.
+    """Retry a call until it succeeds, fails permanently, or has failed too often.
 
-    ``make`` makes one attempt, and raises :class:`TransientError` for what may pass.
+    ``make`` makes one attempt, and raises :class:`TransientError` for transient failures.
 
     Raises
     ------
     LanguageModelError
-        When the attempts are used up, or the service asks for too long a wait.
+        When the attempts are used up, or the service requests too long a wait.
     """
 
     def is_over(state: RetryCallState) -> bool:
-        asked = _failure(state).retry_after or 0.0
-        return state.attempt_number >= policy.max_attempts or asked > policy.max_retry_after_seconds
+        requested = _failure(state).retry_after or 0.0
+        return (
+            state.attempt_number >= policy.max_attempts
+            or requested > policy.max_retry_after_seconds
+        )
 
     def delay(state: RetryCallState) -> float:
         retry_after = _failure(state).retry_after
@@ -88,18 +91,18 @@ async def with_retries(
         if state.attempt_number >= policy.max_attempts:
             raise LanguageModelError(
                 f"{what}: failed {state.attempt_number} times, the last time with: {failure}."
-                " Finished calls are kept; when the service answers again, run the same command."
+                " Finished calls are cached; when the service responds again, run the same command."
             )
         raise LanguageModelError(
-            f"{what}: {failure}. The service asks to wait {failure.retry_after:.0f} s, at most"
-            f" {policy.max_retry_after_seconds:.0f} s are waited. Run the same command later."
+            f"{what}: {failure}. The service requests a wait of {failure.retry_after:.0f} s,"
+            f" expected at most {policy.max_retry_after_seconds:.0f} s. Run the same command later."
         )
 
     def log(state: RetryCallState) -> None:
         number, pause = state.attempt_number + 1, state.upcoming_sleep
         _LOGGER.info("%s: %s; attempt %d in %.1f s", what, _failure(state), number, pause)
 
-    async def attempt() -> _Result:  # of others than async functions tenacity awaits nothing
+    async def attempt() -> _Result:  # tenacity awaits only async functions
         return await make()
 
     attempts = AsyncRetrying(
@@ -120,7 +123,7 @@ def _failure(state: RetryCallState) -> TransientError:
 
 
 def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> bool:
-    """Return whether an answer with an error status may be different the next time."""
+    """Return whether an error status may differ on a retry."""
     wish = headers.get("x-should-retry")
     if wish in ("true", "false"):
         return wish == "true"
@@ -130,9 +133,9 @@ def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> b
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Read from lower-case headers how long to wait: milliseconds, seconds, or a date.
+    """Read the requested wait from lower-case headers: milliseconds, seconds, or a date.
 
-    ``now`` is in seconds since 1970, the clock's when not given.
+    ``now`` is in seconds since 1970; by default the current time.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:

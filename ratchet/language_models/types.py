@@ -1,6 +1,7 @@
-"""What is asked of a chat model and what comes back, as plain values.
+"""Chat requests, messages and completions, as plain values.
 
-The bottom of the language models: imports nothing of theirs, and neither openai nor torch.
+The lowest layer of the language models: imports no other module of the package, nor openai or
+torch.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 _TOKENS_AROUND = 8
-"""What a message costs beside its text."""
+"""Tokens of a message in addition to its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that a model has called; ``arguments`` are JSON as the model wrote it."""
+    """A function call by a model; ``arguments`` are JSON as the model wrote it."""
 
     id: str
     name: str
     arguments: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the call as services take it."""
+        """Return the call in the services' format."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a chat; ``name`` tells speakers of one role apart.
+    """One message of a chat; ``name`` distinguishes speakers of one role.
 
-    ``tool_calls`` are an assistant's; a tool's answer names its call by ``tool_call_id``.
+    ``tool_calls`` are for assistants; a tool's message refers to its call by ``tool_call_id``.
     """
 
     role: Role
@@ -51,7 +52,7 @@ class ChatMessage:
     tool_call_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the message as services take it; no ``name`` where there is none."""
+        """Return the message in the services' format, without an empty ``name``."""
         message: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.name is not None:
             message["name"] = self.name
@@ -62,16 +63,16 @@ class ChatMessage:
         return message
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as chat templates take it: a call's arguments are an object."""
+        """Return the message for chat templates: a call's arguments are an object."""
         message = self.to_dict()
         for call in message.get("tool_calls", ()):
-            with contextlib.suppress(ValueError):  # a client's own text, shown as it is
+            with contextlib.suppress(ValueError):  # a client's own text, shown unchanged
                 call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         return message
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ChatMessage:
-        """Make the message of plain data; the inverse of :meth:`to_dict`."""
+        """Build the message from plain data; the inverse of :meth:`to_dict`."""
         calls = tuple(
             ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
             for call in data.get("tool_calls", ())
@@ -82,11 +83,12 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """All that decides a completion, and nothing about where it is made.
+    """All inputs of a completion, except the service.
 
-    ``None`` leaves a value to the service. ``max_tokens`` bounds the completion alone.
-    ``chat_template_kwargs`` are for the model's chat template; ``extra_body`` is what a service
-    takes besides. ``logprobs`` and ``return_token_ids`` ask for more of the tokens than their text.
+    ``None``: the service's default. ``max_tokens`` limits only the completion.
+    ``chat_template_kwargs`` are passed to the model's chat template; ``extra_body`` contains
+    further fields of a service. ``logprobs`` and ``return_token_ids`` request more about tokens
+    than their text.
     """
 
     model: str
@@ -104,7 +106,7 @@ class ChatRequest:
     return_token_ids: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the request as plain data, without what is left to the service."""
+        """Return the request as plain data, without values left to the service."""
         data: dict[str, Any] = {
             "model": self.model,
             "messages": [message.to_dict() for message in self.messages],
@@ -125,14 +127,14 @@ class ChatRequest:
         return data
 
     def to_body(self) -> dict[str, Any]:
-        """Return what is sent: as :meth:`to_dict`, with what is extra beside all else."""
+        """Return the request body: :meth:`to_dict`, with the fields of ``extra_body``."""
         body = self.to_dict()
         body.update(body.pop("extra_body", {}))
         return body
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ChatRequest:
-        """Make the request of plain data; the inverse of :meth:`to_dict`."""
+        """Build the request from plain data; the inverse of :meth:`to_dict`."""
         values = dict(data)
         values["messages"] = tuple(ChatMessage.from_dict(m) for m in values["messages"])
         values["stop"] = tuple(values.get("stop", ()))
@@ -140,7 +142,7 @@ class ChatRequest:
 
     @property
     def most_tokens(self) -> tuple[int, int]:
-        """The most tokens that it can have and get: no token is shorter than a byte of text."""
+        """Return the maximal total tokens: no token is shorter than a byte of text."""
         size = sum(len(message.content.encode()) for message in self.messages)
         return size + _TOKENS_AROUND * len(self.messages), self.max_tokens or 0
 
@@ -152,12 +154,12 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a chat model answered.
+    """The completion of a chat model.
 
-    ``text`` is the answer and ``thinking`` what the model wrote before it; a reply that was cut
-    off while it thought has no text. ``finish_reason`` is ``"stop"`` or ``"length"``: everything
-    else is an error before it gets here. ``model`` is the name the service gives. ``tokens`` are
-    those of all that the model wrote, where the request asks for them and the service says.
+    ``text`` is the answer, ``thinking`` the reasoning before it; a reply truncated while reasoning
+    has no text. ``finish_reason`` is ``"stop"`` or ``"length"``: all others raise errors earlier.
+    ``model`` is the service's name of the model. ``tokens`` are those of the full completion, if
+    requested and reported.
     """
 
     text: str
@@ -169,7 +171,7 @@ class Completion:
     tokens: ReplyTokens | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the completion as plain data, without thinking or tokens where there are none."""
+        """Return the completion as plain data, without empty reasoning or tokens."""
         thinking = {"thinking": self.thinking} if self.thinking else {}
         tokens = {} if self.tokens is None else {"tokens": self.tokens.to_dict()}
         return {
@@ -184,7 +186,7 @@ class Completion:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Completion:
-        """Make the completion of plain data; the inverse of :meth:`to_dict`."""
+        """Build the completion from plain data; the inverse of :meth:`to_dict`."""
         values = dict(data)
         if "tokens" in values:
             values["tokens"] = ReplyTokens.from_dict(values["tokens"])

@@ -1,4 +1,4 @@
-"""What was used and what it cost, by agent, model and stage."""
+"""Usage and cost by agent, model and stage."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ratchet.language_models.types import ChatRequest, Completion
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one agent used of one model in one stage.
+    """Usage of one model by one agent in one stage.
 
-    ``calls`` are answered ones; ``cost`` is None where the model has no price. A fine-tune job's
-    tokens stand in a row whose agent is its shared model group.
+    ``calls`` are completed ones; ``cost`` is None if the model has no price. The tokens of a
+    fine-tune job are in a row whose agent is its shared model group.
     """
 
     stage: str
@@ -29,7 +29,7 @@ class UsageRow:
     cost: float | None = 0.0
 
     def plus(self, other: UsageRow) -> UsageRow:
-        """Add what was used under the same names."""
+        """Add usage of the same agent, model and stage."""
         known = self.cost is not None and other.cost is not None
         return UsageRow(
             self.stage,
@@ -44,9 +44,9 @@ class UsageRow:
 
 
 class UsageMeter:
-    """Counts what answered calls used, and has attempts at them billed in a ledger.
+    """Counts the usage of completed calls, and has attempts billed in a ledger.
 
-    An answer that was there already is counted, and not billed again.
+    A cached completion is counted, but not billed again.
     """
 
     def __init__(self, stage: str = "", ledger: Ledger | None = None) -> None:
@@ -55,7 +55,7 @@ class UsageMeter:
         self._rows: dict[tuple[str, str, str], UsageRow] = {}
 
     def bill(self, price: ModelPrice | None, request: ChatRequest, call_id: str) -> Bill:
-        """Return what each attempt at a call is made with."""
+        """Return the bill for each attempt at a call."""
         if self.ledger is None or price is None:
             return UNBILLED
         most = price.of_call(*request.most_tokens)
@@ -64,7 +64,7 @@ class UsageMeter:
     def record_call(
         self, agent: str, model: str, completion: Completion, price: ModelPrice | None
     ) -> None:
-        """Count an answered call."""
+        """Count a completed call."""
         tokens = completion.prompt_tokens, completion.completion_tokens
         cost = price.of_call(*tokens) if price else None
         self.add(UsageRow(self.stage, agent, model, 1, *tokens, 0, cost))
@@ -88,7 +88,7 @@ class UsageMeter:
 
     @property
     def total(self) -> UsageRow:
-        """The sum of all rows; its cost leaves out what has no price."""
+        """The sum of all rows; its cost excludes models without a price."""
         total = UsageRow("total", "", "")
         for row in self._rows.values():
             total = total.plus(replace(row, cost=row.cost or 0.0))
@@ -96,7 +96,7 @@ class UsageMeter:
 
     @property
     def cost(self) -> float:
-        """What all that has a price cost, in the price table's currency."""
+        """Total cost of priced models, in the price table's currency."""
         return sum(row.cost or 0.0 for row in self._rows.values())
 
     @property
@@ -110,7 +110,7 @@ class UsageMeter:
 
     @classmethod
     def from_table(cls, table: Iterable[Mapping[str, Any]], *, stage: str = "") -> UsageMeter:
-        """Make a meter of plain data; the inverse of :meth:`to_table`."""
+        """Build a meter from plain data; the inverse of :meth:`to_table`."""
         meter = cls(stage)
         for row in table:
             meter.add(UsageRow(**row))

@@ -12,7 +12,7 @@ from ratchet.parameters.agents import AgentParameters
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ratchet.language_models.asking import AskedModel, ModelCalls
+    from ratchet.language_models.auxiliary_calls import AuxiliaryModel, ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
@@ -76,7 +76,7 @@ class Scenario(ABC):
         """
         return self.build_datasets(hyper_params)
 
-    def asked_for_data(self, hyper_params: HyperParameters) -> tuple[AskedModel, ...]:
+    def asked_for_data(self, hyper_params: HyperParameters) -> tuple[AuxiliaryModel, ...]:
         """Return the chat models that write part of the data, and how often each is asked.
 
         None by default. Plans count them, and their services are made ready.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError
-from ratchet.language_models.asking import ModelCalls
+from ratchet.language_models.auxiliary_calls import ModelCalls
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.language_models.usage import UsageMeter

@@ -122,7 +122,7 @@ class LanguageArmKeys(ArmKeys):
     @cached_property
     def _models(self) -> dict[str, str]:
         """Digests of the models that are read from files, by role."""
-        from ratchet.language_models.local.places import model_digest
+        from ratchet.language_models.local.model_locations import model_digest
 
         base = self.base_path or Path()
         return {f"model.{role}": model_digest(path, base) for role, path in self._paths.items()}
@@ -166,7 +166,7 @@ class LanguageArmKeys(ArmKeys):
 
     def find_suite(self, name: str) -> tuple[Suite, dict[str, str]]:
         """Return an evaluation suite and the versions of the packages that it uses."""
-        from ratchet.language_models.suites.asking import find_suite
+        from ratchet.language_models.suites.resolution import find_suite
 
         evaluation, seed = self.hyper_params.evaluation, self.hyper_params.seed
         (agent,) = self._handler.agent_names

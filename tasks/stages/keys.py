@@ -176,7 +176,7 @@ class BaseKeys(ABC):
             code = (*scenario.data_code(), *scenario.own_data_code(hyper_params))
             definitions += _dataset_methods(type(scenario))
             if scenario.asked_for_data(hyper_params):
-                definitions.append(("ratchet.language_models.asking", "ModelCalls"))
+                definitions.append(("ratchet.language_models.auxiliary_calls", "ModelCalls"))
             files = digests(scenario.data_prompts(hyper_params))
         else:
             code = self._code_of(stage)

@@ -15,7 +15,7 @@ from ratchet.tracking.observers import StageObserver
 from tasks.stages.failures import PrefetchFailedError
 
 if TYPE_CHECKING:
-    from ratchet.language_models.asking import ModelCalls
+    from ratchet.language_models.auxiliary_calls import ModelCalls
     from ratchet.language_models.ledger import Ledger
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.settings import ExperimentSettings

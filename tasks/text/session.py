@@ -21,7 +21,7 @@ from tasks.stages.session import BaseSession
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ratchet.language_models.asking import ModelCalls
+    from ratchet.language_models.auxiliary_calls import ModelCalls
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.base import Dataset
@@ -117,7 +117,7 @@ class TextArmSession(BaseSession):
     @contextmanager
     def model_calls(self, call: StageCall) -> Iterator[ModelCalls]:
         """Open the calls of a stage that builds data: journaled and billed like those of agents."""
-        from ratchet.language_models.asking import ModelCalls
+        from ratchet.language_models.auxiliary_calls import ModelCalls
         from ratchet.language_models.usage import UsageMeter
 
         usage = UsageMeter(call.stage, self.billing.ledger)

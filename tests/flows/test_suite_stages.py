@@ -12,7 +12,7 @@ import pytest
 
 from flows.runs.resolve import resolve_file
 from ratchet.errors import MissingPackageError
-from ratchet.language_models.suites.installation import find_versions
+from ratchet.language_models.suites.resolution import find_versions
 from tasks.language.stages import SUITE_LOG_FILE
 from tasks.stages.decorator import make_stage
 from tasks.stages.families import stage_functions

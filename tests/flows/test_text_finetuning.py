@@ -17,7 +17,7 @@ import pytest
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tuning import FineTuneClient
-from ratchet.language_models.tuning.registry import build_tuning_backend
+from ratchet.language_models.fine_tuning_backends.registry import build_tuning_backend
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 from ratchet.scenarios.code_validation.tiny_model import build, pretraining
 

@@ -1,4 +1,4 @@
-"""A service that writes bugs into programs, or fails to, in all the ways there are."""
+"""A service that writes bugs into programs, or fails to, in every supported way."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ USELESS = {
 
 
 class BugService(LocalService):
-    """Answers by what is asked alone. ``bodies`` counts how often each request came.
+    """Responds depending only on the request. ``bodies`` counts repetitions of each request.
 
-    ``manners``: how it answers; "mutant" is a program with a change that may be a bug.
+    ``manners``: its failure modes; "mutant" is a program with a change that may be a bug.
     """
 
     def __init__(self, manners: tuple[str, ...] = ("mutant", *USELESS), delay: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Local services that do as they are told, and what they answer."""
+"""Scripted local services and their responses."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ def fine_tune_service() -> Iterator[FineTuneService]:
 
 @pytest.fixture
 def quick() -> RetryPolicy:
-    """A policy that doesn't keep tests waiting."""
+    """A policy without long delays."""
     return QUICK
 
 
 @pytest.fixture
 def answer() -> type[Answer]:
-    """What a service answers."""
+    """A service's response."""
     return Answer
 
 
 @pytest.fixture
 def chat() -> Any:
-    """Makes the body of a completion."""
+    """Build the body of a completion."""
     return chat_answer
 
 
 @pytest.fixture
 def error() -> Any:
-    """Makes the body of an error."""
+    """Build the body of an error."""
     return error_body

@@ -1,4 +1,4 @@
-"""A service that does as it is told, on a real local port: answers, refuses, stalls or hangs up."""
+"""A scripted service on a real local port: responds, refuses, stalls or hangs up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def error_body(message: str, code: str | None = None) -> dict[str, Any]:
 
 @dataclass
 class Answer:
-    """What the next request gets; ``cut``: the connection is closed without an answer."""
+    """The response to the next request; ``cut``: the connection is closed without one."""
 
     status: int = 200
     body: Any = None
@@ -62,7 +62,7 @@ class Request:
 
 
 class LocalService:
-    """Chat answers come from ``script`` while it lasts, then from ``default``."""
+    """Chat responses come from ``script`` until it is used up, then from ``default``."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -146,12 +146,12 @@ class LocalService:
 
 
 class FineTuneService(LocalService):
-    """Files and jobs. ``on_create`` says what becomes of the next requests to make a job.
+    """Files and jobs. ``on_create`` scripts the outcome of the next creation requests.
 
-    ``"503 before"``, ``"429 before"`` and ``"cut before"``: it isn't made; ``"503 after"``,
-    ``"cut after"``, ``"stall after"``: it is made, but the client isn't told. ``spoilt`` holds
-    bodies that the next requests of a kind, such as ``"POST jobs"``, get instead of their own. Jobs
-    and files show in lists ``lag`` seconds after they were made.
+    ``"503 before"``, ``"429 before"`` and ``"cut before"``: the job is not created; ``"503
+    after"``, ``"cut after"``, ``"stall after"``: it is created without a success response.
+    ``spoilt`` contains bodies that replace the next responses of a kind, such as ``"POST jobs"``.
+    Jobs and files are listed ``lag`` seconds after creation.
     """
 
     def __init__(self) -> None:

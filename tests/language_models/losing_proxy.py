@@ -1,4 +1,4 @@
-"""A way to a service on which requests and answers are lost, cut, doubled and late."""
+"""A proxy that loses, cuts, duplicates and delays requests and responses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aiohttp import web
 
 
 class LosingProxy:
-    """Hands requests on; a ``share`` of them goes wrong, one way after the other.
+    """Forwards requests; a ``share`` of them fails, in alternating ways.
 
     ``lost``: the request never arrives. ``cut``, ``500``, ``half``, ``html``: it does, but its
-    answer is not told. ``late``: it arrives, is given up, and arrives again while it is done.
-    ``doubled``: it arrives twice at once.
+    response is lost. ``late``: it arrives, times out, and arrives again while it is executed.
+    ``doubled``: it arrives twice concurrently.
     """
 
     WAYS = ("lost", "cut", "500", "half", "html", "late", "doubled")
@@ -60,7 +60,7 @@ class LosingProxy:
         if way == "late":
             task = asyncio.ensure_future(self._send(request, body))
             await asyncio.sleep(0.005)
-            self._late = task  # goes on by itself
+            self._late = task  # continues on its own
             return self._cut(request)
         if way == "doubled":
             results = await asyncio.gather(*(self._send(request, body) for _ in range(2)))

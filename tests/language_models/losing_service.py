@@ -1,4 +1,4 @@
-"""A chat service that bills every request, and then loses a share of its answers."""
+"""A chat service that bills every request, and then loses a share of its responses."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ PRICES = "models:\n  tiny: {input: 1000, output: 10000, training: 0}\n"  # per m
 
 
 class LosingService:
-    """Bills what it was asked and all that it may answer; ``share`` of the answers is lost.
+    """Bills each request at its maximum; ``share`` of the responses is lost.
 
-    Lost: the connection cut, an error of the service, half a body, no JSON at all, or no answer
-    in time.
+    Lost: the connection cut, an error of the service, half a body, no JSON at all, or a timeout.
     """
 
     WAYS = ("cut", "500", "half", "html", "silent")

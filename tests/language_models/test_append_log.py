@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from ratchet.language_models import appended_lines
-from ratchet.language_models.appended_lines import AppendedLines
+from ratchet.language_models import append_log
+from ratchet.language_models.append_log import AppendLog
 
 
 def test_a_torn_line_that_cannot_be_removed_is_ended_by_the_next_write(tmp_path, monkeypatch):
-    log = AppendedLines(tmp_path / "log")
+    log = AppendLog(tmp_path / "log")
     write = os.write
 
     def half(file, content):
@@ -21,8 +21,8 @@ def test_a_torn_line_that_cannot_be_removed_is_ended_by_the_next_write(tmp_path,
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(appended_lines.os, "write", half)
-        patch.setattr(appended_lines.os, "ftruncate", broken)
+        patch.setattr(append_log.os, "write", half)
+        patch.setattr(append_log.os, "ftruncate", broken)
         with pytest.raises(OSError, match="No space"):
             log.append(b"first")
     log.append(b"second")
@@ -32,8 +32,8 @@ def test_a_torn_line_that_cannot_be_removed_is_ended_by_the_next_write(tmp_path,
 
 def test_closing_writes_through_to_the_disk(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(appended_lines.os, "fsync", synced.append)
-    log = AppendedLines(tmp_path / "log")
+    monkeypatch.setattr(append_log.os, "fsync", synced.append)
+    log = AppendLog(tmp_path / "log")
     log.append(b"line")
     assert synced == []
     log.close()

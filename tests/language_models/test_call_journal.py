@@ -1,4 +1,4 @@
-"""The journal: finished calls are never made twice, whatever byte the writer died at."""
+"""The journal: completed calls are never repeated, at any byte where the writer died."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_torn_at_any_byte_whole_lines_are_kept_and_the_next_begins_anew(tmp_path
         path.write_bytes(content[:size])
         model = Model()
         with CallJournal(path) as journal:
-            whole = sum(size >= end - 1 for end in ends)  # all but the line's end is whole too
+            whole = sum(size >= end - 1 for end in ends)  # complete without its newline, too
             assert len(journal) == whole
             call(journal, "r2", model)
             for number in range(whole):
@@ -169,7 +169,7 @@ with CallJournal(path) as journal:
 @pytest.mark.parametrize("room", [0, 1, 60, 200, 300])
 @pytest.mark.parametrize("for_ever", [False, True])
 def test_a_full_disk_tears_no_line_and_what_was_answered_is_written_later(tmp_path, room, for_ever):
-    """The system cuts the write short after ``room`` bytes, and refuses the next."""
+    """The system truncates the write after ``room`` bytes, and refuses the next."""
     path = tmp_path / "calls.jsonl"
     command = [sys.executable, "-c", _FULL_DISK, str(path), str(room)]
     done = subprocess.run(
@@ -177,8 +177,8 @@ def test_a_full_disk_tears_no_line_and_what_was_answered_is_written_later(tmp_pa
     )
     delivered, refused, *rest = done.stdout.splitlines()
     assert delivered == str([str(number) * 50 for number in (1, 2, 3)])
-    assert "answers can't be written down" in refused
-    assert refused.endswith("[0, 1, 2, 3]"), "nothing is paid that can't be kept"
+    assert "completions cannot be recorded" in refused
+    assert refused.endswith("[0, 1, 2, 3]"), "no call is billed whose completion can't be stored"
     lines = path.read_bytes().split(b"\n")
     assert lines.pop() == b""
     ids = [json.loads(line)["id"] for line in lines]
@@ -238,7 +238,7 @@ def test_a_killed_writer_loses_no_finished_call(tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        *complete, _ = path.read_bytes().split(b"\n")  # one torn by an earlier kill is no call
+        *complete, _ = path.read_bytes().split(b"\n")  # a line torn by an earlier kill is no call
         ids = [json.loads(line)["id"] for line in complete if line.endswith(b"}}")]
         assert ids == [f"r{number}" for number in range(len(ids))], "none is lost, none made twice"
         with CallJournal(path) as journal:

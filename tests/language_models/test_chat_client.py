@@ -1,4 +1,4 @@
-"""The chat client against a real local service: answers, retries, errors, and no key anywhere."""
+"""The chat client against a real local service: completions, retries, errors, no leaked key."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_answer_that_is_no_completion_is_tried_again_then_an_error(service, c
     service.script = [answer(body=b"<html>oops</html>")]
     assert ask(client).text == "Hello"
     service.default = answer(body={"choices": []})
-    with pytest.raises(LanguageModelError, match=r"failed 4 times.*no completion"):
+    with pytest.raises(LanguageModelError, match=r"failed 4 times.*not a completion"):
         ask(client)
 
 
@@ -146,7 +146,7 @@ def test_retry_after_is_honoured(service, client, answer, error):
 
 def test_too_long_a_retry_after_is_an_error_at_once(service, client, answer, error):
     service.script = [answer(429, error("slow down"), {"Retry-After": "86400"})]
-    with pytest.raises(LanguageModelError, match="asks to wait 86400 s"):
+    with pytest.raises(LanguageModelError, match="requests a wait of 86400 s"):
         ask(client)
 
 
@@ -266,7 +266,7 @@ def test_hundreds_are_in_flight_at_once(service, client, answer, chat):
 
     begin = time.perf_counter()
     assert len(asyncio.run(many())) == 200
-    assert time.perf_counter() - begin < 5  # one after the other: 60 s
+    assert time.perf_counter() - begin < 5  # sequentially: 60 s
 
 
 def test_requests_keep_to_their_limit(service, quick):
@@ -301,7 +301,7 @@ def test_agents_of_one_endpoint_share_its_client():
 
 
 def test_who_has_been_answered_sends_before_the_next_goes_on():
-    """A request is sent by a task of its own, which must not wait for all others' work."""
+    """A request is sent by a separate task, which must not wait for all other callers."""
     log = []
 
     async def send(name):

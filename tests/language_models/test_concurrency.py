@@ -1,4 +1,4 @@
-"""Running many at once: bounded, in order, and one failure is not everybody's."""
+"""Bounded concurrency: in order, and one failure affects no other item."""
 
 from __future__ import annotations
 

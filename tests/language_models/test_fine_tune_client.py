@@ -1,4 +1,4 @@
-"""Each fine-tune job is made exactly once, whatever happens between asking and knowing."""
+"""Each fine-tune job is created exactly once, despite failures around its creation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_job_says_all_and_carries_what_it_is_found_by(fine_tune_service, clien
 
 @pytest.mark.parametrize(("filters", "keeps"), [(True, True), (False, True), (False, False)])
 def test_asked_again_the_same_job_is_found_among_many(fine_tune_service, client, filters, keeps):
-    """On the last page, with or without a filter; by its file where there is no metadata."""
+    """On the last page, with or without a filter; by its file if there is no metadata."""
     fine_tune_service.filters_metadata = filters
     fine_tune_service.keeps_metadata = keeps
     others = [
@@ -130,7 +130,7 @@ def test_a_service_that_never_makes_it_is_an_error(fine_tune_service, client):
 
 
 def test_two_at_once_make_one_job(fine_tune_service, quick, tmp_path):
-    """Two arms of an experiment may want the same model at the same moment."""
+    """Two arms of an experiment may need the same model at the same moment."""
 
     def one(_):
         endpoint = Endpoint(fine_tune_service.url)
@@ -227,7 +227,7 @@ asyncio.run(client.ensure_job(FineTuneIntent.from_dict(json.loads(sys.argv[3])),
 
 
 def kill_after_acceptance(service, folder):
-    """Have another process ask for the job, and kill it when the service has taken it."""
+    """Have another process request the job, and kill it when the service has accepted it."""
     service.on_create = ["stall after"]
     arguments = [service.url, str(folder), json.dumps(INTENT.to_dict())]
     script = _CREATOR.format(content=CONTENT)
@@ -243,7 +243,7 @@ def kill_after_acceptance(service, folder):
 def test_killed_between_acceptance_and_record_the_job_is_adopted(
     fine_tune_service, quick, tmp_path, caplog, lag, keeps_metadata
 ):
-    """No idempotency keys, and a list that shows the job later than the restart looks for it."""
+    """No idempotency keys, and a list that shows the job later than the restart searches for it."""
     fine_tune_service.lag = lag
     fine_tune_service.keeps_metadata = keeps_metadata
     kill_after_acceptance(fine_tune_service, tmp_path)
@@ -264,12 +264,12 @@ def test_killed_when_nothing_was_taken_the_job_is_made_after_the_wait(
     client = FineTuneClient(Endpoint(fine_tune_service.url), tmp_path, quick, settle_seconds=2)
     ensure(client)
     assert time.monotonic() - begin < 4
-    assert "it is taken as not made" in caplog.text
+    assert "treated as not created" in caplog.text
     assert len(fine_tune_service.jobs) == 1
 
 
 def test_a_request_is_on_the_disk_before_it_is_sent(fine_tune_service, quick, tmp_path):
-    """And its job's id afterwards, so that a lagging list is of no matter to who comes again."""
+    """And its job's id afterwards, so that a lagging list does not matter to later processes."""
     plain, seen = fine_tune_service._create, []
 
     def look(request):
@@ -341,7 +341,7 @@ def test_a_success_that_says_nothing_is_transient(fine_tune_service, kind):
     assert len(fine_tune_service.jobs) == 1
     assert len(fine_tune_service.files) == 1
     seen = len(bodies) - len(fine_tune_service.spoilt[kind])
-    assert seen == (1 if kind.startswith("POST") else len(bodies)), "what was made is found"
+    assert seen == (1 if kind.startswith("POST") else len(bodies)), "the existing job is found"
 
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)

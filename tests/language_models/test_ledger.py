@@ -1,4 +1,4 @@
-"""The ledger: nothing is asked for without room, and what is not known counts with its most."""
+"""The ledger: no request without room, and unknown costs count at their maximum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratchet.errors import (
     MissingKeyError,
     StoreError,
 )
-from ratchet.language_models.appended_lines import AppendedLines
+from ratchet.language_models.append_log import AppendLog
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.journal import CallJournal
@@ -36,7 +36,7 @@ MOST = PRICE.of_call(*REQUEST.most_tokens)  # 20 tokens each: 0.22
 
 
 def play_calls(limit, count, most, cost, fails=()):
-    """Make calls all at once; give the ledger, how many were made, the errors, how many at once."""
+    """Make calls concurrently; return ledger, number of calls, errors, maximal concurrency."""
     most_at_once, in_flight = 0, 0
     ledger, price = Ledger(Budget(limit)), ModelPrice(cost * 1e6, 0.0)
 
@@ -73,7 +73,7 @@ def test_calls_at_once_never_cost_more_than_the_budget_and_use_what_is_left(
     assert spent <= limit + 1e-9
     assert most_at_once * most <= limit
     assert all(isinstance(error, BudgetExceededError) for error in errors)
-    if errors:  # not one more would have fitted
+    if errors:  # no further one would have fitted
         assert limit - spent < most + 1e-9
     else:
         assert made == count
@@ -81,7 +81,7 @@ def test_calls_at_once_never_cost_more_than_the_budget_and_use_what_is_left(
 
 def test_a_call_whose_answer_was_lost_counts_with_its_most():
     ledger, made, errors, _ = play_calls(limit=3, count=6, most=1, cost=0.25, fails={0, 1})
-    assert made == 1 + 0  # 2 lost, then 0.25 and no room for a whole one
+    assert made == 1 + 0  # 2 lost, then 0.25 and no room for another maximum
     assert ledger.billed == Charge(0.25, 2.25)
     assert ledger.num_open == 2
     assert [type(error) for error in errors][:2] == [OSError, OSError]
@@ -146,7 +146,7 @@ def bill_of(client, *, fails):
 
 
 def ask_many(service, path, budget, count, workers, names="r"):
-    """Ask until the budget is spent, or all is answered."""
+    """Call until the budget is spent, or all requests are completed."""
     client = ChatClient(Endpoint(service.url, timeout_seconds=0.1), RetryPolicy(6, 0.001, 0.002))
 
     async def play():
@@ -172,11 +172,11 @@ def ask_many(service, path, budget, count, workers, names="r"):
 def test_a_service_never_bills_more_than_the_budget(tmp_path, share, workers):
     service = LosingService(share, seed=workers)
     answered = 0
-    for budget in (0.5, 3.0, 7.0):  # each goes on with the ledger of the one before
+    for budget in (0.5, 3.0, 7.0):  # each continues with the ledger of the previous one
         ledger, answered = ask_many(service, tmp_path, budget, 100, workers)
         billed = ledger.billed
         assert billed.at_least - 1e-9 <= service.billed <= billed.at_most + 1e-9 <= budget + 2e-9
-        assert budget - billed.at_most < MOST, "what was left has been used"
+        assert budget - billed.at_most < MOST, "the rest has been used"
     service.close()
     assert 0 < answered < 100
     if share == 0:
@@ -186,7 +186,7 @@ def test_a_service_never_bills_more_than_the_budget(tmp_path, share, workers):
 def test_stages_beside_each_other_and_a_job_share_what_is_left(tmp_path):
     service = LosingService(0.3)
     ledger = Ledger(Budget(6.0), tmp_path / "ledger.jsonl")
-    ledger.hold("job", 3.0)
+    ledger.reserve("job", 3.0)
     work = [
         threading.Thread(target=ask_many, args=(service, tmp_path, 6.0, 40, 8, name))
         for name in ("sample", "test", "other")  # each opens the file, as another process does
@@ -196,7 +196,7 @@ def test_stages_beside_each_other_and_a_job_share_what_is_left(tmp_path):
     for thread in work:
         thread.join()
     with pytest.raises(BudgetExceededError):
-        ledger.hold("another job", 1.0)
+        ledger.reserve("another job", 1.0)
     service.close()
     assert 1.0 < service.billed <= 3.0
 
@@ -219,7 +219,7 @@ asyncio.run(main())
 """
     subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     assert Ledger(None, path).billed == Charge(3.0, 8.0)
-    path.write_bytes(path.read_bytes()[:-20])  # its last line is torn: nothing was asked then
+    path.write_bytes(path.read_bytes()[:-20])  # its last line is torn: no request was sent then
     again = Ledger(None, path)
     assert again.billed == Charge(3.0, 3.0)
     again.settle("job", Charge(1.0, 1.0))
@@ -234,10 +234,10 @@ def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(AppendedLines, "_write", full)
-        with pytest.raises(StoreError, match="so it is not asked for"):
+        patch.setattr(AppendLog, "_write", full)
+        with pytest.raises(StoreError, match="so it is not incurred"):
             asyncio.run(enter(Bill(ledger, PRICE, MOST, "r1")))
-        ledger.settle("job", Charge(1.0, 1.0))  # is over already: kept in memory
+        ledger.settle("job", Charge(1.0, 1.0))  # is over already: buffered in memory
     assert ledger.billed == Charge(1.0, 1.0)
     asyncio.run(enter(Bill(ledger, PRICE, MOST, "r2")))
     assert Ledger(None, ledger.path).billed == Charge(1.0, 1.0)
@@ -257,6 +257,6 @@ def test_costs_before_the_ledger_are_entered_only_into_an_empty_one():
     empty, used = Ledger(), Ledger()
     used.settle("job", Charge(1.0, 1.0))
     for ledger in (empty, used):
-        ledger.begin_with(5.0)
-        ledger.begin_with(5.0)
+        ledger.record_earlier_spending(5.0)
+        ledger.record_earlier_spending(5.0)
     assert (empty.billed, used.billed) == (Charge(5.0, 5.0), Charge(1.0, 1.0))

@@ -1,4 +1,4 @@
-"""Usage, prices, budgets and estimates: sums that agree with sums made by hand."""
+"""Usage, prices, budgets and estimates agree with manual sums."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ratchet.errors import BudgetExceededError, ParameterError, PricingError
-from ratchet.language_models.allowances import TrainingAllowance
+from ratchet.language_models.budget_reservations import BudgetReservation
 from ratchet.language_models.estimates import SUPERVISOR_TOKENS, estimate_experiment
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
 from ratchet.language_models.ledger import Charge, Ledger
@@ -114,7 +114,7 @@ def test_a_bad_price_table_is_an_error(tmp_path, text):
 
 
 def test_a_missing_price_table_is_an_error(tmp_path):
-    with pytest.raises(PricingError, match="can't be read"):
+    with pytest.raises(PricingError, match="cannot be read"):
         PriceTable.load(tmp_path / "nowhere.yaml")
 
 
@@ -128,7 +128,7 @@ def test_a_budget_says_what_was_spent_and_what_to_do():
 
 
 def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
-    """Three rounds of nip: verifier, prover, verifier; 50 + what was said before, 100 said."""
+    """Three rounds of nip: verifier, prover, verifier; 50 + earlier messages, 100 per message."""
     estimate = estimate_experiment(parameters(), PureTextEiTrainer, 80, 20, problem_tokens=50)
     stages = [(s.stage, s.iteration, s.calls) for s in estimate.stages]
     assert stages == [
@@ -149,7 +149,7 @@ def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
     assert training.most_cost == training.cost
     once = parameters().replace({"agents.prover.num_invalid_generation_retries": 2})
     total = estimate_experiment(once, PureTextEiTrainer, 80, 20, problem_tokens=50).total
-    assert total.most_calls == 40 * 3 + 80 * 4, "each agent has retries of its own"
+    assert total.most_calls == 40 * 3 + 80 * 4, "each agent has separate retries"
     assert estimate.total.cost == pytest.approx(sum(s.cost for s in estimate.stages))
 
 
@@ -214,8 +214,8 @@ def intent(epochs, digest="0"):
 def test_jobs_are_refused_before_they_are_made_where_together_they_cost_too_much():
     prices = PriceTable({"m": ModelPrice(0, 0, training=2.0)}, {})
     ledger = Ledger(Budget(7.0))
-    allowance = TrainingAllowance(ledger, prices)
-    for _ in range(2):  # made again after a kill: still one job
+    allowance = BudgetReservation(ledger, prices)
+    for _ in range(2):  # repeated after a kill: still one job
         allowance.reserve(intent(2), letters=4_000_000)  # 1 M tokens twice: 4
     allowance.reserve(intent(5), letters=4_000_000, embedded=True)
     with pytest.raises(BudgetExceededError, match=r"4\.0000 spent.* and up to 4\.0000"):

@@ -1,4 +1,4 @@
-"""Log-probabilities and token ids: asked for where wanted, read as services give them."""
+"""Log-probabilities and token ids: requested where needed, parsed in each service's format."""
 
 from __future__ import annotations
 

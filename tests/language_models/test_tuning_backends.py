@@ -1,4 +1,4 @@
-"""What every tuning backend promises, against services that speak as their documents say."""
+"""Guarantees of every fine-tuning backend, against services that follow their documentation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from tuning_services import (
     AzureService,
 )
 
+from ratchet import language_models
 from ratchet.errors import FineTuneError, FineTuneRefusedError, ParameterError, UnknownNameError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
-from ratchet.language_models.pricing import ModelPrice, PriceTable
-from ratchet.language_models.tuning import BUILT_IN
-from ratchet.language_models.tuning.base import DeploymentIntent, TuningBackend
-from ratchet.language_models.tuning.openai_api import OpenAiBackend
-from ratchet.language_models.tuning.registry import (
+from ratchet.language_models.fine_tuning_backends import BUILT_IN
+from ratchet.language_models.fine_tuning_backends.base import DeploymentIntent, FineTuningBackend
+from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend
+from ratchet.language_models.fine_tuning_backends.registry import (
     TUNING_BACKENDS,
     build_tuning_backend,
     check_tuning,
 )
+from ratchet.language_models.pricing import ModelPrice, PriceTable
 from ratchet.parameters.chat_agents import FineTuningServiceParameters, TextAgentParameters
 from ratchet.scenarios.pure_text.agents.examples import sha256_of
 
@@ -38,7 +39,7 @@ KEYS = {"MODEL_KEY": "sk-model-0123456789", "OTHER_KEY": "sk-other-9876543210"}
 
 
 IDEMPOTENT = {"fireworks", "vllm"}
-"""Where a second request for the same is refused, or shows at once."""
+"""Services that refuse a repeated request, or list the first immediately."""
 DEPLOYING = [name for name, case in CASES.items() if case.deploys]
 FATES = [["503 after"], ["429 before", "cut before", "503 before", "cut after"]]
 
@@ -155,7 +156,7 @@ def test_every_word_for_a_status_is_read(case, service, quick):
 
     target = service if not hasattr(service, "trainer") else service.trainer
     target.answer = mend
-    assert asyncio.run(client.status(job.id)).status == "pending", "without a word: asked again"
+    assert asyncio.run(client.status(job.id)).status == "pending", "without a message: retried"
 
 
 def test_a_refused_job_is_an_error_with_the_reason(case, service, quick, tmp_path):
@@ -228,7 +229,7 @@ def test_a_deployment_that_goes_while_it_is_made_is_an_error(deploying_case, dep
         return answer
 
     deployer.route = forget
-    with pytest.raises(FineTuneError, match="endpoint-0 of 'tuned' is not there any more"):
+    with pytest.raises(FineTuneError, match="endpoint-0 of 'tuned' no longer exists"):
         asyncio.run(client_of(deploying_case, deployer, quick).activate("tuned", 0.01))
 
 
@@ -243,7 +244,7 @@ def test_what_was_deployed_is_taken_back_and_deployed_anew(
         asyncio.run(client.deactivate("tuned"))
         assert not deployer.deployments
     asyncio.run(client.activate("tuned", 0.01))
-    deployer.deployments.clear()  # a service that has been started anew, or was idle too long
+    deployer.deployments.clear()  # a service that was restarted, or idle for too long
     asyncio.run(client.activate("tuned", 0.01))
     assert len(deployer.deployments) == 1
 
@@ -263,7 +264,7 @@ def test_a_deployment_that_fails_is_an_error_and_the_next_is_another(
     for name, value in good.items():
         setattr(deployer, name, value)
     asyncio.run(client.activate("tuned", 0.01))
-    assert len(deployer.deployments) == 2, "the one that failed is left for people to look at"
+    assert len(deployer.deployments) == 2, "the failed one is kept for inspection"
 
 
 @over_deployers
@@ -307,7 +308,7 @@ from pathlib import Path
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
-from ratchet.language_models.tuning.registry import build_tuning_backend
+from ratchet.language_models.fine_tuning_backends.registry import build_tuning_backend
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 url, version, service, folder, intent = json.loads(sys.argv[1])
 endpoint = Endpoint(url, "MODEL_KEY", version)
@@ -321,7 +322,7 @@ else:
 
 
 def kill_after_acceptance(case, service, folder, kind):
-    """Have another process ask for it, and kill it when the service has taken it."""
+    """Have another process request it, and kill it when the service has accepted it."""
     fates_of(service, kind).append("stall after")
     asked = service.trainer if kind == "job" and hasattr(service, "trainer") else service
     parameters = {"backend": case.backend, **case.parameters(service)}
@@ -337,7 +338,7 @@ def kill_after_acceptance(case, service, folder, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["azure", "together", "fireworks", "vllm"], indirect=True)
 def test_killed_between_acceptance_and_record_the_job_is_adopted(case, service, quick, tmp_path):
-    """Lists lag behind the restart where nothing else keeps a second job away."""
+    """Lists lag behind the restart unless the service itself prevents a second job."""
     if case.backend not in IDEMPOTENT:
         service.lag = 2.0
     kill_after_acceptance(case, service, tmp_path, "job")
@@ -362,7 +363,7 @@ def test_killed_while_it_deploys_the_deployment_is_adopted(
 
 
 def test_a_method_that_the_service_calls_otherwise_arrives(quick, request):
-    """What each service is sent, in its own words, of one and the same intent."""
+    """The request to each service, in its format, for one and the same intent."""
     content = b'{"messages": []}\n'
     supervised = FineTuneIntent(
         "tiny", "supervised", sha256_of(content), {"n_epochs": 2, "lora_rank": 8}, "prover", 3
@@ -388,7 +389,7 @@ def test_a_method_that_the_service_calls_otherwise_arrives(quick, request):
 
 
 def test_training_goes_on_from_a_model_in_the_services_words(quick, request):
-    """Together takes it as the checkpoint of a job, Fireworks as a warm start."""
+    """Together receives it as the checkpoint of a job, Fireworks as a warm start."""
     for name in ("together", "fireworks"):
         case = CASES[name]
         service = opened(case, request)
@@ -450,8 +451,8 @@ def test_the_backend_follows_from_the_endpoint_unless_it_is_named():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"fine_tuning_service": {"hardware": "h100"}}, "hardware, which OpenAiBackend doesn't"),
-        ({"fine_tuning": {"learning_rate": 1e-4}}, "learning_rate, which OpenAiBackend doesn't"),
+        ({"fine_tuning_service": {"hardware": "h100"}}, "hardware, which OpenAiBackend does not"),
+        ({"fine_tuning": {"learning_rate": 1e-4}}, "learning_rate, which OpenAiBackend does not"),
         (
             {
                 "fine_tuning_service": {"backend": "together"},
@@ -480,14 +481,14 @@ def test_what_a_deployment_needs_is_missed_before_a_job_is_made(name, quick, req
 
 def test_a_backend_of_ones_own_is_given_by_its_file(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from ratchet.language_models.tuning.openai_api import OpenAiBackend\n"
+        "from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend\n"
         "class Mine(OpenAiBackend):\n    pass\n"
     )
     service = FineTuningServiceParameters(backend="mine.py:Mine")
     backend = build_tuning_backend(Endpoint("http://host/v1"), service, str(tmp_path))
     assert type(backend).__name__ == "Mine"
     assert isinstance(backend, OpenAiBackend)
-    assert isinstance(backend, TuningBackend)
+    assert isinstance(backend, FineTuningBackend)
 
 
 def test_a_tuned_model_costs_what_its_base_does_whatever_a_service_calls_it():
@@ -497,3 +498,8 @@ def test_a_tuned_model_costs_what_its_base_does_whatever_a_service_calls_it():
         assert prices.find(name, tuned_from="gpt-4.1-mini") == tuned
     assert prices.find("gpt-4.1-mini", tuned_from="gpt-4.1-mini") == base
     assert prices.find("me/other", tuned_from="unknown") is None
+
+
+def test_the_former_name_of_the_base_class_warns():
+    with pytest.warns(DeprecationWarning, match="use FineTuningBackend"):
+        assert language_models.TuningBackend is FineTuningBackend

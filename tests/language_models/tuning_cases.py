@@ -1,4 +1,4 @@
-"""The services that tuning backends speak to in tests, each with the words of its documents."""
+"""The services of fine-tuning backends in tests, each in its documented format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratchet.language_models.endpoints import Endpoint
 
 @dataclass(frozen=True)
 class Case:
-    """A backend, the service it speaks to, and the words of that service."""
+    """A backend, its service, and that service's vocabulary."""
 
     backend: str
     service: Callable[[], Any]
@@ -37,7 +37,7 @@ class Case:
         return Endpoint(self.path(service), "MODEL_KEY", self.api_version, timeout_seconds=0.5)
 
     def finish(self, service: Any, index: int, status: str) -> None:
-        """Have a job end as the service's word for ``status`` says."""
+        """Let a job end with a status in the service's terms."""
         word = next(word for word, ours in self.statuses.items() if ours == status)
         service.jobs[index][self.state] = word
         if status == "succeeded":

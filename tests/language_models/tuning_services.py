@@ -1,4 +1,4 @@
-"""Small services that speak as the documents of those that fine-tune say, and fail when told to."""
+"""Small fine-tuning services in their documented formats, with scripted failures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Item = dict[str, Any]
 
 
 class TuningService(LocalService):
-    """``fates`` says what becomes of the next requests to make a job, or a deployment.
+    """``fates`` scripts the outcome of the next requests for a job or a deployment.
 
-    The words are those of :class:`FineTuneService`. What was made shows in lists
-    ``lag`` seconds later.
+    Its terms are those of :class:`FineTuneService`. New items are listed ``lag`` seconds later.
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class TuningService(LocalService):
 
 
 def make(service: TuningService | AzureService, kind: str, into: list[Item], item: Item) -> Answer:
-    """Take what is asked for, or do to it what the service's fates say."""
+    """Execute a creation request, or its scripted failure."""
     fates = service.fates[kind]
     fate = fates.pop(0) if fates else "ok"
     early = {
@@ -80,8 +79,8 @@ def form_field(request: Request, name: str) -> str:
 class AzureService(FineTuneService):
     """The resource (files and jobs), and the management plane (deployments), in one process.
 
-    A file can't be used when it was just uploaded. ``deploying`` is how many looks show a
-    deployment as being made.
+    A new file can't be used immediately. ``deploying``: number of polls that show a deployment as
+    in progress.
     """
 
     ACCOUNT = "/subscriptions/s/resourceGroups/g/providers/Microsoft.CognitiveServices/accounts/a"
@@ -335,7 +334,7 @@ class VllmService(TuningService):
 
 
 class AdapterTrainingService(FineTuneService):
-    """Ratchet's own service as far as a backend sees it: it tells where models lie."""
+    """Ratchet's service as a backend sees it: reports the locations of models."""
 
     def _answer(self, request: Request) -> Answer:
         if request.path.startswith("/v1/models/"):

@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "spelling.py").write_text(TASK)
     (tmp_path / "words.py").write_text("WORDS = 1\n")
     (tmp_path / "words.txt").write_text("one\n")
-    asked = "ratchet.language_models.suites.asking.find_versions"
+    asked = "ratchet.language_models.suites.resolution.find_versions"
     monkeypatch.setattr(asked, lambda *_: {"inspect-ai": "0.3.69", "openai": "3.52.0"})
     return tmp_path
 
@@ -85,13 +85,13 @@ def test_code_imports_and_files_of_a_suite_enter_its_key(folder):
     for name in ("spelling.py", "words.py"):
         (moved / name).write_text((folder / name).read_text())
     assert key(moved) == key(folder), "the path does not enter the key"
-    with pytest.raises(ParameterError, match=r"there is no .*nothing.txt"):
+    with pytest.raises(ParameterError, match=r"nothing.txt does not exist"):
         key(folder, files=["nothing.txt"])
 
 
 def test_installed_versions_enter_the_key_of_a_suite(folder, monkeypatch):
     before = key(folder)
-    asked = "ratchet.language_models.suites.asking.find_versions"
+    asked = "ratchet.language_models.suites.resolution.find_versions"
     monkeypatch.setattr(asked, lambda *_: {"inspect-ai": "0.3.70", "openai": "3.52.0"})
     assert key(folder) != before
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import EMBEDDED, Endpoint, ModelAddress
-from ratchet.language_models.local.places import find_model
+from ratchet.language_models.local.model_locations import find_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.client import HttpTrainingService, open_session
-from ratchet.language_models.training_service.link import Link
 from ratchet.language_models.training_service.models import download_tokenizer, upload_model
+from ratchet.language_models.training_service.sync_client import SyncClient
 from ratchet.language_models.training_service.tinker_client import (
     TinkerTrainingService,
     open_tinker_client,
@@ -86,27 +86,27 @@ class RatchetBackend(ServiceBackend):
 
     def __init__(self, url: str, api_key_name: str | None) -> None:
         self._url, self._key = url, api_key_name
-        self._open_link: Link | None = None
+        self._open_client: SyncClient | None = None
 
     @property
-    def _link(self) -> Link:
-        if self._open_link is None:
-            self._open_link = Link(self._url, self._key)
-        return self._open_link
+    def _client(self) -> SyncClient:
+        if self._open_client is None:
+            self._open_client = SyncClient(self._url, self._key)
+        return self._open_client
 
     def tokenizer(self, model: str) -> ChatTokenizer:
         """Return a model's tokenizer, as the service has it."""
         with tempfile.TemporaryDirectory(prefix="ratchet-tokenizer-") as name:
-            download_tokenizer(self._link, model, Path(name))
+            download_tokenizer(self._client, model, Path(name))
             return ChatTokenizer(Path(name))
 
     def bring(self, folder: Path, name: str) -> str:
         """Put a model among those of the service, unless it is there; return its id."""
-        return upload_model(self._link, folder, name=name)
+        return upload_model(self._client, folder, name=name)
 
     def open(self, asked: Mapping[str, Any]) -> HttpTrainingService:
         """Open a session, or find that of the intent."""
-        return open_session(self._link, asked)
+        return open_session(self._client, asked)
 
     def first_sampler(self, open_session: Callable[[], TrainingService]) -> str:
         """Open a session that learns nothing."""
@@ -120,7 +120,7 @@ class RatchetBackend(ServiceBackend):
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
         """Answer through a session, which may be any."""
-        session = HttpTrainingService(self._link, sampler)
+        session = HttpTrainingService(self._client, sampler)
         found: list[Completion] = []
         for start in range(0, len(requests), _SAMPLED_AT_ONCE):
             found += session.sample(requests[start : start + _SAMPLED_AT_ONCE], model=model)
@@ -128,14 +128,14 @@ class RatchetBackend(ServiceBackend):
 
     def address(self, model: str) -> ModelAddress:
         """Return where a model chats."""
-        endpoint = self._link.endpoint
+        endpoint = self._client.endpoint
         return ModelAddress(str(endpoint.url()), model, endpoint.api_key())
 
     def close(self) -> None:
         """Let go of connections; what the service has stays."""
-        if self._open_link is not None:
-            self._open_link.close()
-        self._open_link = None
+        if self._open_client is not None:
+            self._open_client.close()
+        self._open_client = None
 
 
 class TinkerBackend(ServiceBackend):

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
         ForwardBackward,
         TrainingExample,
     )
-    from ratchet.language_models.training_service.steps import LogProbs, TakenStep, TrainingSteps
+    from ratchet.language_models.training_service.steps import (
+        CompletedStep,
+        LogProbs,
+        TrainingSteps,
+    )
 
 _MEASURED = {
     "ratio": "actor/ratio",
@@ -79,7 +83,7 @@ class PolicyWeighing:
         ]
 
 
-def update_metrics(steps: TrainingSteps, taken: Sequence[TakenStep]) -> dict[str, float]:
+def update_metrics(steps: TrainingSteps, taken: Sequence[CompletedStep]) -> dict[str, float]:
     """Return means over steps of what each was like."""
     found: list[dict[str, float]] = []
     for step, settings in zip(taken, steps.optimizers, strict=True):

@@ -403,7 +403,7 @@ class SelfHostedTrainer(BaseTrainer):
     def save_whole_model(self, folder: Path) -> None:
         """Write the model as it is, with all its weights: an adapter is merged into them."""
         from ratchet.language_models.service.engine.adapters import AdapterBase
-        from ratchet.language_models.service.export import write_whole
+        from ratchet.language_models.service.export import write_atomically
 
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
             saved = Path(name) / "model"
@@ -412,7 +412,7 @@ class SelfHostedTrainer(BaseTrainer):
             if base is None:
                 shutil.move(saved, folder)
             else:
-                write_whole(Path(base.folder), [saved], folder)
+                write_atomically(Path(base.folder), [saved], folder)
 
 
 def _described(name: str, batch: Batch) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.language_models.allowances import TrainingAllowance
+from ratchet.language_models.budget_reservations import BudgetReservation
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import PriceTable
 from ratchet.language_models.usage import UsageMeter
@@ -320,7 +320,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     def _set_training_allowance(self) -> None:
         """Let the iteration's jobs be billed in the ledger."""
-        allowance = TrainingAllowance(self.ledger, PriceTable.load(self.settings.prices))
+        allowance = BudgetReservation(self.ledger, PriceTable.load(self.settings.prices))
         for group in self.shared_model_groups.values():
             group.allowance = allowance
 

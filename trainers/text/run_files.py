@@ -96,7 +96,7 @@ class RunFiles:
         ledger = Ledger(Budget(budget), self.folder / "ledger.jsonl")
         files = sorted((self.folder / "usage").glob("*.json"))
         tables = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-        ledger.begin_with(sum(UsageMeter.from_table(table).cost for table in tables))
+        ledger.record_earlier_spending(sum(UsageMeter.from_table(table).cost for table in tables))
         return ledger
 
     def save_metrics(self, history: Sequence[MetricRecord]) -> None:

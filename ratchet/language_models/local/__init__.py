@@ -1,7 +1,7 @@
-"""Language models that are trained here: their weights, their log-probabilities, their answers."""
+"""Language models trained in this process: weights, log-probabilities and generation."""
 
 BUILT_IN = {
     "in_process": "ratchet.language_models.local.in_process_engine",
     "vllm": "ratchet.language_models.local.vllm_rollouts",
 }
-"""Engines' names → the modules that register them."""
+"""Engine name → the module that registers it."""

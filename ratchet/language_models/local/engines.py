@@ -1,4 +1,4 @@
-"""What may write answers for training, by the names that ``language.engine`` takes."""
+"""Registry of engines that generate training completions, named by ``language.engine``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ENGINES: Registry[RolloutEngine] = Registry(
     "rollout_engine", home="ratchet.language_models.local", parameter="language.engine"
 )
-"""Classes that are made with a model, and with what stands beside their name."""
+"""Engine classes, constructed with a model and the options of ``language.engine``."""
 
 
 def find_engine(name: str, base_dir: Path | None = None) -> type[RolloutEngine]:
@@ -25,7 +25,7 @@ def find_engine(name: str, base_dir: Path | None = None) -> type[RolloutEngine]:
     Raises
     ------
     UnknownNameError, ParameterError
-        If there is none.
+        If it does not exist.
     """
     return ENGINES.find(name, base_dir)
 
@@ -33,18 +33,18 @@ def find_engine(name: str, base_dir: Path | None = None) -> type[RolloutEngine]:
 def make_engine(
     name: str, model: LanguageModel, given: Mapping[str, Any], base_dir: Path | None = None
 ) -> RolloutEngine:
-    """Make an engine that answers with a model's weights.
+    """Build an engine that generates with a model's weights.
 
     Raises
     ------
     UnknownNameError, ParameterError
-        If there is none of the name, or it doesn't take what is ``given``.
+        If the engine does not exist, or does not accept the options ``given``.
     """
     found: Any = find_engine(name, base_dir)
     try:
         engine: RolloutEngine = found(model, **given)
     except TypeError as error:
         raise ParameterError(
-            f"language.engine: {name} can't be made with {dict(given)}: {error}."
+            f"language.engine: {name} cannot be created with {dict(given)}: {error}."
         ) from error
     return engine

@@ -1,4 +1,4 @@
-"""Any causal language model that transformers can run, whole or with an adapter that is trained."""
+"""Causal language models run by transformers, trained fully or by an adapter."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class HuggingFaceLanguageModel(LanguageModel):
     network
         A ``PreTrainedModel``, or a ``PeftModel`` around one.
     base
-        What an adapter stands on; None where all weights are trained.
+        The base model of an adapter; None if all weights are trained.
     adapted
-        False to read an adapted model without its adapter.
+        False to use an adapted model without its adapter.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class HuggingFaceLanguageModel(LanguageModel):
             device=device,
         )
         self._files = files
-        self._network = network.eval().to(device)  # dropout: scores would not be the sampler's
+        self._network = network.eval().to(device)  # no dropout: scores must match the sampler's
         self._whole = whole
         self._base = base
         self._adapted = adapted
 
     @classmethod
     def read(cls, folder: Path, device: torch.device, dtype: str) -> HuggingFaceLanguageModel:
-        """Read a whole model.
+        """Load a full model.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class HuggingFaceLanguageModel(LanguageModel):
     def with_new_adapter(
         cls, folder: Path, device: torch.device, dtype: str, lora: Lora, *, seed: int
     ) -> HuggingFaceLanguageModel:
-        """Read a whole model, freeze it, and put an adapter on it whose weights are drawn."""
+        """Load a full model, freeze it, and add a randomly initialised adapter."""
         from peft import get_peft_model
 
         config = lora.as_peft()
@@ -106,11 +106,11 @@ class HuggingFaceLanguageModel(LanguageModel):
     def with_adapter(
         cls, folder: Path, base: AdapterBase, device: torch.device, dtype: str
     ) -> HuggingFaceLanguageModel:
-        """Read an adapter that goes on being trained, and what it stands on."""
+        """Load an adapter for further training, with its base model."""
         from peft import PeftModel
 
         whole = _read_network(Path(base.folder), dtype)
-        # layers that are made are initialised first
+        # new layers are initialised first
         with torch.random.fork_rng(), without_peft_warnings():
             try:
                 network = PeftModel.from_pretrained(whole, str(folder), is_trainable=True)
@@ -119,7 +119,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         return cls(ModelFiles(Path(base.folder)), network, device, base=base)
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Return the logits after chosen places."""
+        """Return the logits after chosen positions."""
         with self._reading(), head_at(self._whole, chosen.to(self.device)):
             logits = self._network(input_ids=ids.to(self.device), use_cache=False).logits
         picked: Tensor = logits[0]
@@ -148,17 +148,17 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Leave the adapter out where this is what the model stands on."""
+        """Disable the adapter if this is the base model."""
         without = contextlib.nullcontext() if self._adapted else self._network.disable_adapter()
         with without:
             yield
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the weights that training changes."""
+        """Return the trainable weights."""
         return [p for p in self._network.parameters() if p.requires_grad and self._adapted]
 
     def reference(self) -> LanguageModel:
-        """Return a copy that is not trained, or what an adapter stands on that says nothing yet."""
+        """Return a frozen copy, or the base model of an adapter that is still zero."""
         if self._base is None or any(
             bool(weight.any()) for name, weight in self._weights().items() if "lora_B" in name
         ):
@@ -168,7 +168,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         )
 
     def snapshot(self) -> LanguageModel:
-        """Return a copy that is not trained; an adapted model's stands on the same base."""
+        """Return a frozen copy; adapted models share their base."""
         shared = {id(p): p for p in self._network.parameters() if not p.requires_grad}
         network = copy.deepcopy(self._network, shared).requires_grad_(False)
         return HuggingFaceLanguageModel(
@@ -177,12 +177,12 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights as they were loaded; an adapter may have another."""
+        """The type of the weights as loaded; an adapter's may differ."""
         found: torch.dtype = self._whole.dtype
         return found
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Keep this process's share of the weights; layers are gathered one at a time."""
+        """Keep this process's shard of the weights; layers are gathered one at a time."""
         from ratchet.language_models.local.sharding import shard_network
 
         kinds = set(self._whole._no_split_modules or ())
@@ -191,7 +191,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         self.device = next(self._network.parameters()).device
 
     def save(self, folder: Path) -> None:
-        """Write it in Hugging Face's layout; an adapter in PEFT's."""
+        """Save in Hugging Face's layout; an adapter in PEFT's."""
         if self._base is None:
             self._network.save_pretrained(folder)
             self._files.write(folder)
@@ -204,7 +204,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         self._base.write(folder)
 
     def load(self, folder: Path) -> None:
-        """Take the weights that :meth:`save` wrote."""
+        """Load weights saved by :meth:`save`."""
         if self._base is not None:
             self.load_state_dict(read_weights(folder / ADAPTER_WEIGHTS_FILE))
             return
@@ -212,11 +212,11 @@ class HuggingFaceLanguageModel(LanguageModel):
         self.load_state_dict(_named(_read_network(folder, dtype)))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return a copy of the weights that training changes; an adapter's by PEFT's names."""
+        """Return a copy of the trainable weights; an adapter's by PEFT's names."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self._weights().items()}
 
     def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights that :meth:`state_dict` returned."""
+        """Load weights returned by :meth:`state_dict`."""
         own = self._weights()
         wrong = sorted(
             name
@@ -225,7 +225,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         )
         if wrong:
             raise DataError(
-                f"weights: got others than this model has, expected {len(own)} of the same names"
+                f"weights: do not match the model, expected {len(own)} of the same names"
                 f" and shapes; the first that differs is {wrong[0]}."
             )
         with torch.no_grad():
@@ -248,7 +248,7 @@ def _named(network: Any) -> dict[str, Tensor]:  # noqa: ANN401 -- PreTrainedMode
 
 
 def _as_json(value: object) -> object:
-    """What PEFT's configuration holds besides JSON."""
+    """Return PEFT's configuration, converted to JSON types."""
     return sorted(value) if isinstance(value, set) else str(value)
 
 

@@ -1,7 +1,7 @@
-"""Answers written with the trainer's own weights, in its process: nothing is copied or sent.
+"""Generation with the trainer's own weights, in its process, without copies.
 
-Rows that are over make place for requests that wait, so that the batch stays full while lengths
-differ. Requests with the same prompt read it once.
+Finished rows are replaced by waiting requests, so that the batch stays full although lengths
+differ. A prompt that several requests share is read once.
 """
 
 from __future__ import annotations
@@ -22,73 +22,73 @@ from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.engine.sampling import nucleus, pick
 
 MAX_BATCH_SIZE = 256
-_NUMBERS = 32  # of a row's stream that are made at a time
-_NEXT_KEEP = 0.75  # a batch is made smaller when fewer of its rows than this are at work
-_NEXT_ADMIT = 0.125  # new rows are read when this share of the places is free
+_NUMBERS = 32  # random numbers generated per row at a time
+_NEXT_KEEP = 0.75  # the batch shrinks when fewer than this share of its rows are active
+_NEXT_ADMIT = 0.125  # new rows are read when this share of the slots is free
 
 
-class AnsweringModel(Protocol):
-    """What of a :class:`~ratchet.language_models.local.model.LanguageModel` answers are made of."""
+class GeneratingModel(Protocol):
+    """The methods of a :class:`LanguageModel` that the engine uses."""
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """What ends a message of the model."""
+        """The tokens that end a message."""
         ...
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """Maximal tokens of prompt and completion together."""
         ...
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of tokens that the model can read."""
+        """Number of tokens in the vocabulary."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where prompts are wanted and logits come."""
+        """The device of prompts and logits."""
         ...
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        """Read prompts int[B, T] padded on the left; the logits [B, V] of the next token."""
+        """Read prompts int[B, T] padded on the left; return the next token's logits [B, V]."""
         ...
 
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        """Read one more token per row, int[B]; the logits [B, V] of the next."""
+        """Read one more token per row, int[B]; return the next token's logits [B, V]."""
         ...
 
 
 @ENGINES.register("in_process")
 class InProcessEngine:
-    """Writes answers with a model of this process.
+    """Generates with a model of this process.
 
     Parameters
     ----------
     model
-        Whose weights are read as they are at each call.
+        Its current weights are used in each call.
     max_batch_size
-        Most answers that are written at once.
+        Maximal number of completions generated concurrently.
     """
 
-    def __init__(self, model: AnsweringModel, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
+    def __init__(self, model: GeneratingModel, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
         if max_batch_size < 1:
             raise ParameterError(f"max_batch_size: got {max_batch_size}, expected 1 or more.")
         self._model = model
         self._max_batch_size = max_batch_size
 
-    def update(self, model: AnsweringModel) -> None:
-        """Answer with this model's weights, whatever they are at each call."""
+    def update(self, model: GeneratingModel) -> None:
+        """Use this model's current weights in each call."""
         self._model = model
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Answer requests; see :meth:`RolloutEngine.generate`."""
+        """Generate completions; see :meth:`RolloutEngine.generate`."""
         for number, request in enumerate(requests):
             self._check_tokens(number, request.prompt)
             if len(request.prompt) >= self._model.context_length:
                 raise DataError(
-                    f"prompt: got {len(request.prompt)} tokens; this model's context takes"
-                    f" {self._model.context_length}, with the answer. Shorten the prompt."
+                    f"prompt: got {len(request.prompt)} tokens; the model's context has"
+                    f" {self._model.context_length} for prompt and completion. Shorten the prompt."
                 )
         if not requests:
             return []
@@ -107,17 +107,17 @@ class InProcessEngine:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows at work: what drawing their next token asks, an entry each."""
+    """Active rows: the sampling state of each."""
 
-    requests: Tensor  # int[B], their places among the requests; -1 when over
+    requests: Tensor  # int[B], their indices among the requests; -1 when finished
     temperature: Tensor  # float64[B, 1], 1 where greedy
     is_greedy: Tensor  # bool[B]
     top_p: Tensor  # float64[B, 1]
-    stops: Tensor  # int[B, n], filled up with -1
-    room: Tensor  # int[B], most tokens
-    left: Tensor  # int[B], most tokens for which the context has places
-    drawn: Tensor  # int[B], tokens that were written
-    numbers: Tensor  # float64[B, W], the beginning of the stream
+    stops: Tensor  # int[B, n], padded with -1
+    room: Tensor  # int[B], maximal tokens
+    left: Tensor  # int[B], maximal tokens that fit into the context
+    num_generated: Tensor  # int[B], generated tokens
+    numbers: Tensor  # float64[B, W], the next numbers of the stream
 
     def keep(self, rows: Tensor) -> None:
         for name in self.__slots__:
@@ -130,7 +130,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class _Work:
-    """Rows, what the model remembers of them, and its logits [B, V] of their next token."""
+    """Rows, their key-value cache, and the logits [B, V] of their next token."""
 
     rows: _Rows
     cache: GenerationCache
@@ -149,12 +149,14 @@ class _Work:
 class _Batch:
     """One call's requests, from the first prompt to the last token."""
 
-    def __init__(self, model: AnsweringModel, requests: Sequence[SampleRequest], size: int) -> None:
+    def __init__(
+        self, model: GeneratingModel, requests: Sequence[SampleRequest], size: int
+    ) -> None:
         self._model = model
         self._requests = requests
         self._size = size
-        self._waiting = 0  # the request that is read next
-        self._most_drawn = 0  # no row at work has written more
+        self._waiting = 0  # the next request to read
+        self._most_generated = 0  # the most tokens written by an active row
         self._stops = [(*model.end_ids, *request.stop_ids) for request in requests]
         self._most_stops = max(map(len, self._stops))
         self._scales = any(request.temperature not in (0, 1) for request in requests)
@@ -178,21 +180,23 @@ class _Batch:
                     work = self._admit(self._size, _NUMBERS)
                     continue
                 admits = waits and work.cache.can_append and free >= _NEXT_ADMIT * self._size
-                is_full = bool((work.rows.drawn >= work.rows.left).any())  # it cannot read on
+                is_full = bool(
+                    (work.rows.num_generated >= work.rows.left).any()
+                )  # its context is full
                 if admits or is_full or len(going) < _NEXT_KEEP * len(is_over):
                     tokens = tokens[going]
                     work.keep(going)
             work.logits = self._model.step(tokens, work.cache)
             if admits:
                 work.append(self._admit(free, work.rows.numbers.shape[1]))
-                self._most_drawn = int(work.rows.drawn.max())
+                self._most_generated = int(work.rows.num_generated.max())
 
     def _admit(self, count: int, width: int) -> _Work:
-        """Read the next prompts, each once however many requests have it."""
-        places = range(self._waiting, min(self._waiting + count, len(self._requests)))
-        self._waiting = places.stop
+        """Read the next prompts, each once for all its requests."""
+        indices = range(self._waiting, min(self._waiting + count, len(self._requests)))
+        self._waiting = indices.stop
         prompts: dict[tuple[int, ...], int] = {}
-        read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in places]
+        read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in indices]
         ids, readable = _pad_left(list(prompts))
         device = self._model.device
         logits, cache = self._model.start(ids.to(device), readable.to(device))
@@ -200,20 +204,20 @@ class _Batch:
             copies = torch.tensor(read, device=device)
             logits = logits[copies]
             cache.keep(copies)
-        self._most_drawn = 0
-        return _Work(self._make_rows(places, width), cache, logits)
+        self._most_generated = 0
+        return _Work(self._make_rows(indices, width), cache, logits)
 
-    def _make_rows(self, places: range, width: int) -> _Rows:
-        requests = [self._requests[place] for place in places]
-        stops = np.full((len(places), self._most_stops), -1)
-        for row, place in enumerate(places):
-            stops[row, : len(self._stops[place])] = self._stops[place]
+    def _make_rows(self, indices: range, width: int) -> _Rows:
+        requests = [self._requests[index] for index in indices]
+        stops = np.full((len(indices), self._most_stops), -1)
+        for row, index in enumerate(indices):
+            stops[row, : len(self._stops[index])] = self._stops[index]
         left = np.array([self._model.context_length - len(r.prompt) for r in requests])
         room = np.minimum([r.max_tokens for r in requests], left)
         temperature = np.array([r.temperature for r in requests], np.float64)
         is_greedy = temperature == 0
         columns = (
-            np.arange(places.start, places.stop),
+            np.arange(indices.start, indices.stop),
             np.where(is_greedy, 1.0, temperature)[:, None],
             is_greedy,
             np.array([r.top_p for r in requests], np.float64)[:, None],
@@ -226,9 +230,9 @@ class _Batch:
         return _Rows(*(torch.from_numpy(column).to(self._model.device) for column in columns))
 
     def _draw(self, work: _Work) -> tuple[Tensor, Tensor]:
-        """Draw a token for each row, int[B], and see whether it was its last, bool[B]."""
+        """Sample a token for each row, int[B], and return whether it was its last, bool[B]."""
         rows = work.rows
-        if self._most_drawn == rows.numbers.shape[1]:
+        if self._most_generated == rows.numbers.shape[1]:
             self._make_numbers(rows)
         scores = work.logits.double()
         if self._scales:
@@ -237,29 +241,29 @@ class _Batch:
         probabilities = log_probs.exp()
         if self._cuts:
             probabilities = nucleus(probabilities, rows.top_p)
-        tokens = pick(probabilities, rows.numbers.gather(1, rows.drawn[:, None])[:, 0])
+        tokens = pick(probabilities, rows.numbers.gather(1, rows.num_generated[:, None])[:, 0])
         if self._is_greedy:
             tokens = torch.where(rows.is_greedy, scores.argmax(-1), tokens)
         column = tokens[:, None]
         self._written.append((rows.requests, tokens, log_probs.gather(1, column)[:, 0]))
-        rows.drawn = rows.drawn + 1
-        self._most_drawn += 1
-        return tokens, (rows.stops == column).any(1) | (rows.drawn >= rows.room)
+        rows.num_generated = rows.num_generated + 1
+        self._most_generated += 1
+        return tokens, (rows.stops == column).any(1) | (rows.num_generated >= rows.room)
 
     def _make_numbers(self, rows: _Rows) -> None:
-        """Make more of the rows' streams; those that are over go on with anybody's."""
+        """Extend the rows' random streams; finished rows continue with arbitrary ones."""
         done = rows.numbers.shape[1]
-        seeds = [self._requests[place].seed for place in rows.requests.tolist()]
+        seeds = [self._requests[index].seed for index in rows.requests.tolist()]
         more = torch.from_numpy(uniforms(seeds, done, 2 * done)).to(rows.numbers.device)
         rows.numbers = torch.cat([rows.numbers, more], dim=1)
 
     def _completions(self) -> list[Completion]:
-        """Sort what was written step by step by its requests."""
+        """Regroup the tokens of all steps by request."""
         requests, tokens, log_probs = (
             torch.cat(column).cpu().numpy() for column in zip(*self._written, strict=True)
         )
         order = np.argsort(requests, kind="stable")
-        order = order[np.searchsorted(requests[order], 0) :]  # what rows wrote that were over
+        order = order[np.searchsorted(requests[order], 0) :]  # drops the tokens of finished rows
         cuts = np.searchsorted(requests[order], np.arange(1, len(self._requests)))
         parts = zip(
             np.split(tokens[order], cuts),
@@ -278,7 +282,7 @@ class _Batch:
 
 
 def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Ids int64[B, T] and where they are no padding, bool[B, T]."""
+    """Ids int64[B, T] and a mask of the tokens that are not padding, bool[B, T]."""
     longest = max(map(len, prompts))
     ids = np.zeros((len(prompts), longest), np.int64)
     readable = np.zeros((len(prompts), longest), np.bool_)

@@ -1,4 +1,4 @@
-"""From a name or a folder to a model that can be trained."""
+"""Loads trainable models by name or folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.places import find_model
+from ratchet.language_models.local.model_locations import find_model
 from ratchet.language_models.local.plain_model import PlainLanguageModel
 from ratchet.language_models.service.engine.adapters import (
     ADAPTER_CONFIG_FILE,
@@ -33,41 +33,41 @@ def load_language_model(
     seed: int = 0,
     base: str | None = None,
 ) -> LanguageModel:
-    """Load a model to be trained; nothing is downloaded.
+    """Load a model for training, without downloads.
 
     Parameters
     ----------
     name_or_folder
-        A folder in Hugging Face's layout, relative to ``base_dir``, or one with an adapter that
-        goes on being trained; else the name of a model that is in Hugging Face's cache.
+        A folder in Hugging Face's layout, relative to ``base_dir``, or a folder of an adapter to
+        train further; otherwise the name of a model in Hugging Face's cache.
     lora
-        Train an adapter of this size and nothing else.
+        Train only an adapter of this size.
     dtype
-        Of the weights. Small Llamas in float32 run in plain torch, all else through transformers.
+        Of the weights. Small float32 Llamas run in plain torch, all others in transformers.
     seed
-        Of a new adapter's weights.
+        Seed of a new adapter's weights.
     base
-        What an adapter in the folder stands on, as ``name_or_folder``; where it lay when the
-        adapter was written when not given.
+        The base model of an adapter in the folder, as ``name_or_folder``; by default its location
+        when the adapter was written.
 
     Raises
     ------
     DataError
-        If there is no such model, it cannot be loaded, or it stands on one that has changed.
+        If the model does not exist, cannot be loaded, or its base model has changed.
     ParameterError
-        If the adapter asked for has dropout, or would stand on another.
+        If the requested adapter has dropout, or the base model does not match.
     """
     folder, place = find_model(name_or_folder, base_dir), torch.device(device)
     is_adapter = (folder / ADAPTER_CONFIG_FILE).is_file()
     adds = lora is not None and lora.rank > 0
     if adds and is_adapter:
         raise ParameterError(
-            f"lora: {folder} is an adapter already, which goes on being trained. Leave lora out."
+            f"lora: {folder} is already an adapter, which is trained further. Omit lora."
         )
     if lora is not None and lora.dropout:
         raise ParameterError(
             f"lora_dropout: got {lora.dropout}, expected 0: the trainer's log-probabilities would"
-            " not be those of the model that wrote the answers."
+            " differ from those of the sampling model."
         )
     if is_adapter or adds:
         from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
@@ -91,11 +91,11 @@ def load_language_model(
 def _check_base(base: AdapterBase, adapter: Path) -> None:
     if not Path(base.folder).is_dir():
         raise DataError(
-            f"the adapter in {adapter} stands on the model {base.name} in {base.folder}, which is"
-            " not there any more. Put it back."
+            f"the adapter in {adapter} needs the model {base.name} in {base.folder}, which no"
+            " longer exists. Restore it."
         )
     if weights_print(Path(base.folder)) != base.weights:
         raise DataError(
-            f"the adapter in {adapter} stands on the model {base.name} in {base.folder}, which has"
-            " other weights now. Put back those that it was trained on."
+            f"the adapter in {adapter} needs the model {base.name} in {base.folder}, which has"
+            " different weights now. Restore those that it was trained on."
         )

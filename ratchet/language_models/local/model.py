@@ -1,6 +1,6 @@
-"""A causal language model that training changes: its log-probabilities, with gradients.
+"""Trainable causal language models: log-probabilities with gradients.
 
-The trainers know models by this alone. Which code runs one: ``plain_model`` for small Llamas,
+Trainers use models only through this interface; ``plain_model`` implements it for small Llamas,
 ``hugging_face`` for all others.
 """
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """What a model says of tokens that were written, 0.0 where nothing was asked.
+    """A model's scores of given tokens, 0.0 where not requested.
 
     Parameters
     ----------
     log_probs
         float[B, T].
     entropy
-        float[B, T], of the distribution that the token was drawn from; None if not asked for.
+        float[B, T], of the distribution of each token; None if not requested.
     """
 
     log_probs: Tensor
@@ -41,20 +41,20 @@ class TokenScores:
 
 
 class LanguageModel(ABC):
-    """A causal language model with its tokenizer, and gradients for what training changes.
+    """A causal language model with its tokenizer, and gradients of its trainable weights.
 
     Parameters
     ----------
     tokenizer
-        Of the folder it came from.
+        From the model's folder.
     pad_token_id
-        What the trainers fill rows up with; no mask is ever read from it.
+        The trainers' padding token; masks are never derived from it.
     context_length
-        Most tokens of prompt and answer together.
+        Maximal tokens of prompt and completion together.
     vocabulary_size
-        Number of tokens that it can read.
+        Number of tokens in the vocabulary.
     device
-        Where its weights are; ``score`` and ``hidden`` answer there.
+        The device of its weights, and of the results of ``score`` and ``hidden``.
     """
 
     def __init__(
@@ -82,10 +82,9 @@ class LanguageModel(ABC):
         temperature: float = 1.0,
         entropy: bool = False,
     ) -> TokenScores:
-        """Return log p(token | those before it) of chosen tokens, with gradients.
+        """Return log p(token | previous tokens) of chosen tokens, with gradients.
 
-        Rows are read without their padding, wherever it is. There are logits at chosen places
-        only.
+        Padding is removed from rows wherever it is. Logits are computed at chosen positions only.
 
         Parameters
         ----------
@@ -94,24 +93,24 @@ class LanguageModel(ABC):
         attention_mask
             [B, T], not 0 where the row has a token.
         chosen
-            [B, T], not 0 where a log-probability is asked for.
+            [B, T], not 0 where a log-probability is requested.
 
         Raises
         ------
         DataError
-            If padding is chosen, or a row's first token, if a row is longer than the context, or
-            a token is outside the vocabulary.
+            If padding or a row's first token is chosen, a row is longer than the context, or a
+            token is outside the vocabulary.
         """
         ids, readable, chosen = (
             tensor.to(self.device) for tensor in (input_ids, attention_mask != 0, chosen != 0)
         )
         rows = _Rows(ids, readable)
         self._check(rows, chosen)
-        wanted = rows.compact(chosen)[:, 1:]
-        logits = self.chosen_logits(rows.ids[:, :-1], wanted).float()
+        targets = rows.compact(chosen)[:, 1:]
+        logits = self.chosen_logits(rows.ids[:, :-1], targets).float()
         if temperature != 1.0:
             logits = logits / temperature
-        log_probs = -F.cross_entropy(logits, rows.ids[:, 1:][wanted], reduction="none")
+        log_probs = -F.cross_entropy(logits, rows.ids[:, 1:][targets], reduction="none")
         spread = _entropy(logits) if entropy else None
         empty = torch.zeros(ids.shape, device=self.device)
         return TokenScores(
@@ -120,7 +119,7 @@ class LanguageModel(ABC):
         )
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return what the last layer gives [B, T, H], with gradients; 0.0 at padding."""
+        """Return the last layer's output [B, T, H], with gradients; 0.0 at padding."""
         ids = input_ids.to(self.device)
         if attention_mask is None:
             return self._last_hidden(ids)
@@ -134,12 +133,12 @@ class LanguageModel(ABC):
     def _check(self, rows: _Rows, chosen: Tensor) -> None:
         if bool((chosen & ~rows.read_before).any()):
             raise DataError(
-                "chosen: got a place that is padding, or the first of its row; a log-probability"
-                " is that of a token after others. Leave it out of the loss mask."
+                "chosen: got padding, or the first token of a row; a log-probability"
+                " needs previous tokens. Remove it from the loss mask."
             )
         if rows.ids.shape[1] > self.context_length:
             raise DataError(
-                f"input_ids: got a row of {rows.ids.shape[1]} tokens; this model's context takes"
+                f"input_ids: got a row of {rows.ids.shape[1]} tokens; the model's context has"
                 f" {self.context_length}. Lower max_sequence_length."
             )
         outside = rows.ids[(rows.ids < 0) | (rows.ids >= self.vocabulary_size)]
@@ -151,96 +150,94 @@ class LanguageModel(ABC):
 
     @abstractmethod
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Return the logits [n, V] after places chosen by bool[B, T], rows padded on the right."""
+        """Return the logits [n, V] after chosen positions, bool[B, T], of right-padded rows."""
 
     @abstractmethod
     def _last_hidden(self, ids: Tensor) -> Tensor:
-        """What the last layer gives [B, T, H], rows padded on the right."""
+        """Return the last layer's output [B, T, H], rows padded on the right."""
 
     @abstractmethod
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        """Read prompts int[B, T] padded on the left; the logits [B, V] of the next token."""
+        """Read prompts int[B, T] padded on the left; return the next token's logits [B, V]."""
 
     @abstractmethod
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        """Read one more token per row, int[B]; the logits [B, V] of the next."""
+        """Read one more token per row, int[B]; return the next token's logits [B, V]."""
 
     @abstractmethod
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the weights that training changes; of an adapted model only the adapter's."""
+        """Return the trainable weights; only the adapter's if the model is adapted."""
 
     @abstractmethod
     def reference(self) -> LanguageModel:
-        """Return the model to stay close to, which training does not change.
+        """Return the frozen reference model.
 
-        A :meth:`snapshot`; of a model whose adapter changes nothing yet its base, which is no copy.
+        A :meth:`snapshot`; if the adapter is still zero, the base model, which is not copied.
         """
 
     @abstractmethod
     def snapshot(self) -> LanguageModel:
-        """Return a copy with the weights as they are, which training does not change.
-
-        What is not trained here either is shared.
-        """
+        """Return a frozen copy with the current weights; other frozen weights are shared."""
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Of the weights as they were loaded."""
+        """The type of the weights as loaded."""
 
     @abstractmethod
     def shard(self, mesh: DeviceMesh) -> None:
-        """Keep this process's share of the weights alone, on its device of the mesh.
+        """Keep only this process's shard of the weights, on its device of the mesh.
 
-        From then on all processes of the mesh read it together, and it answers no prompts.
+        From then on, all processes of the mesh must call the model together, and it cannot
+        generate.
         """
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write it in Hugging Face's layout; an adapter in PEFT's."""
+        """Save in Hugging Face's layout; an adapter in PEFT's."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Take the weights that :meth:`save` wrote.
+        """Load weights saved by :meth:`save`.
 
         Raises
         ------
         DataError
-            If they are another model's.
+            If they are a different model's.
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Return a copy of the weights that training changes, by name, on the CPU."""
+        """Return a copy of the trainable weights, by name, on the CPU."""
 
     @abstractmethod
     def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights that :meth:`state_dict` returned.
+        """Load weights returned by :meth:`state_dict`.
 
         Raises
         ------
         DataError
-            If they are another model's.
+            If they are a different model's.
         """
 
 
 class _Rows:
-    """Rows without their padding, laid to the left of a rectangle as wide as the longest."""
+    """Rows without padding, left-aligned in a rectangle as wide as the longest."""
 
     def __init__(self, ids: Tensor, readable: Tensor) -> None:
         self._order: Tensor | None = None
-        places = readable.cumsum(1)
-        self.read_before = readable & (places > 1)
-        """bool[B, T] of the given layout: tokens that come after others."""
-        lengths = places[:, -1:]
-        self._width = max(2, int(lengths.max()))  # so that nothing chosen is no special case
+        positions = readable.cumsum(1)
+        self.read_before = readable & (positions > 1)
+        """bool[B, T] in the input layout: tokens with previous ones."""
+        lengths = positions[:, -1:]
+        self._width = max(2, int(lengths.max()))  # avoids a special case when no token is chosen
         if not torch.equal(readable, torch.arange(ids.shape[1], device=ids.device) < lengths):
             self._order = torch.sort(~readable, dim=1, stable=True).indices[:, : self._width]
         self.readable = self.compact(readable)
         self.ids = self.compact(ids).masked_fill(~self.readable, 0)
 
     def compact(self, values: Tensor) -> Tensor:
-        """Lay values of the given layout likewise."""
+        """Left-align values of the input layout."""
         if self._order is None:
             return values[:, : self._width]
         return values.gather(1, self._order)

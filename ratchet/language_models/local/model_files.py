@@ -1,15 +1,21 @@
-"""What a model's folder holds besides its weights, kept so that a trained one can be written."""
+"""The files of a model's folder apart from its weights, in Hugging Face's layout."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ratchet.language_models.service.engine.llama_shape import LlamaShape
 from ratchet.language_models.service.engine.model_folder import configuration_files
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, read_json
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 
 class ModelFiles:
-    """Configuration and tokenizer of a model, read once: its folder may go away.
+    """A model's configuration and tokenizer, read once: its folder may be deleted later.
 
     Raises
     ------
@@ -23,13 +29,41 @@ class ModelFiles:
         self._contents = {file.name: file.read_bytes() for file in configuration_files(folder)}
 
     def _read_pad_id(self, folder: Path) -> int:
-        """The configuration's, or a token that ends a message: masks decide what is padding."""
+        """Return the configured padding token, or one that ends messages: padding is masked."""
         file = folder / "config.json"
         pad = read_json(file).get("pad_token_id") if file.is_file() else None
         return self.tokenizer.end_ids[0] if pad is None or pad < 0 else int(pad)
 
     def write(self, folder: Path) -> None:
-        """Write the files to a folder, which is made if it is not there."""
+        """Write the files to a folder, created if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self._contents.items():
             (folder / name).write_bytes(content)
+
+
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, *, end: str, pad: str, chat_template: str
+) -> None:
+    """Write a tokenizer's files."""
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": end,
+        "pad_token": pad,
+        "clean_up_tokenization_spaces": False,
+    }
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_json(folder / "tokenizer_config.json", config)
+    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+
+
+def write_configuration(
+    folder: Path, shape: LlamaShape, tokenizer: Tokenizer, *, end: str, pad: str
+) -> None:
+    """Write ``config.json`` and ``generation_config.json`` of a Llama."""
+    ends = {"eos_token_id": tokenizer.token_to_id(end), "pad_token_id": tokenizer.token_to_id(pad)}
+    _write_json(folder / "config.json", shape.as_config() | ends)
+    _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
+
+
+def _write_json(file: Path, content: dict[str, object]) -> None:
+    file.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Numbers for many requests at once, each from its own stream: Philox-4×32-10 (Salmon et al. 2011).
+"""Random numbers from one stream per request: Philox-4×32-10 (Salmon et al. 2011).
 
-Counter-based, so that a stream is a key and a place, and a whole batch is a few array operations:
-a generator object for each request takes as long to make as a small model to answer it.
+Counter-based: a stream is a key and an index, and a batch takes a few array operations. Creating a
+generator object per request would take as much time as its answer by a small model.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def philox(counters: NDArray[np.uint32], keys: NDArray[np.uint32]) -> NDArray[np
 def uniforms(seeds: Sequence[int], start: int, stop: int) -> NDArray[np.float64]:
     """Return numbers ``start`` to ``stop`` of each seed's stream: float64[seeds, stop − start].
 
-    In [0, 1), of 53 bits each.
+    In [0, 1), with 53 random bits each.
     """
-    first, last = start // 2, -(-stop // 2)  # two numbers a block
+    first, last = start // 2, -(-stop // 2)  # two numbers per block
     rows, blocks = len(seeds), last - first
     counters = np.zeros((4, rows, blocks), np.uint32)
     counters[0] = np.arange(first, last)

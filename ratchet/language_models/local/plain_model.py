@@ -1,4 +1,4 @@
-"""Small Llamas in plain torch: nothing that takes long to import, few operations a token."""
+"""Small Llamas in plain torch: fast to import, few operations per token."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, Lla
 from ratchet.language_models.service.engine.merging import read_weights
 from ratchet.language_models.service.engine.model_folder import GenerationCache, save_llama
 from ratchet.language_models.service.engine.plain_llama import Cache, PlainLlama
-from ratchet.language_models.service.engine.shared_prompts import chosen_logits
+from ratchet.language_models.service.engine.prefix_sharing import chosen_logits
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
 class PlainLanguageModel(LanguageModel):
-    """A small Llama in float32, all of whose weights are trained."""
+    """A small Llama in float32; all its weights are trained."""
 
     def __init__(self, files: ModelFiles, llama: PlainLlama, device: torch.device) -> None:
         super().__init__(
@@ -38,13 +38,13 @@ class PlainLanguageModel(LanguageModel):
 
     @classmethod
     def read(cls, folder: Path, shape: LlamaShape, device: torch.device) -> PlainLanguageModel:
-        """Read a model's folder."""
+        """Load a model's folder."""
         llama = PlainLlama(shape)
         llama.load_weights(read_weights(folder / WEIGHTS_FILE))
         return cls(ModelFiles(folder), llama, device)
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Return the logits after chosen places; what rows share before them is read once."""
+        """Return the logits after chosen positions; shared prefixes are read once."""
         return chosen_logits(self._llama, ids.to(self.device), chosen.to(self.device))
 
     def _last_hidden(self, ids: Tensor) -> Tensor:
@@ -65,39 +65,39 @@ class PlainLanguageModel(LanguageModel):
         return [parameter for parameter in self._llama.parameters() if parameter.requires_grad]
 
     def reference(self) -> LanguageModel:
-        """Return a copy that is not trained."""
+        """Return a frozen copy."""
         return self.snapshot()
 
     def snapshot(self) -> LanguageModel:
-        """Return a copy that is not trained."""
+        """Return a frozen copy."""
         llama = copy.deepcopy(self._llama).requires_grad_(False)
         return PlainLanguageModel(self._files, llama, self.device)
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of float32."""
+        """Always float32."""
         return torch.float32
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Keep this process's share of the weights, which are gathered together: they are few."""
+        """Keep this process's shard of the weights; the few weights are gathered together."""
         from ratchet.language_models.local.sharding import shard_network
 
         shard_network(self._llama, mesh, methods=("read_behind", "logits"))
         self.device = self._llama.embeddings.device
 
     def save(self, folder: Path) -> None:
-        """Write it in Hugging Face's layout."""
+        """Save in Hugging Face's layout."""
         self._files.write(folder)
         save_llama(self._llama, folder)
 
     def load(self, folder: Path) -> None:
-        """Take the weights that :meth:`save` wrote."""
+        """Load weights saved by :meth:`save`."""
         self._llama.load_weights(read_weights(folder / WEIGHTS_FILE))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return a copy of the weights, by the names that transformers has for them."""
+        """Return a copy of the weights, by their names in transformers."""
         return {name: tensor.cpu().clone() for name, tensor in self._llama.weights().items()}
 
     def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights that :meth:`state_dict` returned."""
+        """Load weights returned by :meth:`state_dict`."""
         self._llama.load_weights(weights)

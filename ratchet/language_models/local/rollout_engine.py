@@ -1,4 +1,4 @@
-"""What is asked of whatever writes answers for training, and how far it is from the trainer."""
+"""Interface of engines that generate completions for training, with a sampler–trainer check."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A prompt that is to be gone on with.
+    """A prompt to complete.
 
     Parameters
     ----------
     prompt
         Token ids.
     max_tokens
-        Most tokens that are written; fewer where the model's context ends before.
+        Maximal length of the completion; it also ends with the model's context.
     seed
-        All that is random in the answer comes from it.
+        Seed of all randomness in the completion.
     temperature
-        0 takes the likeliest token.
+        0: greedy.
     top_p
-        Only the likeliest tokens that hold this much of the probability are drawn from.
+        Sample only from the most likely tokens with this total probability.
     stop_ids
-        Tokens that end the answer, besides those that end a message of the model.
+        Tokens that end the completion, in addition to those that end a message of the model.
 
     Raises
     ------
@@ -63,16 +63,16 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model wrote.
+    """A model's completion.
 
     Parameters
     ----------
     tokens
-        Token ids, with the one that ended it.
+        Token ids, including the end token.
     log_probs
-        Of each token, at the request's temperature (at 1 where that is 0), before ``top_p``.
+        Of each token, at the request's temperature (at 1 if that is 0), before ``top_p``.
     finish_reason
-        ``length`` if the answer was cut off.
+        ``length`` if it was truncated.
     """
 
     tokens: tuple[int, ...]
@@ -81,13 +81,13 @@ class Completion:
 
 
 class RolloutEngine(Protocol):
-    """Writes answers with the trainer's weights."""
+    """Generates with the trainer's weights."""
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Answer requests, in their order.
+        """Generate completions, in request order.
 
-        An answer depends on its request's seed, not on its neighbours (but for rounding); the same
-        requests in the same order give the same bits.
+        A completion depends on its request's seed, not on other requests (except for rounding); the
+        same requests in the same order give the same bits.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class RolloutEngine(Protocol):
         ...
 
     def update(self, model: LanguageModel) -> None:
-        """Answer with this model's weights as they are now, from now on."""
+        """Use this model's current weights from the next call on."""
         ...
 
 
@@ -107,14 +107,14 @@ def log_prob_differences(sampler: Sequence[float], trainer: Sequence[float]) -> 
     Returns
     -------
     dict
-        ``mean_abs`` and ``max_abs`` of the difference; ``kl``, an estimate of KL(sampler ‖
-        trainer) by tokens that the sampler drew, r − 1 − log r with r the ratio of the
-        probabilities (Schulman 2020), which is never negative. All 0 for no tokens.
+        ``mean_abs`` and ``max_abs`` of the difference; ``kl``, an estimate of KL(sampler ‖ trainer)
+        from the sampled tokens, r − 1 − log r with r the ratio of the probabilities (Schulman
+        2020), which is never negative. All 0 for no tokens.
 
     Raises
     ------
     DataError
-        If there are not as many of the one as of the other.
+        If their numbers differ.
     """
     if len(sampler) != len(trainer):
         raise DataError(

@@ -1,7 +1,7 @@
-"""A network whose weights lie in several processes: each keeps a share, and gathers what it reads.
+"""Networks sharded over processes: each keeps a shard and gathers weights when needed.
 
-By torch's ``fully_shard`` (FSDP2). Gradients of all processes are summed, not averaged: what they
-learn from adds up to one loss.
+Uses torch's ``fully_shard`` (FSDP2). Gradients of all processes are summed, not averaged: their
+batches add up to one loss.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ def shard_network(
     layers: Sequence[nn.Module] = (),
     methods: Sequence[str] = (),
 ) -> None:
-    """Keep this process's share of a network's weights, on the mesh's device.
+    """Keep this process's shard of a network's weights, on the mesh's device.
 
     Parameters
     ----------
     layers
-        Parts that are gathered one at a time; what is in none of them is gathered together.
+        Modules that are gathered one at a time; the rest is gathered together.
     methods
-        What reads the network beside ``forward``.
+        Methods that read the network, in addition to ``forward``.
     """
     if isinstance(network, FSDPModule):
-        return  # of two models, one with and one without its adapter
+        return  # shared by two models, with and without its adapter
     for part in (*layers, network):
-        # let go of after reading, the outermost too: weights that are put in place are read next
+        # reshard after forward, the root too: weights that are loaded in place are read next
         fully_shard(part, mesh=mesh, reshard_after_forward=True)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
-        # an expert that only some processes have asked
+        # an expert that was used only in some processes
         part.set_reduce_scatter_unused_params(True, recurse=False)
     for name in methods:
         register_fsdp_forward_method(network, name)
 
 
-def own_share(tensor: Tensor) -> Tensor:
-    """Return this process's part of a tensor, in the same memory; all of one that has none."""
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this process's shard of a tensor, sharing memory; all of an unsharded one."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def gather(share: Tensor, like: Tensor) -> Tensor:
-    """Put a tensor together that is laid out like another; all processes take part."""
+    """Gather a tensor that is sharded like another; a collective operation."""
     if not isinstance(like, DTensor):
         return share
     laid_out = DTensor.from_local(
@@ -64,8 +64,8 @@ def gather(share: Tensor, like: Tensor) -> Tensor:
     return laid_out.full_tensor()
 
 
-def cut(whole: Tensor, like: Tensor) -> Tensor:
-    """Return this process's share of a tensor that all of them have, laid out like another."""
+def shard_like(whole: Tensor, like: Tensor) -> Tensor:
+    """Return this process's shard of a tensor that all of them have, sharded like another."""
     if not isinstance(like, DTensor):
         return whole
     found = distribute_tensor(
@@ -75,5 +75,5 @@ def cut(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def held_bytes(parameters: Sequence[torch.nn.Parameter]) -> int:
-    """Return how much memory this process's shares take."""
-    return sum(share.numel() * share.element_size() for share in map(own_share, parameters))
+    """Return the bytes of this process's shards."""
+    return sum(share.numel() * share.element_size() for share in map(local_shard, parameters))

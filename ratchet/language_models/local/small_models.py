@@ -1,6 +1,6 @@
-"""Small models made here from a seed: a tokenizer whose tokens are characters, and a Llama.
+"""Small Llamas generated from a seed, with a character tokenizer.
 
-In Hugging Face's layout, so that whatever loads models loads these.
+In Hugging Face's layout, so that any model loader reads them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.local.model_folder_writing import write_configuration, write_tokenizer
+from ratchet.language_models.local.model_files import write_configuration, write_tokenizer
 from ratchet.language_models.service.engine.llama_shape import LlamaShape
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
@@ -26,25 +26,25 @@ CHAT_TEMPLATE = """\
 
 @dataclass(frozen=True, slots=True)
 class SmallModelShape:
-    """The figures of a small Llama.
+    """The dimensions of a small Llama.
 
     Parameters
     ----------
     d_model
-        Width of what its layers pass on.
+        Width of the residual stream.
     layers, heads
-        How many; ``heads`` divides ``d_model`` into even parts.
+        Their numbers; ``heads`` divides ``d_model`` into even parts.
     d_mlp
-        Width inside a layer's second half; None for 2 × ``d_model``.
+        Width of the MLP layer; None for 2 × ``d_model``.
     context_length
-        Most tokens of prompt and answer together.
+        Maximal tokens of prompt and completion together.
     init_scale
-        Standard deviation of the first weights.
+        Standard deviation of the initial weights.
 
     Raises
     ------
     ParameterError
-        If these make no model.
+        If they are inconsistent.
     """
 
     d_model: int = 64
@@ -66,7 +66,7 @@ class SmallModelShape:
             raise ParameterError(f"init_scale: got {self.init_scale}, expected above 0.")
 
     def llama(self, vocab_size: int) -> LlamaShape:
-        """Return the figures of the Llama over this many tokens."""
+        """Return the shape of the Llama for a vocabulary of this size."""
         return LlamaShape(
             vocab_size=vocab_size,
             hidden_size=self.d_model,
@@ -85,9 +85,9 @@ class SmallModelShape:
 def make_small_model(
     folder: Path, *, alphabet: str, shape: SmallModelShape | None = None, seed: int = 0
 ) -> None:
-    """Write a model whose weights are drawn from the seed, and its tokenizer, to a new folder.
+    """Write a randomly initialised model and its tokenizer to a new folder.
 
-    Each character of the alphabet is a token; all others are the same unknown one.
+    Each character of the alphabet is a token; all others are one unknown token.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def make_small_model(
 
 
 def make_character_tokenizer(alphabet: str) -> Tokenizer:
-    """Make a tokenizer whose tokens are the characters of an alphabet, in their order there.
+    """Build a tokenizer whose tokens are the characters of an alphabet, in order.
 
     Raises
     ------

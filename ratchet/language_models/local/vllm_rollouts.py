@@ -1,8 +1,8 @@
-"""Answers written by vLLM with the trainer's weights, for a machine with a GPU.
+"""Generation by vLLM with the trainer's weights, for a machine with a GPU.
 
-vLLM is not among Ratchet's dependencies; install it beside them (0.15 or newer). The weights go by
-way of a folder: of an adapted model the adapter alone, which vLLM applies to the base; of any other
-all, which take the place of those in memory while the cache of keys and values is let go.
+vLLM is not among Ratchet's dependencies; install it separately (0.15 or newer). Weights are passed
+through a folder: of an adapted model only the adapter, which vLLM applies to the base; of any other
+model all, which replace those in memory while the key-value cache is released.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ratchet.language_models.service.engine.vllm_engine import lora_room
 
 @ENGINES.register("vllm")
 class VllmRollouts:
-    """Writes answers with vLLM.
+    """Generates with vLLM.
 
     Parameters
     ----------
     model
-        Whose weights answer.
+        The model whose weights are used.
     options
-        What ``vllm.LLM`` takes, e.g. ``gpu_memory_utilization``: the trainer's model is in the same
-        memory.
+        Arguments of ``vllm.LLM``, e.g. ``gpu_memory_utilization``: the trainer's model is in the
+        same memory.
 
     Raises
     ------
@@ -46,7 +46,7 @@ class VllmRollouts:
         except ImportError as error:
             raise MissingPackageError(
                 "language.engine: 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or"
-                " leave language.engine out."
+                " omit language.engine."
             ) from error
         self._model, self._options = model, options
         self._place = tempfile.TemporaryDirectory(prefix="ratchet-rollouts-")
@@ -57,21 +57,22 @@ class VllmRollouts:
         self._is_stale = True
 
     def update(self, model: LanguageModel) -> None:
-        """Answer with this model's weights, from the next call on."""
+        """Use this model's weights from the next call on."""
         self._model, self._is_stale = model, True
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Answer requests in one batch.
+        """Generate completions in one batch.
 
         Raises
         ------
         ParameterError
-            For a ``top_p`` below 1: vLLM's log-probabilities would be of what it leaves.
+            For a ``top_p`` below 1: vLLM's log-probabilities would be of the truncated
+            distribution.
         """
         if any(request.top_p < 1 for request in requests):
             raise ParameterError(
                 "top_p: got less than 1 with the engine 'vllm', whose log-probabilities would be of"
-                " the tokens that are left; expected 1."
+                " the truncated distribution; expected 1."
             )
         if not requests:
             return []
@@ -110,7 +111,7 @@ class VllmRollouts:
         self._is_stale = False
 
     def _take_adapter(self) -> None:
-        """Have the next answers use the adapter as it is; vLLM knows one by its number."""
+        """Use the adapter's current weights from the next call on; vLLM identifies it by number."""
         if self._llm is None:
             base = AdapterBase.read(self._folder)
             assert base is not None  # it is an adapter

@@ -1,4 +1,4 @@
-"""Supervision before play: a model reads prompts and learns to write their answers."""
+"""Supervised warm-up before rollouts: a model learns completions of prompts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ratchet.language_models.service.training.optimization import (
 from ratchet.language_models.service.training.sft import SupervisedLoss
 from ratchet.seeding import numpy_generator
 
-_RISE = 10  # steps in which the learning rate comes up
-_RECENT = 5  # steps whose loss is looked at
+_RISE = 10  # steps of the learning rate's warm-up
+_RECENT = 5  # steps whose mean loss is checked
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A prompt, and the answer that is learned: token ids, with the one that ends it."""
+    """A prompt and the completion to learn: token ids, including the end token."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
@@ -39,18 +39,18 @@ def warm_up(
     until: float = 0.0,
     on_step: Callable[[float], None] | None = None,
 ) -> list[float]:
-    """Train by the cross-entropy of the answers' tokens; return the loss of each step.
+    """Train on the completions' cross-entropy; return the loss of each step.
 
-    With Adam and the schedule of fine-tuning. The same arguments give the same weights, bit for
-    bit on a CPU.
+    Uses Adam with the schedule of fine-tuning. Equal arguments give equal weights, bit for bit on a
+    CPU.
 
     Parameters
     ----------
     steps
-        Most steps.
+        Maximal number of steps.
     until
-        Stop where the mean loss of the last few steps, in nats a token, is not above this: how
-        fast a small model gets there differs from seed to seed, and what it can do there doesn't.
+        Stop once the mean loss of the last few steps, in nats per token, is at most this: the time
+        that a small model takes depends on the seed, its ability at that loss does not.
     on_step
         Called with the loss of each step, to show progress.
 
@@ -71,8 +71,8 @@ def warm_up(
     longest = max(len(d.prompt) + len(d.answer) for d in demonstrations)
     if longest > model.context_length:
         raise DataError(
-            f"warm-up: got a demonstration of {longest} tokens; the model's context takes"
-            f" {model.context_length}. Give it a longer one, or shorter prompts."
+            f"warm-up: got a demonstration of {longest} tokens; the model's context has"
+            f" {model.context_length}. Use a longer context or shorter prompts."
         )
     sequences = [
         TokenSequence((*d.prompt, *d.answer), (0.0,) * len(d.prompt) + (1.0,) * len(d.answer))
@@ -85,8 +85,8 @@ def warm_up(
         rng, [len(s.ids) for s in sequences], min(batch_size, len(sequences))
     )
     losses: list[float] = []
-    for places in islice(batches, steps):
-        losses.append(optimization.step(loss(places)[0]))
+    for indices in islice(batches, steps):
+        losses.append(optimization.step(loss(indices)[0]))
         if on_step is not None:
             on_step(losses[-1])
         if sum(losses[-_RECENT:]) <= until * _RECENT and len(losses) >= _RECENT:

@@ -21,7 +21,7 @@ def main() -> int:
     """Serve; return the exit code."""
     arguments = _parser().parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # more threads contend, see --threads
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # more threads contend; see --threads
         os.environ.setdefault(name, str(arguments.threads))
     try:
         settings = ServiceSettings(
@@ -42,7 +42,7 @@ def main() -> int:
         from ratchet.language_models.service.serving import serve
 
         serve(settings)
-    except KeyboardInterrupt:  # before it listened
+    except KeyboardInterrupt:  # before the server listened
         return 130
     except RatchetError as error:
         sys.stderr.write(f"{error}\n")
@@ -57,11 +57,11 @@ def _parser() -> argparse.ArgumentParser:
         f" The key clients must send is read from {API_KEY_VARIABLE}."
     )
     parser.add_argument("--home", type=Path, required=True, help="Ratchet's home folder")
-    parser.add_argument("--host", default="127.0.0.1", help="elsewhere than here needs a key")
-    parser.add_argument("--port", type=int, default=8399, help="0 takes a free one")
+    parser.add_argument("--host", default="127.0.0.1", help="any other address requires a key")
+    parser.add_argument("--port", type=int, default=8399, help="0 selects a free one")
     parser.add_argument("--model", help="folder or name on the Hugging Face hub")
     parser.add_argument("--engine", default="torch", help="torch, vllm, or module:Class")
-    parser.add_argument("--max-loras", type=int, default=4, help="adapters in a batch of vllm's")
+    parser.add_argument("--max-loras", type=int, default=4, help="vllm's adapters per batch")
     parser.add_argument(
         "--sleep-level", type=int, default=1, help="0, 1, 2: vllm's memory while a job trains"
     )
@@ -69,12 +69,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
     parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")
-    parser.add_argument("--micro-batch-size", type=int, help="examples in memory at once")
+    parser.add_argument("--micro-batch-size", type=int, help="examples in memory at a time")
     parser.add_argument(
         "--keep-checkpoints", type=int, help="of each job or training session; default: all"
     )
     parser.add_argument(
-        "--keep-days", type=float, help="what no run and no model needs, after its last use"
+        "--keep-days",
+        type=float,
+        help="keep unreferenced files and models this long after last use",
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine on a CPU")
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""The model a service starts with, and the engine that runs it."""
+"""Base model and engine of a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RECIPES = {
     BASE_MODEL: f"{_BUILD}:ensure_base_model",
     SMALL_MODEL: f"{_BUILD}:ensure_small_model",
 }
-"""Models that are made where they are not found, by what makes them: home → folder."""
+"""Models that can be generated: name → function from home to folder."""
 _ENGINES = {
     "torch": "ratchet.language_models.service.engine.torch_engine:TorchEngine",
     "vllm": "ratchet.language_models.service.engine.vllm_engine:VllmEngine",
@@ -25,12 +25,12 @@ _ENGINES = {
 
 
 def find_base_model(settings: ServiceSettings) -> StoredModel:
-    """Find, fetch or make the base model.
+    """Find, download or generate the base model.
 
     Raises
     ------
     ParameterError
-        If ``settings.model`` is no model's folder and no name that the hub knows.
+        If ``settings.model`` is neither a model's folder nor a name on the hub.
     """
     name = settings.model or BASE_MODEL
     if name in _RECIPES:
@@ -43,27 +43,27 @@ def find_base_model(settings: ServiceSettings) -> StoredModel:
 
 
 def further_models(settings: ServiceSettings) -> dict[str, Callable[[], Path]]:
-    """Return what else can be made here, by name: beside a base model that was made too."""
+    """Return other models that can be generated, by name; none next to a user's base model."""
     name = settings.model or BASE_MODEL
     others = [other for other in _RECIPES if name in _RECIPES and other != name]
     return {other: partial(_make, other, settings.home) for other in others}
 
 
 def describe_base_model(settings: ServiceSettings) -> str:
-    """Return what :func:`find_base_model` does, for whoever waits for it."""
+    """Describe the work of :func:`find_base_model`, for progress messages."""
     name = settings.model or BASE_MODEL
     if name in _RECIPES:
-        return f"Preparing the base model {name}, which is made once for a home"
+        return f"Preparing the base model {name}, which is generated once per home"
     return f"{'Reading' if Path(name).expanduser().is_dir() else 'Fetching'} the model {name}"
 
 
 def make_engine(settings: ServiceSettings) -> Engine:
-    """Make the engine that settings ask for; imports what it stands on.
+    """Build the configured engine; imports its packages.
 
     Raises
     ------
     ParameterError
-        If there is no such engine, or what it stands on is not installed.
+        If the engine does not exist, or its packages are not installed.
     """
     name = settings.engine
     module, _, attribute = _ENGINES.get(name, name).partition(":")
@@ -74,8 +74,8 @@ def make_engine(settings: ServiceSettings) -> Engine:
         engine: Engine = getattr(importlib.import_module(module), attribute)(**options)
     except (ImportError, AttributeError, ValueError) as error:
         raise ParameterError(
-            f"The engine {name!r} cannot be had: {error}. Known: {', '.join(_ENGINES)}, or a class"
-            " of your own as module:Class."
+            f"The engine {name!r} is not available: {error}. Known: {', '.join(_ENGINES)}, or a"
+            " class given as module:Class."
         ) from error
     return engine
 
@@ -87,7 +87,7 @@ def _make(name: str, home: Path) -> Path:
 
 
 def _fetch(name: str) -> Path:
-    """Download a model from the Hugging Face hub, or find it where it was downloaded to."""
+    """Find a model in the Hugging Face cache, or download it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -96,7 +96,7 @@ def _fetch(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ParameterError(
-            f"The model {name!r} is neither a folder here nor to be had from the Hugging Face hub"
+            f"The model {name!r} is neither a local folder nor available from the Hugging Face hub"
             f" ({type(error).__name__}). Give a folder with config.json and model.safetensors, or a"
             " name on the hub."
         ) from error

@@ -1,6 +1,6 @@
-"""The service's database: models, files, jobs, their events and checkpoints, in one SQLite file.
+"""The service's database: models, files, jobs, events and checkpoints, in one SQLite file.
 
-One process uses it (a lock on the service's folder sees to that), from several threads.
+One process uses it (ensured by a lock on the service's folder), from several threads.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ _TO_DO = {
     version: tuple(one for step in _STEPS[version:] for one in step.split(";\n"))
     for version in range(VERSION)
 }
-"""What makes a file of an earlier version one of this; 0 is an empty one."""
+"""Migrations between versions; version 0 is an empty file."""
 
 Value = str | int | float | None
 
 
 class Database:
-    """The connection, shared by threads that take turns; its file is made when missing.
+    """The connection, shared by threads under a lock; its file is created if missing.
 
-    A file of an earlier version becomes one of this.
+    Files of earlier versions are migrated.
 
     Raises
     ------
     StateError
-        If a later version of Ratchet made the file.
+        If a later version of Ratchet created the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,12 +106,12 @@ class Database:
             self._connection.close()
             raise StateError(
                 f"{path} has version {version}, this Ratchet reads {VERSION}. Move the folder"
-                f" {path.parent} aside and start the service again."
+                f" {path.parent} away and start the service again."
             )
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Do several statements as one; what is raised inside undoes them."""
+        """Execute statements in one transaction; errors roll it back."""
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -149,7 +149,7 @@ class Database:
         return rows[:limit], len(rows) > limit
 
     def deletion(self, kind: str, name: str) -> str:
-        """Say when and why a model or file was deleted; empty if it never was."""
+        """Return when and why a model or file was deleted, as a sentence; otherwise empty."""
         row = self.row("SELECT * FROM deleted WHERE kind = ? AND id = ?", (kind, name))
         if row is None:
             return ""
@@ -163,11 +163,11 @@ class Database:
 
 
 UNFINISHED = "status IN ('queued', 'running', 'paused')"
-"""Of jobs: that they may still need what they were made with."""
+"""Condition on jobs: their inputs may still be required."""
 
 
 def record_deleted(connection: sqlite3.Connection, kind: str, name: str, reason: str) -> None:
-    """Remember that a model or file was there, for those who still ask for it."""
+    """Record the deletion of a model or file, for later requests."""
     connection.execute(
         "INSERT OR REPLACE INTO deleted VALUES (?, ?, ?, ?)", (kind, name, int(time.time()), reason)
     )

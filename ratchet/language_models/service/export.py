@@ -1,4 +1,4 @@
-"""Write a service's model as a whole folder, for whatever reads models but no adapters."""
+"""Export of a service's model as a complete folder, for tools without adapter support."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from ratchet.language_models.service.settings import ServiceSettings
 def export_model(home: Path, model_id: str, folder: Path) -> None:
     """Write a model of a home's service, with its adapters merged, to a new folder.
 
-    The service may run meanwhile. The folder is there whole or not at all.
+    Atomic; the service may be running.
 
     Raises
     ------
     LanguageServiceError
-        If the home has no service, or the folder is there already.
+        If the home has no service, or the folder already exists.
     ApiError
-        If there is no such model, or what it stands on has changed.
+        If the model does not exist, or its base model has changed.
     """
     service = ServiceSettings(home=home)
     if not service.database_file.is_file():
-        raise LanguageServiceError(f"{home} has no model service; give its home with --home.")
+        raise LanguageServiceError(f"{home} has no model service; set its home with --home.")
     if folder.exists():
-        raise LanguageServiceError(f"{folder} is there already. Name a new folder.")
+        raise LanguageServiceError(f"{folder} already exists. Choose a new folder.")
     database = Database(service.database_file)
     try:
         model = find_stored_model(database, service.models_folder, model_id)
@@ -47,12 +47,12 @@ def export_model(home: Path, model_id: str, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".exporting-") as work:
         whole = Path(work) / "model"
-        write_whole(model.whole_folder, model.adapters, whole)
+        write_atomically(model.complete_folder, model.adapters, whole)
         whole.rename(folder)
 
 
-def write_whole(whole: Path, adapters: Sequence[Path], folder: Path) -> None:
-    """Write a model with the adapters that stand on it merged into it, to a new folder."""
+def write_atomically(whole: Path, adapters: Sequence[Path], folder: Path) -> None:
+    """Write a model with its adapters merged to a new folder, atomically."""
     if not adapters:
         shutil.copytree(whole, folder)
         return

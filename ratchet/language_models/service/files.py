@@ -28,7 +28,7 @@ _INSERT = (
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file as a job needs it."""
+    """A job's input file."""
 
     id: str
     path: Path
@@ -39,7 +39,7 @@ class StoredFile:
 
 
 class FileStore:
-    """All files of a service. What has no row in the database is removed from its folder."""
+    """All files of a service. Files without a row in the database are deleted."""
 
     def __init__(self, database: Database, folder: Path, limits: Limits) -> None:
         self._database = database
@@ -48,16 +48,16 @@ class FileStore:
         folder.mkdir(parents=True, exist_ok=True)
         known = {row["id"] for row in database.rows("SELECT id FROM files")}
         for path in folder.iterdir():
-            if path.name not in known:  # an upload that a kill cut off
+            if path.name not in known:  # an interrupted upload
                 path.unlink()
 
     def add_training_file(self, filename: str, content: BinaryIO) -> FileObject:
-        """Check and keep an uploaded training file.
+        """Check and store an uploaded training file.
 
         Raises
         ------
         ApiError
-            400 with the line and the field, if it is not in one of the two formats.
+            400 with the line and the field, if its format is invalid.
         """
         content.seek(0)
         try:
@@ -69,11 +69,11 @@ class FileStore:
         return self._keep(filename, "fine-tune", content, checked.method, checked.examples)
 
     def add_result_file(self, filename: str, content: BinaryIO) -> FileObject:
-        """Keep what a job has written."""
+        """Store a job's result file."""
         return self._keep(filename, "fine-tune-results", content, None, 0)
 
     def get(self, file_id: str, *, param: str = "file_id") -> StoredFile:
-        """Find a file; raises a 404 if there is none of that id."""
+        """Return a file; raises a 404 if it does not exist."""
         row = self._row(file_id, param)
         return StoredFile(
             id=row["id"],
@@ -85,13 +85,13 @@ class FileStore:
         )
 
     def describe(self, file_id: str) -> FileObject:
-        """Return a file as the API shows it."""
+        """Return a file in the API's format."""
         return _to_object(self._row(file_id, "file_id"))
 
     def page(
         self, *, after: str | None, limit: int, ascending: bool, purpose: str | None
     ) -> Page[FileObject]:
-        """List files by the time they came."""
+        """List files in upload order."""
         where, values = list[str](), list[Value]()
         if purpose is not None:
             where.append("purpose = ?")
@@ -102,8 +102,8 @@ class FileStore:
         rows, has_more = self._database.page("files", where, values, limit, ascending=ascending)
         return Page(data=[_to_object(row) for row in rows], has_more=has_more)
 
-    def delete(self, file_id: str, *, reason: str = "a client asked for it") -> None:
-        """Remove a file, unless a job still needs it (409)."""
+    def delete(self, file_id: str, *, reason: str = "a client requested it") -> None:
+        """Delete a file, unless a job still requires it (409)."""
         with self._database.transaction() as connection:
             self._row(file_id, "file_id")
             job = connection.execute(
@@ -135,7 +135,7 @@ class FileStore:
                 values = (file_id, filename, purpose, size, now, digest, kind, examples)
                 connection.execute(_INSERT, values)
         except BaseException:
-            path.unlink(missing_ok=True)  # or a full disk stays full
+            path.unlink(missing_ok=True)  # otherwise a full disk stays full
             raise
         return self.describe(file_id)
 

@@ -1,6 +1,6 @@
-"""Start the model service for a run, or find the one that another run has started.
+"""Starts the embedded model service for a run, or finds a running one.
 
-The service ends when the last process that uses it has ended, however that ends.
+The service ends with the last process that uses it, even if that is killed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from types import TracebackType
 from typing import BinaryIO
 
 from ratchet.errors import LanguageServiceError
-from ratchet.language_models.service.lifeline import hold_as_user
+from ratchet.language_models.service.parent_watchdog import register_user
 from ratchet.language_models.service.serving import STARTING_FILE, USERS_FILE, ServiceAddress
 from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
 from ratchet.tracking.files import locked
 
-START_SECONDS = 300.0  # the base model may have to be made first
+START_SECONDS = 300.0  # the base model may have to be generated first
 _LOG_FILE = "service.log"
 _START_LOCK = "start.lock"
 
 
 class EmbeddedService:
-    """A running service that this process uses, at ``url`` ending in ``/v1``; a context manager."""
+    """A running service used by this process, at ``url`` ending in ``/v1``; a context manager."""
 
     def __init__(self, address: ServiceAddress, user: BinaryIO) -> None:
         self.url = address.url
@@ -48,14 +48,14 @@ class EmbeddedService:
         seconds: float = START_SECONDS,
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> EmbeddedService:
-        """Start the service of a home, unless it runs, and wait until models can be asked.
+        """Start the service of a home unless it runs, and wait until models can be called.
 
         Parameters
         ----------
         model
-            A folder or a name on the hub; None for the tiny model, or whatever a running one has.
+            A folder or a name on the hub; None for the tiny model, or that of a running service.
         on_wait
-            Told again and again what the service does before it can be asked.
+            Called repeatedly with the service's current start-up step.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class EmbeddedService:
         settings = ServiceSettings(home=Path(home).resolve(), model=model, engine=engine)
         settings.folder.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + seconds
-        user = hold_as_user(settings.folder / USERS_FILE)
+        user = register_user(settings.folder / USERS_FILE)
         on_wait("Starting the model service")
         try:
             with locked(settings.folder / _START_LOCK):
@@ -80,7 +80,7 @@ class EmbeddedService:
             raise
 
     def stop(self) -> None:
-        """Stop using it; the service ends when nobody else uses it."""
+        """Stop using it; the service ends without users."""
         self._user.close()
 
     def __enter__(self) -> EmbeddedService:
@@ -96,7 +96,7 @@ class EmbeddedService:
 
 
 def _running(folder: Path) -> ServiceAddress | None:
-    """Find the service of a folder, if it answers."""
+    """Find the running service of a folder, if it responds."""
     address = ServiceAddress.read(folder)
     return address if address is not None and _is_ready(address) else None
 
@@ -149,7 +149,7 @@ def _await_start(
     if code is None:
         process.kill()
         process.wait()
-    what = "did not answer in time" if code is None else f"ended with code {code}"
+    what = "did not respond in time" if code is None else f"ended with code {code}"
     lines = (folder / _LOG_FILE).read_text("utf-8", "replace").strip().splitlines()[-5:]
     raise LanguageServiceError(
         f"The model service {what}; its log is {folder / _LOG_FILE}. Its last lines:\n"
@@ -165,5 +165,5 @@ def _check_model(address: ServiceAddress, settings: ServiceSettings) -> None:
     if wanted != address.model:
         raise LanguageServiceError(
             f"The model service of {settings.home} at {address.url} serves {address.model!r}, not"
-            f" {wanted!r}. Wait until the run that uses it has ended, or take another home."
+            f" {wanted!r}. Wait until the run that uses it has ended, or choose another home."
         )

@@ -1,4 +1,4 @@
-"""Which models there are: base models and those that jobs have trained."""
+"""Registry of models: base models, and models from jobs and clients."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ratchet.store.local import sync_folder, sync_tree
 logger = logging.getLogger(__name__)
 _HOUR = 3600.0
 BROUGHT = "upload"
-"""What stands in the place of a job's id for a model that a client has brought."""
+"""Replaces the job's id for a model that a client uploaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model: its id, where it lies, and the base model it comes from.
+    """A model: its id, folder and base model.
 
     Parameters
     ----------
     below
-        Where its folder holds an adapter: the folders of what it stands on, the whole model first.
+        For an adapter: the folders of the models below it, the complete model first.
     """
 
     id: str
@@ -42,36 +42,36 @@ class StoredModel:
 
     @property
     def is_fine_tuned(self) -> bool:
-        """Whether a job has made it."""
+        """Whether a job created it."""
         return self.id != self.root
 
     @property
-    def whole_folder(self) -> Path:
-        """The whole model that it is, or that it is an adapter to."""
+    def complete_folder(self) -> Path:
+        """The complete model, which it is or adapts."""
         return self.below[0] if self.below else self.folder
 
     @property
     def adapters(self) -> tuple[Path, ...]:
-        """What is merged into the whole model, the lowest first."""
+        """Adapters to merge into the complete model, the lowest first."""
         return (*self.below[1:], self.folder) if self.below else ()
 
     @property
-    def is_there(self) -> bool:
-        """Whether nothing of it has been deleted."""
+    def exists(self) -> bool:
+        """Whether all its folders exist."""
         return all(folder.is_dir() for folder in (self.folder, *self.below))
 
 
 class ModelRegistry:
-    """All models of a service; asked at every completion, so it answers from memory.
+    """All models of a service; cached in memory, since every completion reads it.
 
-    What has no row in the database is removed from the folder of weights.
+    Folders without a row in the database are deleted.
 
     Parameters
     ----------
     base
-        The base model that is there from the start.
+        The base model available from the start.
     further
-        Base models that are made when they are first asked for, by name.
+        Base models that are created on first request, by name.
     """
 
     def __init__(
@@ -93,27 +93,27 @@ class ModelRegistry:
         self._put_base(base.id, base.folder)
         kept = {row["folder"] for row in database.rows("SELECT folder FROM models")}
         for path in folder.iterdir():
-            if path.name not in kept:  # a job was killed while it put its model into place
+            if path.name not in kept:  # a killed job's unfinished model
                 shutil.rmtree(path, ignore_errors=True)
 
     def get(self, model_id: str, *, param: str = "model") -> StoredModel:
-        """Find a model, or make it; raises a 404 if there is none of that id."""
+        """Find or create a model; raises a 404 if its id does not exist."""
         with contextlib.suppress(KeyError):
             return self._touched(self._known[model_id])
-        if self.is_to_be_made(model_id):
+        if self.must_be_created(model_id):
             self._put_base(model_id, self._further[model_id]())
-        with self._lock:  # a deletion must not come between reading and remembering
+        with self._lock:  # a deletion must not occur between reading and caching
             row = self._row(model_id, param=param)
             model = _stored(self._database, self.folder, row)
             self._known[model_id] = model
         return self._touched(model)
 
-    def is_to_be_made(self, model_id: str) -> bool:
-        """Return whether it is a base model that nobody has asked for yet: making it takes long."""
+    def must_be_created(self, model_id: str) -> bool:
+        """Return whether it is a base model not created yet: creation is slow."""
         return model_id in self._further and model_id not in self._bases
 
     def base_of(self, model_id: str) -> StoredModel:
-        """Return the base model that one comes from; of what a client has brought, the first."""
+        """Return a model's base model; for uploads, the first."""
         root = self.get(model_id).root
         return self.get(root) if root in self._bases | self._further.keys() else self.base
 
@@ -127,7 +127,7 @@ class ModelRegistry:
         self._bases.add(model_id)
 
     def add(self, model_id: str, source: Path) -> None:
-        """Take a folder that a client has brought as a model, unless there is one of that id."""
+        """Register a client's folder as a model, unless its id exists."""
         with self._lock:
             if self._database.row("SELECT id FROM models WHERE id = ?", (model_id,)) is not None:
                 return
@@ -139,14 +139,14 @@ class ModelRegistry:
                 )
 
     def put(self, source: Path, place: str) -> None:
-        """Put a model's folder among those of others, on the disk before a row names it."""
-        shutil.rmtree(self.folder / place, ignore_errors=True)  # of whom a kill cut off
+        """Move a model's folder to its location, durably before a row refers to it."""
+        shutil.rmtree(self.folder / place, ignore_errors=True)  # of an interrupted attempt
         sync_tree(source)
         source.rename(self.folder / place)
         sync_folder(self.folder)
 
     def last_used(self, model_id: str) -> float:
-        """Return when a model was last asked for, within an hour, or made; 0 if it is gone."""
+        """Return when a model was last requested, within an hour, or created; 0 if deleted."""
         row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
         try:
             return 0.0 if row is None else self._folder_of(row).stat().st_mtime
@@ -154,7 +154,7 @@ class ModelRegistry:
             return 0.0
 
     def _touched(self, model: StoredModel) -> StoredModel:
-        """Note at its folder that a model is used."""
+        """Record the use of a model at its folder."""
         now = time.monotonic()
         if model.id not in self._bases and now - self._used.get(model.id, -_HOUR) >= _HOUR:
             self._used[model.id] = now
@@ -163,7 +163,7 @@ class ModelRegistry:
         return model
 
     def describe(self, model_id: str) -> ModelObject:
-        """Return a model as the API shows it."""
+        """Return a model in the API's format."""
         return self._to_object(self._row(model_id, param="model"))
 
     def list(self) -> ModelList:
@@ -171,13 +171,13 @@ class ModelRegistry:
         rows = self._database.rows("SELECT * FROM models ORDER BY created, rowid")
         return ModelList(data=[self._to_object(row) for row in rows if self._is_served(row)])
 
-    def delete(self, model_id: str, *, reason: str = "a client asked for it") -> None:
-        """Remove a fine-tuned model and its weights.
+    def delete(self, model_id: str, *, reason: str = "a client requested it") -> None:
+        """Delete a fine-tuned model and its weights.
 
         Raises
         ------
         ApiError
-            404 if there is none, 403 for the base model, 409 while a job starts from it.
+            404 if it does not exist, 403 for the base model, 409 while a job starts from it.
         """
         row = self._row(model_id, param="model")
         if row["job_id"] is None:
@@ -232,7 +232,7 @@ class ModelRegistry:
         return found
 
     def _is_served(self, row: sqlite3.Row) -> bool:
-        """Leave out base models of earlier starts: their folders are not ours to keep."""
+        """Exclude base models of earlier starts: their folders are not managed here."""
         return bool(row["job_id"] is not None or row["id"] in self._bases)
 
     def _to_object(self, row: sqlite3.Row) -> ModelObject:
@@ -242,7 +242,7 @@ class ModelRegistry:
 
 
 def find_stored_model(database: Database, folder: Path, model_id: str) -> StoredModel:
-    """Find a model in a service's database, with its folder of models; a 404 if there is none."""
+    """Find a model in a service's database, with its models folder; a 404 if missing."""
     row = database.row("SELECT * FROM models WHERE id = ?", (model_id,))
     if row is None:
         raise _no_model(database, model_id, "model")
@@ -260,24 +260,24 @@ def _stored(database: Database, folder: Path, row: sqlite3.Row) -> StoredModel:
 
 
 def _folder_of(folder: Path, row: sqlite3.Row) -> Path:
-    """Return where a model lies: relative if it is ours, so that the home can be moved."""
+    """Return a model's folder: relative if it is in the home, which may move."""
     return folder / str(row["folder"])
 
 
 def _below(database: Database, folder: Path, model_id: str, own: Path) -> tuple[Path, ...]:
-    """Return the folders that the adapter in a model's own stands on, the whole model first.
+    """Return the folders below an adapter, the complete model first.
 
     Raises
     ------
     ApiError
-        409 if one of them is not there any more, or has other weights by now.
+        409 if one is missing or has different weights.
     """
     base = AdapterBase.read(own)
     if base is None:
         return ()
     row = database.row("SELECT * FROM models WHERE id = ?", (base.name,))
     known = [] if row is None else [_folder_of(folder, row)]
-    places = (*known, Path(base.folder))  # by its name; or where an earlier version lay
+    places = (*known, Path(base.folder))  # by its name, or the location of an earlier version
     for place in places:
         if place.is_dir() and weights_print(place) == base.weights:
             return (*_below(database, folder, base.name, place), place)
@@ -285,8 +285,8 @@ def _below(database: Database, folder: Path, model_id: str, own: Path) -> tuple[
     logger.error("%s needs the weights of %s; they are not in %s", model_id, base.name, where)
     raise ApiError(
         409,
-        f"{model_id!r} is an adapter to {base.name!r}, whose weights are not what they were when it"
-        " was trained, or gone. Put them back (the service's log says where), or train it again.",
+        f"{model_id!r} is an adapter to {base.name!r}, whose weights have changed since it"
+        " was trained, or are missing. Restore them (see the service's log), or train it again.",
         code="base_model_changed",
         param="model",
     )

@@ -1,4 +1,4 @@
-"""What a service deletes by itself, if it is told to: nothing that is still referred to."""
+"""Automatic deletion by the service's retention rules, except of referenced data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _DAY = 86400.0
 _OF_A_RUN = "json_extract(jobs.metadata, '$.ratchet_intent') IS NOT NULL"
-"""Jobs whose models and files a run of Ratchet's names in what it has stored, wherever it runs."""
+"""Jobs whose models and files are referenced by a run of Ratchet, on any machine."""
 _OF_A_RUNS_CLIENT = f"training_sessions.intent LIKE '{TINKER}{RUN_SESSION}%'"
 _STARTS_OF_RUNS = f"SELECT model FROM jobs WHERE {_OF_A_RUN}"
 _SURPLUS = f"""
@@ -57,9 +57,9 @@ SELECT id, MAX(created_at, COALESCE(
 
 
 class Retention:
-    """Deletes what the rules of a service do not keep.
+    """Deletes everything that a service's rules do not retain.
 
-    ``forget`` is told the models that are gone.
+    ``forget`` is called with the ids of deleted models.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Retention:
         self._forget = forget
 
     def sweep(self) -> None:
-        """Delete what is not kept; what is in use stays until the next time."""
+        """Delete what is not retained; data in use stays until the next sweep."""
         if self._rules.checkpoints is not None:
             kept = self._rules.checkpoints
             for surplus, whose in ((_SURPLUS, "job"), (_SURPLUS_OF_SESSIONS, "training session")):
@@ -90,7 +90,7 @@ class Retention:
             return
         before = time.time() - self._rules.days * _DAY
         reason = f"unused for {self._rules.days:g} days"
-        for row in self._database.rows(_OTHERS_MODELS):  # adapters before what they stand on
+        for row in self._database.rows(_OTHERS_MODELS):  # adapters before their base models
             if max(row["created"], self._models.last_used(row["id"])) < before:
                 self._delete_model(row["id"], reason)
         self._training.forget_unused(before, reason)

@@ -1,4 +1,4 @@
-"""The parts of a running model service, put together."""
+"""The parts of a running model service, combined."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ratchet.language_models.service.training_sessions.sessions import TrainingS
 
 
 class ModelService:
-    """Database, files, models, jobs, training sessions, and the thread that makes the engine."""
+    """Database, files, models, jobs, training sessions, and the engine's thread."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class ModelService:
         )
 
     async def find(self, model_id: str) -> StoredModel:
-        """Find a model; others are answered while one is made."""
-        if self.models.is_to_be_made(model_id):
+        """Find a model; other requests are answered while one is created."""
+        if self.models.must_be_created(model_id):
             return await run_in_threadpool(self.models.get, model_id)
         return self.models.get(model_id)
 

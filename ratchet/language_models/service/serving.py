@@ -1,4 +1,4 @@
-"""Serve until told to stop: one service for each home, found by a small file in its folder."""
+"""Server process: one service per home, found by an address file in its folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ratchet.language_models.service.base_models import (
     make_engine,
 )
 from ratchet.language_models.service.jobs.trainer_choice import choose_trainer
-from ratchet.language_models.service.lifeline import leave_without_users
+from ratchet.language_models.service.parent_watchdog import exit_without_users
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.settings import ServiceSettings
 from ratchet.store.locks import FileLock
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 USERS_FILE = "users.lock"
 STARTING_FILE = "starting.txt"
-"""What a service does before it can be asked, for whoever waits for it."""
+"""Start-up step of a service, for its waiting clients."""
 _LOCK_FILE = "service.lock"
 _ADDRESS_FILE = "service.json"
 _BACKLOG = 2048
@@ -45,7 +45,7 @@ _BACKLOG = 2048
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """Where a running service answers."""
+    """The address of a running service."""
 
     url: str
     pid: int
@@ -54,7 +54,7 @@ class ServiceAddress:
 
     @classmethod
     def read(cls, folder: Path) -> ServiceAddress | None:
-        """Read the address of the service of a folder; None if there is none to be read."""
+        """Read the address of a folder's service; None if missing or unreadable."""
         try:
             return cls(**json.loads((folder / _ADDRESS_FILE).read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -62,20 +62,20 @@ class ServiceAddress:
 
 
 def serve(settings: ServiceSettings) -> None:
-    """Serve until a signal ends it, or, if embedded, until nobody uses it any more.
+    """Serve until a signal ends it, or, if embedded, until its last user ends.
 
     Raises
     ------
     LanguageServiceError
-        If another service runs in the same home, the port is taken, or the engine does not start.
+        If another service runs in the same home, the port is in use, or the engine does not start.
     ParameterError
-        If there is no such base model, or what the trainer stands on is not installed.
+        If the base model does not exist, or the trainer's packages are not installed.
     """
     folder = settings.folder
     folder.mkdir(parents=True, exist_ok=True)
     leave = threading.Event()
     if settings.embedded:
-        leave_without_users(folder / USERS_FILE, leave)
+        exit_without_users(folder / USERS_FILE, leave)
     with _alone(folder), _listening(settings) as listener:
         starting = folder / STARTING_FILE
         write_atomically(starting, describe_base_model(settings))
@@ -104,11 +104,11 @@ def serve(settings: ServiceSettings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends in an orderly way on a signal; uvicorn's own raises the signal once more at the end."""
+    """Shuts down cleanly on a signal; uvicorn's own server raises the signal again at the end."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGINT and SIGTERM, and put the handlers back afterwards."""
+        """Stop on SIGINT and SIGTERM, and restore the handlers afterwards."""
         wanted = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in wanted}
         try:
@@ -119,10 +119,10 @@ class _Server(uvicorn.Server):
 
 
 def _watch(server: uvicorn.Server, service: ModelService, leave: threading.Event) -> None:
-    """Stop the server when its last user has gone, or when the engine does not start.
+    """Stop the server when its last user has ended, or when the engine does not start.
 
-    Once it has started, its objects are exempt from garbage collection: a collection of all of them
-    takes 0.2 s, every few hundred chats.
+    Once it has started, its objects are exempt from garbage collection: a full collection takes 0.2
+    s, every few hundred chats.
     """
 
     def watch_users() -> None:
@@ -145,8 +145,8 @@ def _alone(folder: Path) -> Iterator[None]:
         address = ServiceAddress.read(folder)
         where = "" if address is None else f" at {address.url}"
         raise LanguageServiceError(
-            f"A model service runs for {folder} already{where} ({lock.holder()}). Use that one, end"
-            " it, or take another --home."
+            f"A model service already runs for {folder}{where} ({lock.holder()}). Use that one,"
+            " stop it, or choose another --home."
         )
     try:
         yield
@@ -157,7 +157,7 @@ def _alone(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _listening(settings: ServiceSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio turns Nagle's delay (40 ms an answer) off only where the protocol is named
+    # asyncio turns off Nagle's delay (40 ms per response) only if the protocol is named
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -165,7 +165,7 @@ def _listening(settings: ServiceSettings) -> Iterator[socket.socket]:
         except OSError as error:
             raise LanguageServiceError(
                 f"The model service cannot listen on {settings.host}:{settings.port}: {error}."
-                " Choose another --port; 0 takes a free one."
+                " Choose another --port; 0 selects a free one."
             ) from error
         listener.listen(_BACKLOG)
         yield listener

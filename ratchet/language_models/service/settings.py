@@ -1,4 +1,4 @@
-"""How a service is started, and how much it takes on."""
+"""Settings and limits of a service."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ratchet.language_models.service.training.lora import Lora
 API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 BASE_MODEL = "ratchet-tiny"
 SMALL_MODEL = "ratchet-tiny-small"
-"""Of half the width: learns what it is shown, and hardly anything by itself."""
+"""Of half the width: learns the training examples, but hardly generalises."""
 TrainerName = Literal["auto", "plain", "trl"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a client cannot make the service exceed.
+    """Limits on a client's use of the service.
 
     Parameters
     ----------
     request_bytes
         Size of a JSON request.
     upload_bytes
-        Size of an uploaded file, with what the form adds to it.
+        Size of an uploaded file, including the form's overhead.
     examples_min, examples_max
         Examples in a training file.
     queued_jobs
@@ -34,12 +34,12 @@ class Limits:
     waiting_completions
         Completions that wait for the engine.
     idle_seconds
-        Seconds after which a connection that sends nothing, or not the rest of a request, is
-        closed; what is long has a second more for each ``bytes_per_second``.
+        Seconds after which a connection is closed that sends nothing, or not the rest of a request;
+        long requests get a second more for each ``bytes_per_second``.
     bytes_per_second
-        How slowly a request's body may come.
+        Minimal rate of a request's body.
     loaded_models
-        Models the engine holds at once; the one unused for longest makes room.
+        Models that the engine holds at a time; the least recently used is unloaded.
     """
 
     request_bytes: int = 8 * 2**20
@@ -55,17 +55,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """How much is kept; by default everything.
+    """Retention rules; by default everything is retained.
 
     Parameters
     ----------
     checkpoints
-        The models of a job's last epochs, beside its own, that are kept, and of a training
-        session's beside its last; None for all.
+        Number of a job's checkpoint models to keep, in addition to its final one, and of a training
+        session's in addition to its last; None for all.
     days
-        After how many days models, files and training sessions go that nobody has used; None for
-        never. Those that a run of Ratchet's has asked for stay, and so does what another model
-        stands on or a session starts from.
+        Days after their last use until models, files and training sessions are deleted; None for
+        never. Those referenced by a run of Ratchet, and those that other models or sessions start
+        from, are retained.
 
     Raises
     ------
@@ -84,43 +84,42 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """Where a service keeps its things, where it listens, what it serves.
+    """Locations, address and models of a service.
 
     Parameters
     ----------
     home
         Ratchet's home; the service's own folder is ``home / "llm"``.
     host, port
-        Where to listen; port 0 takes a free one.
+        The address; port 0 selects a free one.
     model
-        A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet makes.
+        A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet generates.
     engine
-        What runs the models: ``torch``, ``vllm``, or a class of one's own as ``module:Class``.
+        The engine: ``torch``, ``vllm``, or a custom class as ``module:Class``.
     max_loras
-        How many adapters ``vllm`` applies in one batch.
+        Adapters that ``vllm`` applies in one batch.
     sleep_level
-        How ``vllm`` gives its memory away while a job trains: 1 keeps the weights in the machine's
-        memory, 2 reads them again, 0 keeps everything where it is.
+        How ``vllm`` releases its memory while a job trains: 1 moves the weights to main memory, 2
+        reloads them, 0 releases nothing.
     trainer
-        What runs fine-tuning jobs: ``plain``, ``trl``, or ``auto``: the plain loop for models
-        that plain torch runs, TRL for all others and wherever LoRA is asked for.
+        The trainer of fine-tuning jobs: ``plain``, ``trl``, or ``auto``: the plain loop for models
+        that plain torch runs, TRL for all others and for LoRA.
     lora
-        What of a model is trained, where a job does not say so itself.
+        Default trainable part of a model.
     micro_batch_size
-        How many examples of a batch training holds in memory at once, where a job does not say so
-        itself; None for all of them.
+        Default number of examples in memory during training; None for a complete batch.
     retention
-        What is deleted in time; by default nothing.
+        Retention rules; by default all is retained.
     api_key
-        What clients must send as bearer token; None for no key, on loopback only.
+        The bearer token required from clients; None for no key, on loopback only.
     embedded
-        Whether to leave when the last process that uses it has gone.
+        Whether to exit with the last process that uses the service.
 
     Raises
     ------
     ParameterError
-        If it would listen beyond this machine without a key; if there is no such trainer, or it
-        does not do what is asked.
+        If it would listen beyond this machine without a key, or the trainer does not exist or
+        support the other settings.
     """
 
     home: Path
@@ -143,7 +142,7 @@ class ServiceSettings:
             raise ParameterError(f"The service's key is empty. Set {API_KEY_VARIABLE} or unset it.")
         if not self.is_loopback and self.api_key is None:
             raise ParameterError(
-                f"The model service was told to listen on {self.host!r} without a key; beyond"
+                f"The model service cannot listen on {self.host!r} without a key; beyond"
                 f" 127.0.0.1 it needs one. Set {API_KEY_VARIABLE} and start it again."
             )
         if self.trainer not in get_args(TrainerName):
@@ -160,7 +159,7 @@ class ServiceSettings:
             )
         if self.trainer == "plain" and self.lora.rank:
             raise ParameterError(
-                f"The plain trainer trains all weights, but got lora_rank {self.lora.rank}. Take"
+                f"The plain trainer trains all weights, but got lora_rank {self.lora.rank}. Use"
                 " --trainer trl, or no --lora-rank."
             )
 
@@ -176,15 +175,15 @@ class ServiceSettings:
 
     @property
     def folder(self) -> Path:
-        """Where database, files, jobs and models lie."""
+        """The folder of database, files, jobs and models."""
         return self.home / "llm"
 
     @property
     def database_file(self) -> Path:
-        """What the service knows of its models, files and jobs."""
+        """The database of models, files and jobs."""
         return self.folder / "service.sqlite3"
 
     @property
     def models_folder(self) -> Path:
-        """Where the models lie that jobs have trained."""
+        """The folder of fine-tuned models."""
         return self.folder / "models"

@@ -1,1 +1,1 @@
-"""Evaluation suites of ``inspect-ai``, which runs in a process, and an environment, of its own."""
+"""Evaluation suites of ``inspect-ai``, run in a separate process and environment."""

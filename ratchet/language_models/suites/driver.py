@@ -1,8 +1,8 @@
-"""Runs one task of ``inspect-ai``: started by path, by an interpreter that need not know Ratchet.
+"""Runs one task of ``inspect-ai``; a script for interpreters without Ratchet.
 
-Standard library and ``inspect_ai`` alone. Reads a JSON file of what is asked; the model's key comes
-in the environment. Ends with its parent, whose pipe it reads. What the task does without a seed is
-seeded here.
+Imports only the standard library and ``inspect_ai``. Reads the request from a JSON file and the
+model's key from the environment. Exits with its parent, whose pipe it reads. Seeds the global
+generators for tasks without a seed.
 """
 
 from __future__ import annotations
@@ -20,60 +20,61 @@ from collections import Counter
 from typing import Any
 
 KEY_VARIABLE = "RATCHET_SUITE_KEY"
-NOT_BEGUN = 3
-"""The exit code where the task cannot be had, or not be asked like this."""
+NOT_STARTED = 3
+"""Exit code if the task cannot be loaded or run with these arguments."""
 _COMPATIBLE = "inspect_ai.model._providers.openai_compatible"
 
 
 def main() -> int:
-    """Run the task of the file that is named on the command line; return the exit code."""
-    sys.path.pop(0)  # this file's folder: its neighbours are no modules of the task's
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    """Run the task of the file named on the command line; return the exit code."""
+    sys.path.pop(0)  # this file's folder: the task must not import its neighbours
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     with open(sys.argv[1], encoding="utf-8") as file:
-        asked: dict[str, Any] = json.load(file)
-    _seed(asked["seed"])
+        request: dict[str, Any] = json.load(file)
+    _seed(request["seed"])
     try:
-        logs = _evaluate(asked)
+        logs = _evaluate(request)
     except BaseException as error:  # noqa: BLE001 -- this process's outermost border
         traceback.print_exc()
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
-        return NOT_BEGUN
+        return NOT_STARTED
     if len(logs) != 1:
-        print(f"{len(logs)} tasks were found, expected one", file=sys.stderr)  # noqa: T201
-        return NOT_BEGUN
+        print(f"{len(logs)} tasks found, expected one", file=sys.stderr)  # noqa: T201
+        return NOT_STARTED
     return 0
 
 
-def _evaluate(asked: dict[str, Any]) -> list[Any]:
+def _evaluate(request: dict[str, Any]) -> list[Any]:
     inspect_ai = importlib.import_module("inspect_ai")
-    # what speaks chat completions alone; versions before it had one for all that is OpenAI's
+    # the provider for plain chat completions; earlier versions had one for all OpenAI-compatible
+    # services
     provider = "openai-api/ratchet" if importlib.util.find_spec(_COMPATIBLE) else "openai"
     model = importlib.import_module("inspect_ai.model").get_model(
-        f"{provider}/{asked['model']}",
-        base_url=asked["url"],
+        f"{provider}/{request['model']}",
+        base_url=request["url"],
         api_key=os.environ.pop(KEY_VARIABLE),
     )
-    _tell_repetitions_apart(asked["seed"])
+    _reseed_repetitions(request["seed"])
     logs: list[Any] = inspect_ai.eval(
-        asked["task"],
+        request["task"],
         model=model,
-        task_args=asked["arguments"],
-        limit=asked["limit"],
-        log_dir=asked["log_dir"],
+        task_args=request["arguments"],
+        limit=request["limit"],
+        log_dir=request["log_dir"],
         log_format="json",
         display="none",
-        seed=asked["seed"],
-        temperature=asked["temperature"],
-        max_tokens=asked["max_tokens"],
-        max_connections=asked["max_connections"],
+        seed=request["seed"],
+        temperature=request["temperature"],
+        max_tokens=request["max_tokens"],
+        max_connections=request["max_connections"],
     )
     return logs
 
 
-def _tell_repetitions_apart(seed: int) -> None:
-    """Give a conversation that comes again, as in a second epoch, another seed.
+def _reseed_repetitions(seed: int) -> None:
+    """Change the seed of a repeated conversation, as in a second epoch.
 
-    With one seed its answer would be the same. Not in versions without such a hook.
+    With one seed its completion would be the same. Skipped in versions without such a hook.
     """
     try:
         module = importlib.import_module("inspect_ai.hooks")
@@ -101,7 +102,7 @@ def _seed(seed: int) -> None:
         importlib.import_module("numpy").random.seed(seed)
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     while os.read(0, 4096):
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What a suite came to: read from the log that ``inspect-ai`` writes as JSON."""
+"""Results of a suite, read from the JSON log of ``inspect-ai``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _RIGHT: Mapping[object, int] = {"C": 1, "I": 0, True: 1, False: 0}  # 1.0 and 0.
 class SuiteResult:
     """A suite's metrics, and a row for each answer.
 
-    ``table`` has ``datapoint_id``, ``sample_id``, ``epoch``, a column for each scorer and, where
-    answers are right or wrong, ``correct``.
+    ``table`` has ``datapoint_id``, ``sample_id``, ``epoch``, a column for each scorer and, if
+    answers are correct or not, ``correct``.
     """
 
     metrics: dict[str, float]
@@ -30,7 +30,7 @@ class SuiteResult:
 
 
 class _Part(BaseModel):
-    """Part of a log, of whatever version: what is not read is let be."""
+    """Part of a log of any version: unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -73,28 +73,28 @@ class _Log(_Part):
 
 
 def read_log(file: Path) -> SuiteResult:
-    """Read what a suite came to.
+    """Read a suite's results.
 
     Raises
     ------
     DataError
-        If the log is none that is known.
+        If the log has an unknown format.
     SuiteFailedError
-        If it says that the suite failed, with the error.
+        If the suite failed, with its error.
     """
     try:
         log = _Log.model_validate(json.loads(file.read_bytes()))
     except (ValueError, ValidationError) as error:
-        raise DataError(f"{file}: no log of inspect-ai that can be read: {error}") from error
+        raise DataError(f"{file}: invalid inspect-ai log: {error}") from error
     if log.status != "success" or log.results is None:
-        what = log.error.message if log.error else "it says no error"
-        where = _last_place(log.error.traceback) if log.error else ""
+        what = log.error.message if log.error else "no error in the log"
+        where = _last_location(log.error.traceback) if log.error else ""
         raise SuiteFailedError(f"status {log.status!r}: {what}{where}")
     return SuiteResult(_metrics(log.results), _table(log.samples or []))
 
 
 def _metrics(results: _Results) -> dict[str, float]:
-    """Return the metrics: by their names, or where there are several scorers with those."""
+    """Return metrics by name; with several scorers, prefixed with the scorer's name."""
     found = {"num_samples": float(results.completed_samples)}
     names = [_named(score) for score in results.scores]
     for name, score in zip(names, results.scores, strict=True):
@@ -111,12 +111,12 @@ def _named(score: _Score) -> str:
 
 
 def _plain(name: str) -> str:
-    """Leave out what trackers don't take in the names of metrics."""
+    """Remove characters that trackers refuse from metric names."""
     return re.sub(r"[^\w.-]", "_", name)
 
 
 def _table(samples: Sequence[_Sample]) -> dict[str, list[Any]]:
-    """Make a row for each answer, in the order of the samples' ids."""
+    """Return a row for each answer, in the order of sample ids."""
     rows = sorted(samples, key=lambda one: (isinstance(one.id, str), one.id, one.epoch))
     places = {name: k for k, name in enumerate(dict.fromkeys(row.id for row in rows))}
     table: dict[str, list[Any]] = {
@@ -142,11 +142,11 @@ def _value(row: _Sample, scorer: str) -> JsonValue:
 
 
 def _right(value: JsonValue) -> int | None:
-    """Return whether an answer is right; None where that is not all there is to it."""
+    """Return whether an answer is correct; None for other scores."""
     return _RIGHT.get(value) if isinstance(value, str | bool | int | float) else None
 
 
-def _last_place(traceback: str) -> str:
-    """Return where in a file of the task's, or of a library's, it was raised."""
+def _last_location(traceback: str) -> str:
+    """Return the last source location in a traceback."""
     places = [line.strip() for line in traceback.splitlines() if line.strip().startswith("File ")]
     return f" ({places[-1]})" if places else ""

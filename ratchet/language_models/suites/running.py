@@ -1,10 +1,12 @@
-"""``run_suite``: have ``inspect-ai`` ask a model that is served, in a process of its own."""
+"""``run_suite``: run ``inspect-ai`` in a separate process against a served model."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError, SuiteFailedError
 from ratchet.language_models.suites import driver
-from ratchet.language_models.suites.installation import environment_for
 from ratchet.language_models.suites.log import SuiteResult, read_log
 
 if TYPE_CHECKING:
@@ -28,16 +29,16 @@ _LOCAL = "127.0.0.1,localhost"
 
 @dataclass(frozen=True)
 class Suite:
-    """What a suite asks a model.
+    """A suite and its settings.
 
     Attributes
     ----------
     name
-        What the experiment calls it.
+        The suite's name in the experiment.
     python
         The interpreter that has ``inspect-ai``.
     seed
-        Of the answers, and of all that the task draws without a seed of its own.
+        Seed of the completions, and of all unseeded sampling in the task.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Suite:
     max_connections: int = 10
 
     def key_parameters(self) -> dict[str, Any]:
-        """Return what decides the answers, beside the task's code, as plain data."""
+        """Return the inputs of the answers, apart from the task's code, as plain data."""
         return {
             "task": self.task.name,
             "arguments": self.arguments,
@@ -61,8 +62,8 @@ class Suite:
             "limit": self.limit,
         }
 
-    def asked(self, model: ModelAddress, log_dir: Path) -> dict[str, Any]:
-        """Return what the driver reads."""
+    def driver_input(self, model: ModelAddress, log_dir: Path) -> dict[str, Any]:
+        """Return the driver's input."""
         return {
             **self.key_parameters(),
             "task": self.task.reference,
@@ -74,34 +75,34 @@ class Suite:
 
 
 def run_suite(suite: Suite, model: ModelAddress, log_file: Path) -> SuiteResult:
-    """Run a suite and keep its log, as JSON.
+    """Run a suite and save its log as JSON.
 
     Raises
     ------
     DataError
-        If the task can't be had, or not be asked like this.
+        If the task cannot be loaded or run with these arguments.
     SuiteFailedError
-        If it ended without a result; another time it may have one.
+        If it ended without a result; a retry may succeed.
     """
     about = f"suite {suite.name}, {suite.task.reference}"
     with tempfile.TemporaryDirectory(prefix="ratchet-suite-") as name:
         work = Path(name)
         logs, output = work / "logs", work / "output.txt"
-        asked = work / "asked.json"
-        asked.write_text(json.dumps(suite.asked(model, logs)), encoding="utf-8")
+        request = work / "request.json"
+        request.write_text(json.dumps(suite.driver_input(model, logs)), encoding="utf-8")
         with output.open("wb") as sink:
-            command = [suite.python, driver.__file__, str(asked)]
+            command = [suite.python, driver.__file__, str(request)]
             environment = _environment(suite.python, model)
             with _process(command, environment, work, sink) as process:
                 code = _wait(process)
-        said = output.read_text("utf-8", "replace").strip()
+        printed = output.read_text("utf-8", "replace").strip()
         found = sorted(logs.glob("*.json"))
-        if code == driver.NOT_BEGUN:
-            raise DataError(f"{about}: inspect-ai could not begin: {said[-2000:]}")
+        if code == driver.NOT_STARTED:
+            raise DataError(f"{about}: inspect-ai could not start: {printed[-2000:]}")
         if code or len(found) != 1:
             raise SuiteFailedError(
                 f"{about}: inspect-ai ended with code {code} and {len(found)} logs, expected one."
-                f" It said last: {said[-2000:]}"
+                f" Its last output: {printed[-2000:]}"
             )
         try:
             result = read_log(found[0])
@@ -112,7 +113,7 @@ def run_suite(suite: Suite, model: ModelAddress, log_file: Path) -> SuiteResult:
 
 
 def _environment(python: str, model: ModelAddress) -> dict[str, str]:
-    """Return the process's environment: the model's key in it, and no proxy before this machine."""
+    """Return the process's environment: the model's key, and no proxy for this machine."""
     found = environment_for(python)
     for name in ("NO_PROXY", "no_proxy"):
         found[name] = ",".join(filter(None, [found.get(name), _LOCAL]))
@@ -126,15 +127,15 @@ def _process(
     folder: Path,
     output: Any,  # noqa: ANN401
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that ends with the block, and with this process, however that ends."""
+    """Start a process that ends with the block, and with this process."""
     process = subprocess.Popen(
         command,
         env=environment,
-        cwd=folder,  # it reads a file .env where it starts
+        cwd=folder,  # it reads a file .env in its working folder
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C is this process's to hear
+        start_new_session=True,  # this process handles Ctrl-C
     )
     try:
         yield process
@@ -151,3 +152,17 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_POLL_SECONDS)
+
+
+def environment_for(python: str) -> dict[str, str]:
+    """Return the environment for an interpreter.
+
+    Without variables that set options of ``inspect-ai``, and for another interpreter without
+    Ratchet's modules.
+    """
+    own = {"PYTHONPATH", "PYTHONHOME"} if python != sys.executable else set()
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in own and not name.startswith("INSPECT_")
+    }

@@ -1,4 +1,4 @@
-"""``SuiteTask``: a task of ``inspect-ai`` by file or by package, and what its code is."""
+"""``SuiteTask``: a task of ``inspect-ai`` by file or package, with a digest of its code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class SuiteTask:
     Attributes
     ----------
     file
-        The file it is in; None for one of an installed package.
+        Its file; None for a task of an installed package.
     name
-        Its function's, or ``package/task``.
+        The name of its function, or ``package/task``.
     """
 
     file: Path | None
@@ -31,24 +31,26 @@ class SuiteTask:
 
     @classmethod
     def find(cls, task: str, base_dir: Path | None, arguments: Collection[str] = ()) -> SuiteTask:
-        """Find ``path/to/file.py@function``, or take ``package/task`` as it is.
+        """Find ``path/to/file.py@function``, or use ``package/task`` unchanged.
 
         Raises
         ------
         ParameterError, UnknownNameError
-            If there is no such file, no such function in it, or it does not take the arguments:
-            ``inspect-ai`` would leave them out.
+            If the file or function does not exist, or does not accept the arguments: ``inspect-ai``
+            would ignore them.
         """
-        place, _, function = task.rpartition("@")
-        if not place:
+        path, _, function = task.rpartition("@")
+        if not path:
             return cls(None, task)
-        file = file_at(place, base_dir)
+        file = file_at(path, base_dir)
         if not file.is_file():
-            raise ParameterError(f"evaluation.suites: task {task!r}: there is no file {file}.")
+            raise ParameterError(f"evaluation.suites: task {task!r}: file {file} does not exist.")
         try:
             tree = parse_python(file.read_bytes())
         except (SyntaxError, ValueError) as error:
-            raise ParameterError(f"evaluation.suites: {file} is no Python: {error}.") from error
+            raise ParameterError(
+                f"evaluation.suites: {file} is not valid Python: {error}."
+            ) from error
         named = {one.name: one.args for one in tree.body if isinstance(one, ast.FunctionDef)}
         if function not in named:
             raise UnknownNameError(
@@ -59,21 +61,21 @@ class SuiteTask:
 
     @property
     def package(self) -> str | None:
-        """The package that it is installed with."""
+        """The package that contains it."""
         return self.name.partition("/")[0] if self.file is None else None
 
     @property
     def reference(self) -> str:
-        """What ``inspect-ai`` calls it."""
+        """Its name in ``inspect-ai``."""
         return self.name if self.file is None else f"{self.file}@{self.name}"
 
     def digest(self, files: tuple[str, ...], base_dir: Path | None) -> str:
-        """Return a digest of its code, with what it imports from beside it, and of its files.
+        """Return a digest of its code, of the neighbouring modules it imports, and of its files.
 
         Raises
         ------
         ParameterError
-            If one of them is not there.
+            If one of them does not exist.
         """
         code = "" if self.file is None else code_fingerprint(extra_roots=(self.file,)).digest
         digest = hashlib.sha256(code.encode())
@@ -89,13 +91,13 @@ def _check_arguments(task: str, takes: ast.arguments, given: Collection[str]) ->
     for name in given:
         if name not in names and takes.kwarg is None:
             raise ParameterError(
-                f"evaluation.suites: arguments: {task} takes no {name!r}.{nearest(name, names)}"
+                f"evaluation.suites: {task} has no argument {name!r}.{nearest(name, names)}"
             )
 
 
 def _files_at(given: str, base_dir: Path | None) -> list[Path]:
-    """Return a file, or all of a folder."""
-    place = file_at(given, base_dir)
-    if not place.exists():
-        raise ParameterError(f"evaluation.suites: files: there is no {place}.")
-    return [place] if place.is_file() else sorted(f for f in place.rglob("*") if f.is_file())
+    """Return a file, or all files of a folder."""
+    path = file_at(given, base_dir)
+    if not path.exists():
+        raise ParameterError(f"evaluation.suites: files: {path} does not exist.")
+    return [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())

@@ -1,4 +1,4 @@
-"""Services that hold a model and train it verb by verb; :func:`connect` opens a session."""
+"""Services that train a model operation by operation; :func:`connect` opens a session."""
 
 from __future__ import annotations
 

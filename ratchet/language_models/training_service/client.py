@@ -1,7 +1,7 @@
-"""A session at Ratchet's own service, over HTTP.
+"""A training session at Ratchet's service, over HTTP.
 
-Each verb has its number, so that a request that was lost, cut or answered late is simply sent
-again: the service does it once.
+Operations are numbered, so that a request whose response was lost, truncated or late is sent again:
+the service executes it once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ratchet.language_models.training_service.interface import (
     OptimizerSettings,
     TrainingExample,
 )
-from ratchet.language_models.training_service.link import Link
+from ratchet.language_models.training_service.sync_client import SyncClient
 
 _SESSIONS = "training/sessions"
 _FIELDS = tuple(field.name for field in fields(TrainingExample))
@@ -45,30 +45,30 @@ def connect(
     timeout_seconds: float = 600.0,
     policy: RetryPolicy | None = None,
 ) -> HttpTrainingService:
-    """Open a session, or find that of an intent again.
+    """Open a session, or reopen that of an intent.
 
     Parameters
     ----------
     url
         The service's, with or without ``/v1``, or ``"embedded"`` for the one that Ratchet starts.
     model
-        What is trained: a base model, or one that a job or a session has made.
+        The model to train: a base model, or one created by a job or session.
     lora_rank, lora_alpha
-        Of the adapter that is trained; rank 0 trains all weights.
+        Size of the trained adapter; rank 0 trains all weights.
     intent
-        Whatever names the session, such as a run's key: asked for again it is the same session.
-        Without one a lost answer may leave a session that nobody uses.
+        An identifier of the session, such as a run's key: equal intents open the same session.
+        Without it, a lost response may leave an unused session.
     resume
-        The model was saved with its optimizer; go on where its session was.
+        The model was saved with its optimizer; continue from there.
     api_key_name
-        The environment variable that holds the key.
+        The environment variable that contains the key.
 
     Raises
     ------
     LanguageModelError
         If the service refuses, or fails too often.
     """
-    link = Link(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
+    client = SyncClient(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
     asked = {
         "model": model,
         "lora_rank": lora_rank,
@@ -78,22 +78,24 @@ def connect(
         "resume": resume,
     }
     try:
-        return open_session(link, asked)
+        return open_session(client, asked)
     except BaseException:
-        link.close()
+        client.close()
         raise
 
 
-def open_session(link: Link, asked: Mapping[str, object]) -> HttpTrainingService:
-    """Open a session where there is a link already; ``asked`` as :func:`connect` is."""
-    return HttpTrainingService(link, str(link.ask("POST", _SESSIONS, asked, id=_TEXT)["id"]))
+def open_session(client: SyncClient, asked: Mapping[str, object]) -> HttpTrainingService:
+    """Open a session through a client; ``asked`` as the arguments of :func:`connect`."""
+    return HttpTrainingService(
+        client, str(client.request("POST", _SESSIONS, asked, id=_TEXT)["id"])
+    )
 
 
 class HttpTrainingService:
-    """A session that is open; a context manager. Not to be shared by threads."""
+    """An open session; a context manager, not thread-safe."""
 
-    def __init__(self, link: Link, session_id: str) -> None:
-        self._link = link
+    def __init__(self, client: SyncClient, session_id: str) -> None:
+        self._client = client
         self._session_id = session_id
 
     @property
@@ -102,9 +104,9 @@ class HttpTrainingService:
         return self._session_id
 
     def next_sequence(self) -> int:
-        """Return the number that the session expects next."""
+        """Return the next sequence number that the session expects."""
         path = f"{_SESSIONS}/{quote(self._session_id)}"
-        return int(self._link.ask("GET", path, next_sequence=_NUMBER)["next_sequence"])
+        return int(self._client.request("GET", path, next_sequence=_NUMBER)["next_sequence"])
 
     def forward_backward(
         self,
@@ -114,7 +116,7 @@ class HttpTrainingService:
         loss_config: Mapping[str, float],
         sequence: int,
     ) -> ForwardBackward:
-        """Gather the gradient of a loss; see :class:`TrainingService`."""
+        """Accumulate the gradient of a loss; see :class:`TrainingService`."""
         return self._pass(examples, loss, loss_config, sequence, backward=True)
 
     def forward(self, examples: Sequence[TrainingExample], *, sequence: int) -> ForwardBackward:
@@ -122,7 +124,7 @@ class HttpTrainingService:
         return self._pass(examples, "cross_entropy", {}, sequence, backward=False)
 
     def optim_step(self, optimizer: OptimizerSettings, *, sequence: int) -> dict[str, float]:
-        """Follow the gathered gradient; see :class:`TrainingService`."""
+        """Apply the accumulated gradient; see :class:`TrainingService`."""
         body = {"sequence": sequence, "optimizer": asdict(optimizer)}
         metrics: dict[str, float] = self._verb("optim_step", body, metrics=_METRICS)["metrics"]
         return metrics
@@ -137,17 +139,17 @@ class HttpTrainingService:
         return found
 
     def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
-        """Keep the weights as a model; see :class:`TrainingService`."""
+        """Save the weights as a model; see :class:`TrainingService`."""
         body = {"sequence": sequence, "name": name, "optimizer": optimizer}
         return str(self._verb("save_weights", body, model=_TEXT)["model"])
 
     def delete(self) -> None:
-        """Delete the session at the service; the models that it saved stay."""
-        self._link.ask("DELETE", f"{_SESSIONS}/{quote(self._session_id)}")
+        """Delete the session at the service; the models that it saved remain."""
+        self._client.request("DELETE", f"{_SESSIONS}/{quote(self._session_id)}")
 
     def close(self) -> None:
-        """Let go of connections; the session stays."""
-        self._link.close()
+        """Close the connections; the session remains."""
+        self._client.close()
 
     def __enter__(self) -> HttpTrainingService:
         return self
@@ -189,6 +191,6 @@ class HttpTrainingService:
         body: Mapping[str, Any],
         **fields: TypeAdapter[Any],
     ) -> dict[str, Any]:
-        return self._link.ask(
+        return self._client.request(
             "POST", f"{_SESSIONS}/{quote(self._session_id)}/{verb}", body, **fields
         )

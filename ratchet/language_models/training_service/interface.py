@@ -1,4 +1,4 @@
-"""What a trainer asks of a service that holds the model: gradients, steps, samples, weights."""
+"""Interface of training services: gradients, optimizer steps, samples, weights."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 
 RUN_METADATA = "ratchet_run"
-"""What a client of ``tinker`` says of itself where a run stores the names of what it saves."""
+"""Tag of a ``tinker`` client whose saved models are referenced by a run."""
 KEPT_ANSWERS = 256
-"""So many of a session's last answers are kept for whoever asks again."""
+"""Number of a session's last responses that are stored for repeated requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """A sequence of tokens, and what is known of those that are learned from.
+    """A token sequence with its training targets.
 
     Parameters
     ----------
     tokens
-        All that the model read and wrote.
+        Prompt and completion.
     loss_mask
-        1 for each token that is learned from, else 0; the first token is never.
+        1 for each token to train on, else 0; 0 for the first.
     weights
-        Factor of each token's term of the loss; None for 1. A loss is a sum: a mean over tokens
-        or answers is made of weights.
+        Factor of each token's loss; None for 1. A loss is a sum: weights express means over tokens
+        or completions.
     advantages
-        For each token; every loss but ``cross_entropy`` needs them.
+        Per token; required by every loss but ``cross_entropy``.
     log_probs
-        What the sampler gave each token; where None, ratios are 1 but for their gradient.
+        The sampler's, per token; if None, ratios are 1 except for their gradient.
 
     Raises
     ------
     DataError
-        If they are not of one length, a mask is not 0 or 1, or a number is not finite.
+        If lengths differ, a mask is not 0 or 1, or a number is not finite.
     """
 
     tokens: tuple[int, ...]
@@ -69,9 +69,9 @@ class OptimizerSettings:
     Parameters
     ----------
     learning_rate, beta1, beta2, eps, weight_decay
-        Of this step; they may change from one to the next.
+        Of this step; they may differ between steps.
     max_grad_norm
-        The norm to which the gradient of all weights together is cut; 0 for no cut.
+        Maximal norm of the gradient of all weights together; 0 for no clipping.
 
     Raises
     ------
@@ -96,12 +96,12 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBackward:
-    """What a pass over examples has given.
+    """The result of a pass over examples.
 
     Parameters
     ----------
     log_probs
-        Of each example's tokens, under the weights as they are; 0.0 where its mask is 0.
+        Of each example's tokens under the current weights; 0.0 where its mask is 0.
     """
 
     metrics: Mapping[str, float]
@@ -111,8 +111,8 @@ class ForwardBackward:
 class TrainingService(Protocol):
     """A session with a service that trains a model.
 
-    ``sequence`` numbers the verbs that change something: 0, 1, 2, … A number that was taken is
-    answered again from what is stored; with other content, or behind a gap, it is refused.
+    ``sequence`` numbers the operations that change state: 0, 1, 2, … For a completed number, the
+    stored response is returned; with different content, or after a gap, the request is refused.
     """
 
     @property
@@ -121,7 +121,7 @@ class TrainingService(Protocol):
         ...
 
     def next_sequence(self) -> int:
-        """Return the number that the session expects next."""
+        """Return the next sequence number that the session expects."""
         ...
 
     def forward_backward(
@@ -132,30 +132,30 @@ class TrainingService(Protocol):
         loss_config: Mapping[str, float],
         sequence: int,
     ) -> ForwardBackward:
-        """Add the gradient of a loss, summed over the examples' tokens, to what is gathered."""
+        """Add the gradient of a loss, summed over the examples' tokens, to the accumulated one."""
         ...
 
     def forward(self, examples: Sequence[TrainingExample], *, sequence: int) -> ForwardBackward:
-        """Return log-probabilities; no gradient is gathered."""
+        """Return log-probabilities without accumulating a gradient."""
         ...
 
     def optim_step(self, optimizer: OptimizerSettings, *, sequence: int) -> dict[str, float]:
-        """Follow the gathered gradient once, and forget it; return metrics."""
+        """Apply the accumulated gradient once and reset it; return metrics."""
         ...
 
     def sample(
         self, requests: Sequence[SampleRequest], *, model: str | None = None
     ) -> list[Completion]:
-        """Sample with the weights as they are, or with those of a model that was saved."""
+        """Sample with the current weights, or with those of a saved model."""
         ...
 
     def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
-        """Keep the weights as they are; return the id of the model that has them.
+        """Save the current weights; return the new model's id.
 
-        With ``optimizer`` another session can go on from it as this one would.
+        With ``optimizer``, another session can resume from it exactly.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections; the session stays."""
+        """Close the connections; the session remains."""
         ...

@@ -1,4 +1,4 @@
-"""Models of a training service: putting one there, and reading the tokenizer of one."""
+"""Models of a training service: uploads and tokenizer downloads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from ratchet.errors import DataError
 from ratchet.language_models.connection import StatusError
-from ratchet.language_models.training_service.link import Link
+from ratchet.language_models.training_service.sync_client import SyncClient
 
 _TEXT = TypeAdapter(str)
 _FILES = TypeAdapter(dict[str, str])
@@ -20,22 +20,22 @@ _SUFFIXES = frozenset({".json", ".jinja", ".model", ".txt", ".safetensors"})
 _NOT_FOUND = 404
 
 
-def upload_model(link: Link, folder: Path, *, name: str) -> str:
-    """Put a model among those of a service, unless it is there; return its id.
+def upload_model(client: SyncClient, folder: Path, *, name: str) -> str:
+    """Upload a model to a service unless it exists there; return its id.
 
-    The id is made of the name and the files, so that the same ones are the same model.
+    The id is computed from the name and the files, so that equal files are the same model.
 
     Parameters
     ----------
     folder
-        In Hugging Face's layout, a whole model.
+        A complete model in Hugging Face's layout.
 
     Raises
     ------
     DataError
         If the folder has no model.
     LanguageModelError
-        If the service refuses it, for example since it is too large.
+        If the service refuses it, for example because it is too large.
     """
     files = {
         file.name: file.read_bytes()
@@ -52,15 +52,15 @@ def upload_model(link: Link, folder: Path, *, name: str) -> str:
         return form
 
     try:
-        return str(link.ask("GET", f"models/{quote(model)}", id=_TEXT)["id"])
+        return str(client.request("GET", f"models/{quote(model)}", id=_TEXT)["id"])
     except StatusError as error:
         if error.status != _NOT_FOUND:
             raise
-    return str(link.ask("POST", "training/models", None, make_form, id=_TEXT)["id"])
+    return str(client.request("POST", "training/models", None, make_form, id=_TEXT)["id"])
 
 
-def download_tokenizer(link: Link, model: str, folder: Path) -> None:
-    """Write a model's tokenizer, with its configuration, into a folder that is there.
+def download_tokenizer(client: SyncClient, model: str, folder: Path) -> None:
+    """Download a model's tokenizer and its configuration into an existing folder.
 
     Raises
     ------
@@ -68,13 +68,13 @@ def download_tokenizer(link: Link, model: str, folder: Path) -> None:
         If the service has no such model.
     """
     path = f"training/tokenizer?model={quote(model, safe='')}"
-    files: dict[str, str] = link.ask("GET", path, files=_FILES)["files"]
+    files: dict[str, str] = client.request("GET", path, files=_FILES)["files"]
     for name, text in files.items():
         (folder / Path(name).name).write_text(text, encoding="utf-8")
 
 
 def uploaded_model_id(name: str, files: Mapping[str, bytes]) -> str:
-    """Return the id that a model of these files has at a service."""
+    """Return the id of a model with these files at a service."""
     digest = hashlib.sha256(name.encode())
     for file in sorted(files):
         digest.update(f"\0{file}\0{hashlib.sha256(files[file]).hexdigest()}".encode())
@@ -82,21 +82,21 @@ def uploaded_model_id(name: str, files: Mapping[str, bytes]) -> str:
 
 
 def check_model_files(files: Mapping[str, bytes]) -> None:
-    """Refuse what is no whole model in Hugging Face's layout.
+    """Check that files are a complete model in Hugging Face's layout.
 
     Raises
     ------
     DataError
-        With what is missing, or is none of a model's files.
+        With missing or unexpected files.
     """
     missing = [name for name in ("config.json", "tokenizer.json") if name not in files]
     if not any(name.endswith(".safetensors") for name in files):
         missing.append("model.safetensors")
     if missing or "adapter_config.json" in files:
         raise DataError(
-            f"model: got the files {sorted(files)}, expected a whole model's"
-            + (f" with {', '.join(missing)}." if missing else ", not an adapter's.")
+            f"model: got the files {sorted(files)}, expected those of a complete model"
+            + (f" with {', '.join(missing)}." if missing else ", not of an adapter.")
         )
     for name in files:
         if Path(name).name != name or Path(name).suffix not in _SUFFIXES or name.startswith("."):
-            raise DataError(f"model: got a file {name!r}, expected the names of a model's files.")
+            raise DataError(f"model: unexpected file {name!r}; expected only a model's files.")

@@ -1,4 +1,4 @@
-"""Steps of an optimizer as a value: known by their content, and sent verb by verb to a session."""
+"""Optimizer steps as a value with a digest, sent to a session operation by operation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TOKENS_AT_ONCE = 2**16
 
 @dataclass(frozen=True)
 class ServiceLoss:
-    """A loss as the service knows it.
+    """A loss in the service's terms.
 
-    ``of_sampler`` says that ratios are to the examples' own log-probabilities; else they are to
-    those of the weights before the update.
+    ``of_sampler``: ratios refer to the examples' log-probabilities; otherwise to those of the
+    weights before the update.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ServiceLoss:
 
 
 class Weighing(Protocol):
-    """Says what tokens weigh where their examples do not say it."""
+    """Computes token weights that the examples do not contain."""
 
     @property
     def reads_scores(self) -> bool:
@@ -47,7 +47,7 @@ class Weighing(Protocol):
 
     @property
     def content(self) -> Mapping[str, object]:
-        """All that decides what it returns, as JSON has it."""
+        """All inputs of its results, as JSON."""
         ...
 
     def __call__(
@@ -58,17 +58,17 @@ class Weighing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TakenStep:
-    """A step that was taken.
+class CompletedStep:
+    """A completed step.
 
     Parameters
     ----------
     examples
-        As they were given.
+        The given examples.
     log_probs
-        What they had before the update where that was asked, else before the step.
+        Theirs before the update if requested, otherwise before the step.
     grad_norm
-        NaN where the service doesn't tell.
+        NaN if the service does not report it.
     """
 
     examples: Sequence[TrainingExample]
@@ -84,16 +84,16 @@ class TrainingSteps:
     Parameters
     ----------
     batches
-        The places of each step's examples; none is empty.
+        The example indices of each step; none is empty.
     optimizers
-        Of each step.
+        Settings of each step.
     micro_batch_size
-        The most examples that are sent at once.
+        Maximal number of examples per request.
 
     Raises
     ------
     ParameterError
-        If they are more verbs than could be asked for again.
+        If there are more operations than can be repeated.
     """
 
     examples: Sequence[TrainingExample]
@@ -109,20 +109,20 @@ class TrainingSteps:
         verbs = 1 + len(self.batches) + sum(len(list(self._parts(one))) for one in sent)
         if verbs > KEPT_ANSWERS:
             raise ParameterError(
-                f"training: got {len(self.batches)} steps in {verbs} verbs, expected at most"
-                f" {KEPT_ANSWERS}, which the service can answer again. Take a larger"
+                f"training: got {len(self.batches)} steps in {verbs} requests, expected at most"
+                f" {KEPT_ANSWERS}, whose responses the service stores. Use a larger"
                 f" micro_batch_size than {self.micro_batch_size}, larger batches, or fewer epochs."
             )
 
     @property
     def asks_first(self) -> bool:
-        """Whether the weights before the update have to score all examples first."""
+        """Whether the weights before the update must score all examples first."""
         several = len(self.batches) > 1 and not self.loss.of_sampler
         return several or (self.weighing is not None and self.weighing.reads_scores)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all that decides what is sent, 64 hexadecimal digits."""
+        """The SHA-256 of everything that is sent, 64 hexadecimal digits."""
         content = {
             "examples": [asdict(example) for example in self.examples],
             "batches": [list(rows) for rows in self.batches],
@@ -134,16 +134,16 @@ class TrainingSteps:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def take(self, session: TrainingService, name: str) -> tuple[str, list[TakenStep]]:
-        """Take the steps in a session of their own, and keep what they make with its optimizer.
+    def take(self, session: TrainingService, name: str) -> tuple[str, list[CompletedStep]]:
+        """Execute the steps in a separate session, and save the model with its optimizer.
 
-        The session's verbs are numbered from 0, so that steps which were cut off go on where they
-        were when they are taken again, and those that were taken are not taken twice.
+        The session's operations are numbered from 0, so that interrupted steps resume where they
+        stopped, and completed ones are not repeated.
 
         Returns
         -------
         tuple
-            The model's id, and what the steps were like.
+            The model's id, and the completed steps.
         """
         numbers = count()
         before = self._score(session, numbers) if self.asks_first else None
@@ -163,7 +163,7 @@ class TrainingSteps:
             if known is None:
                 known = [values for one in passes for values in one.log_probs]
             done = session.optim_step(optimizer, sequence=next(numbers))
-            taken.append(TakenStep(examples, passes, known, done.get("grad_norm", math.nan)))
+            taken.append(CompletedStep(examples, passes, known, done.get("grad_norm", math.nan)))
         return session.save_weights(sequence=next(numbers), name=name, optimizer=True), taken
 
     def _score(self, session: TrainingService, numbers: Iterator[int]) -> LogProbs:
@@ -176,7 +176,7 @@ class TrainingSteps:
     def _weighed(
         self, examples: Sequence[TrainingExample], before: LogProbs | None
     ) -> Sequence[TrainingExample]:
-        """Return a step's examples with what their tokens weigh, and what ratios are to."""
+        """Return a step's examples with token weights and reference log-probabilities."""
         given = examples
         if not self.loss.of_sampler:
             ratios_to = [None] * len(examples) if before is None else before
@@ -187,7 +187,7 @@ class TrainingSteps:
         return [replace(one, weights=own) for one, own in zip(given, weights, strict=True)]
 
     def _parts(self, examples: Sequence[TrainingExample]) -> Iterator[list[TrainingExample]]:
-        """Cut examples into what is sent at once."""
+        """Split examples into requests."""
         part: list[TrainingExample] = []
         tokens, most = 0, self.micro_batch_size or len(examples)
         for example in examples:
@@ -200,7 +200,7 @@ class TrainingSteps:
         yield part
 
 
-def mean_figures(taken: Sequence[TakenStep]) -> dict[str, float]:
+def mean_figures(taken: Sequence[CompletedStep]) -> dict[str, float]:
     """Return means over tokens of all steps, and of losses over steps; counts are sums."""
     metrics = [one.metrics for step in taken for one in step.passes]
     tokens = sum(each["tokens"] for each in metrics)

@@ -1,9 +1,8 @@
-"""A session at a service that speaks ``tinker``, through that service's own client.
+"""A training session at a ``tinker`` service, through that service's client.
 
-It numbers its requests itself and sends them again by itself, but knows nothing of a process that
-has ended: a number is answered again only while this session lives. Who goes on after an
-interruption opens a session from what :meth:`TinkerTrainingService.save_weights` has kept with its
-optimizer.
+The client numbers and repeats its requests, but only while its session lives: a request of an ended
+process cannot be repeated. After an interruption, open a session from the last weights that
+:meth:`TinkerTrainingService.save_weights` saved with their optimizer.
 """
 
 from __future__ import annotations
@@ -44,27 +43,27 @@ def connect_tinker(
     Parameters
     ----------
     url
-        The service's, without ``/v1``; None for the one that ``tinker`` asks by itself.
+        The service's, without ``/v1``; None for ``tinker``'s default.
     model
         A base model; with ``resume`` a path that was saved with its optimizer.
     api_key_name
-        The environment variable that holds the key; ``TINKER_API_KEY`` when there is no URL.
+        The environment variable that contains the key; ``TINKER_API_KEY`` if there is no URL.
 
     Raises
     ------
     MissingPackageError
         If ``tinker`` is not installed.
     MissingKeyError
-        If the variable that should hold the key isn't set.
+        If the key's variable is not set.
     """
     client = open_tinker_client(url, api_key_name)
     return open_tinker_session(client, model=model, lora_rank=lora_rank, seed=seed, resume=resume)
 
 
 def open_tinker_client(url: str | None, api_key_name: str | None, *, of_run: bool = False) -> Any:  # noqa: ANN401 -- tinker's
-    """Return a ``ServiceClient``, which several sessions may share; as :func:`connect_tinker`.
+    """Return a ``ServiceClient``, which sessions may share; as :func:`connect_tinker`.
 
-    ``of_run``: a run stores what they save; a service of Ratchet's does not delete it by itself.
+    ``of_run``: a run references its saved models; Ratchet's service does not delete them.
     """
     require_packages(["tinker"], "A training service of the kind 'tinker'")
     import tinker
@@ -72,7 +71,7 @@ def open_tinker_client(url: str | None, api_key_name: str | None, *, of_run: boo
     name = api_key_name or (KEY_VARIABLE if url is None else None)
     key = _LOCAL_KEY if name is None else os.environ.get(name)
     if not key:
-        raise MissingKeyError(f"tinker: the environment variable {name} isn't set; set it.")
+        raise MissingKeyError(f"tinker: the environment variable {name} is not set; set it.")
     metadata = {RUN_METADATA: "true"} if of_run else None
     return tinker.ServiceClient(user_metadata=metadata, base_url=url, api_key=key)
 
@@ -96,15 +95,15 @@ def open_tinker_session(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """The last verb, and what it gave."""
+    """The last operation and its result."""
 
     sequence: int
-    asked: object
+    content: object
     answer: Any
 
 
 class TinkerTrainingService:
-    """A session of the client's, as a :class:`TrainingService`; not to be shared by threads."""
+    """A session of the client, as a :class:`TrainingService`; not thread-safe."""
 
     def __init__(self, client: Any, training: Any) -> None:  # noqa: ANN401 -- tinker's
         self._client = client
@@ -115,11 +114,11 @@ class TinkerTrainingService:
 
     @property
     def session_id(self) -> str:
-        """The id of the model that is trained."""
+        """The id of the trained model."""
         return str(self._training.model_id)
 
     def next_sequence(self) -> int:
-        """Return the number that comes next; it begins at 0 for each session."""
+        """Return the next sequence number; starts at 0 in each session."""
         return 0 if self._last is None else self._last.sequence + 1
 
     def forward_backward(
@@ -130,13 +129,13 @@ class TinkerTrainingService:
         loss_config: Mapping[str, float],
         sequence: int,
     ) -> ForwardBackward:
-        """Gather the gradient of a loss; see :class:`TrainingService`."""
+        """Accumulate the gradient of a loss; see :class:`TrainingService`."""
         config = dict(loss_config)
         data = [_datum(example, loss) for example in examples]
-        asked = ("forward_backward", tuple(examples), loss, tuple(sorted(config.items())))
+        content = ("forward_backward", tuple(examples), loss, tuple(sorted(config.items())))
         return self._once(
             sequence,
-            asked,
+            content,
             lambda: _passed(
                 examples, self._training.forward_backward(data, loss, config or None).result()
             ),
@@ -152,7 +151,7 @@ class TinkerTrainingService:
         )
 
     def optim_step(self, optimizer: OptimizerSettings, *, sequence: int) -> dict[str, float]:
-        """Follow the gathered gradient; see :class:`TrainingService`."""
+        """Apply the accumulated gradient; see :class:`TrainingService`."""
         import tinker
 
         params = tinker.AdamParams(
@@ -175,14 +174,14 @@ class TinkerTrainingService:
     ) -> list[Completion]:
         """Sample; see :class:`TrainingService`.
 
-        Tinker takes ``stop_ids``, where there are any, in place of the model's end tokens.
+        For Tinker, ``stop_ids``, if any, replace the model's end tokens.
         """
         return sample_with_tinker(self._sampler_of(model), requests)
 
     def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
-        """Keep the weights; return their path.
+        """Save the weights; return their path.
 
-        A path with its optimizer is to train from, one without to sample from.
+        A path with its optimizer is for training, one without for sampling.
         """
         save = self._training.save_state if optimizer else self._training.save_weights_for_sampler
         return self._once(
@@ -190,7 +189,7 @@ class TinkerTrainingService:
         )
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._client.holder.close()
 
     def _sampler_of(self, model: str | None) -> Any:  # noqa: ANN401 -- tinker's SamplingClient
@@ -202,25 +201,29 @@ class TinkerTrainingService:
             self._saved[model] = self._client.create_sampling_client(model_path=model).result()
         return self._saved[model]
 
-    def _once(self, sequence: int, asked: object, do: Callable[[], _Answer]) -> _Answer:
-        """Do a verb, unless it is the last one again.
+    def _once(self, sequence: int, content: object, do: Callable[[], _Answer]) -> _Answer:
+        """Execute an operation, unless it repeats the last one.
 
         Raises
         ------
         StateError
-            If its number isn't the next, or was another verb's.
+            If its number is not the next, or was a different operation's.
         """
-        if self._last is not None and sequence == self._last.sequence and asked == self._last.asked:
+        if (
+            self._last is not None
+            and sequence == self._last.sequence
+            and content == self._last.content
+        ):
             answer: _Answer = self._last.answer
             return answer
         if sequence != self.next_sequence():
             raise StateError(
-                f"sequence: got {sequence}, expected {self.next_sequence()}. A session of tinker's"
-                " ends with its process; open one with resume=True from what was saved last."
+                f"sequence: got {sequence}, expected {self.next_sequence()}. A tinker session"
+                " ends with its process; open one with resume=True from the last saved weights."
             )
         with _explained():
             answer = do()
-        self._last = _Done(sequence, asked, answer)
+        self._last = _Done(sequence, content, answer)
         return answer
 
 
@@ -234,7 +237,7 @@ def sample_with_tinker(
     sampler: Any,  # noqa: ANN401 -- tinker's SamplingClient
     requests: Sequence[SampleRequest],
 ) -> list[Completion]:
-    """Have a sampling client answer requests, all at once; in their order."""
+    """Sample completions concurrently with a sampling client; in request order."""
     import tinker
 
     waiting = [
@@ -257,12 +260,12 @@ def sample_with_tinker(
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise the client's errors as ours.
+    """Raise the client's errors as Ratchet's.
 
     Raises
     ------
     LanguageModelError
-        With what the service or the client said.
+        With the message of the service or client.
     """
     import tinker
 
@@ -285,7 +288,7 @@ def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinke
             f"loss {loss!r}: tinker needs advantages and log_probs of each example, and weights of"
             " 0 or more."
         )
-    else:  # its losses know no weights; they grow with the advantages
+    else:  # its losses have no weights, but are linear in the advantages
         scaled = [f * a for f, a in zip(factors, example.advantages, strict=True)]
         rows |= {"advantages": scaled[1:], "logprobs": list(example.log_probs[1:])}
     inputs = {name: tinker.TensorData(row, "float32") for name, row in rows.items()}
@@ -301,7 +304,7 @@ def _passed(examples: Sequence[TrainingExample], found: Any) -> ForwardBackward:
         mask = example.loss_mask
         log_probs.append(tuple(v if m else 0.0 for v, m in zip(told, mask, strict=True)))
     metrics = {name.partition(":")[0]: float(value) for name, value in found.metrics.items()}
-    # its means are over all tokens, also those that are not learned from
+    # its means are over all tokens, including masked ones
     kept = {name: value for name, value in metrics.items() if name == "loss"}
     return ForwardBackward(kept | _figures(examples, log_probs), tuple(log_probs))
 
@@ -309,7 +312,7 @@ def _passed(examples: Sequence[TrainingExample], found: Any) -> ForwardBackward:
 def _figures(
     examples: Sequence[TrainingExample], log_probs: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    """Return means over the tokens that are learned from, and how many these are."""
+    """Return means over unmasked tokens, and their number."""
     apart = [
         now - before
         for example, row in zip(examples, log_probs, strict=True)

@@ -20,7 +20,7 @@ from ratchet.scenarios.sandbox.programs import BUGGY, Program, ProgramResult
 from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:
-    from ratchet.language_models.asking import ModelCalls
+    from ratchet.language_models.auxiliary_calls import ModelCalls
     from ratchet.scenarios.code_validation.parameters import BugGeneratorParameters
 
 _LOGGER = logging.getLogger(__name__)

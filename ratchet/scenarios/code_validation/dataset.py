@@ -32,7 +32,7 @@ from ratchet.scenarios.sandbox.programs import run_programs
 from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
-    from ratchet.language_models.asking import ModelCalls
+    from ratchet.language_models.auxiliary_calls import ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.code_validation.parameters import CodeValidationParameters
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.language_models.asking import AskedModel
+from ratchet.language_models.auxiliary_calls import AuxiliaryModel
 from ratchet.scenarios.code_validation.bug_replies import FILES
 from ratchet.scenarios.code_validation.dataset import (
     HUB,
@@ -23,7 +23,7 @@ from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.registry import register_scenario
 
 if TYPE_CHECKING:
-    from ratchet.language_models.asking import ModelCalls
+    from ratchet.language_models.auxiliary_calls import ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.rollouts.dataset import NestedArrayDictDataset
@@ -50,14 +50,14 @@ class CodeValidationScenario(TextScenario):
         """Make ``train`` and ``test``, with buggy programs of a chat model where one is named."""
         return build_code_validation_datasets(hyper_params, calls)
 
-    def asked_for_data(self, hyper_params: HyperParameters) -> tuple[AskedModel, ...]:
+    def asked_for_data(self, hyper_params: HyperParameters) -> tuple[AuxiliaryModel, ...]:
         """Return the model that writes buggy programs, if one is named."""
         parameters = hyper_params.bug_generator
         if not parameters.is_on:
             return ()
         wanted = most_bugs(hyper_params)
         most = None if wanted is None else wanted * parameters.num_attempts
-        return (AskedModel(parameters, wanted, most, parameters.max_tokens),)
+        return (AuxiliaryModel(parameters, wanted, most, parameters.max_tokens),)
 
     def data_prompts(self, hyper_params: HyperParameters) -> Mapping[str, Path]:
         """Return the templates of what that model is told."""

@@ -108,7 +108,7 @@ def test_a_deployment_that_was_deleted_is_made_again_before_playing(service, bui
 def test_a_failed_deployment_leaves_the_model_and_the_job_for_the_next_time(service, build):
     group = build()
     service.ends_as = "Failed"
-    with pytest.raises(FineTuneError, match=r"deploying .* failed.*trained and kept"):
+    with pytest.raises(FineTuneError, match=r"deploying .* failed.*trained model is stored"):
         trained(service, group)
     assert group.current_model_name == "tiny"
     service.ends_as = "Succeeded"

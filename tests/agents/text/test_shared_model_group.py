@@ -17,7 +17,7 @@ from ratchet.errors import (
     StateError,
     UnknownNameError,
 )
-from ratchet.language_models.allowances import TrainingAllowance
+from ratchet.language_models.budget_reservations import BudgetReservation
 from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
 from ratchet.language_models.usage import UsageMeter
@@ -174,12 +174,12 @@ def test_a_frozen_group_makes_no_job(fine_tune_service, build):
 def test_a_job_that_costs_too_much_is_not_made(fine_tune_service, build):
     group = build()
     prices = PriceTable({"tiny": ModelPrice(0.0, 0.0, training=1e6)}, {})
-    group.allowance = TrainingAllowance(Ledger(Budget(10.0)), prices)
+    group.allowance = BudgetReservation(Ledger(Budget(10.0)), prices)
     with pytest.raises(BudgetExceededError, match="would come next"):
         group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
     assert fine_tune_service.jobs == []
     ledger = Ledger(Budget(1e6))
-    group.allowance = TrainingAllowance(ledger, prices)
+    group.allowance = BudgetReservation(ledger, prices)
     group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
     assert len(fine_tune_service.jobs) == 1
     assert ledger.billed == Charge(0.0, 645.0), "a token for four letters, three epochs"
@@ -206,21 +206,21 @@ def test_a_job_that_ended_while_nobody_looked_is_billed_beside_its_next_attempt(
     ledger = Ledger(Budget(1300.0))
     for _ in range(2):
         group = build()
-        group.allowance = TrainingAllowance(ledger, prices)
+        group.allowance = BudgetReservation(ledger, prices)
         group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
         assert ledger.billed == Charge(0.0, 645.0), "the same job, held once"
     fine_tune_service.jobs[0].update(status=end, trained_tokens=trained)
     ledger.budget = Budget(lost.at_most + 644.0)
     if lost.at_most:
         group = build()
-        group.allowance = TrainingAllowance(ledger, prices)
+        group.allowance = BudgetReservation(ledger, prices)
         with pytest.raises(BudgetExceededError):
             group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
         assert len(fine_tune_service.jobs) == 1
         assert ledger.billed == lost
     ledger.budget = Budget(1300.0)
     group = build()
-    group.allowance = TrainingAllowance(ledger, prices)
+    group.allowance = BudgetReservation(ledger, prices)
     group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
     assert len(fine_tune_service.jobs) == 2
     assert ledger.billed == Charge(lost.at_least, lost.at_most + 645.0)

@@ -1,4 +1,4 @@
-"""Answers depend on their own request alone, and their log-probabilities are the trainer's."""
+"""Completions depend only on their request, and their log-probabilities match the trainer's."""
 
 import numpy as np
 import pytest
@@ -170,7 +170,7 @@ def test_an_answer_that_ends_with_the_context_leaves_longer_ones_alone(plain):
 
 
 def test_long_answers_go_on_with_their_stream(plain):
-    """More tokens than are drawn ahead, in rows that came at different times."""
+    """More tokens than are sampled in advance, in rows that arrived at different times."""
     never_end = [SampleRequest(p, 100, seed=k) for k, p in enumerate(prompts(40))]
     small = InProcessEngine(plain, max_batch_size=6).generate(never_end)
     large = InProcessEngine(plain).generate(never_end)
@@ -179,7 +179,7 @@ def test_long_answers_go_on_with_their_stream(plain):
 
 
 def test_what_cannot_be_asked_is_refused(plain):
-    with pytest.raises(DataError, match=r"prompt: got 256 tokens.*takes 256"):
+    with pytest.raises(DataError, match=r"prompt: got 256 tokens.*context has 256"):
         InProcessEngine(plain).generate([SampleRequest((FIRST,) * 256, 1, seed=0)])
     for token in (-1, plain.vocabulary_size):
         with pytest.raises(DataError, match=f"got token {token} in the prompt"):

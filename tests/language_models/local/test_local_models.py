@@ -1,4 +1,4 @@
-"""Models are made, trained, copied, written and read again, bit for bit."""
+"""Models are created, trained, copied, written and read again, bit for bit."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def change(model, by=0.1):
 
 
 def check_round_trips(model, folder, again):
-    """``again`` reads the folder anew."""
+    """``again`` reloads the folder."""
     change(model)
     model.save(folder)
     state = model.state_dict()
@@ -149,7 +149,7 @@ def test_warm_up_is_bit_for_bit_the_same_and_depends_on_its_seed(folder):
 
 
 def test_the_prompt_is_not_learned(plain):
-    """The loss of the first step is that of the answers' tokens alone."""
+    """The loss of the first step is that of the completion's tokens only."""
     (shown,) = SHOWN[:1]
     ids = torch.tensor([(*shown.prompt, *shown.answer)])
     chosen = torch.arange(ids.shape[1])[None] >= len(shown.prompt)
@@ -204,9 +204,9 @@ def test_transformers_models_are_written_and_read_bit_for_bit(folder, tmp_path):
     check_round_trips(model, tmp_path / "saved", again)
     assert torch.equal(said(reference), before)
     assert reference.parameters() == []
-    # and plain torch reads what transformers wrote
+    # and plain torch reads files of transformers
     torch.testing.assert_close(said(read(tmp_path / "saved")), said(again(tmp_path / "saved")))
-    with pytest.raises(DataError, match="got others than this model has"):
+    with pytest.raises(DataError, match="do not match the model"):
         model.load_state_dict({})
 
 
@@ -232,7 +232,7 @@ def test_an_adapter_is_all_that_is_trained(folder, tmp_path):
     said(model).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     warm_up(model, SHOWN, steps=2, **WARM_UP)
-    with pytest.raises(ParameterError, match="is an adapter already"):
+    with pytest.raises(ParameterError, match="is already an adapter"):
         read(tmp_path / "adapter", lora=Lora(rank=2))
 
 

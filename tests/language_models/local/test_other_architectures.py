@@ -1,4 +1,4 @@
-"""Models that are no Llamas are scored and sampled by the same rules."""
+"""Models of architectures other than Llama are scored and sampled by the same rules."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 SIZE = {"vocab_size": 15, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 ARCHITECTURES = {
     "gpt2": {"vocab_size": 15, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
-    "mistral": {  # forgets what lies further back than its window
+    "mistral": {  # ignores tokens before its window
         **SIZE,
         "intermediate_size": 24,
         "num_key_value_heads": 1,

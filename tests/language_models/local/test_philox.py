@@ -5,7 +5,7 @@ import pytest
 
 from ratchet.language_models.local.philox import philox, uniforms
 
-# the known answers that come with Salmon et al.'s Random123
+# the reference values of Salmon et al.'s Random123
 KNOWN = [
     ("00000000 00000000 00000000 00000000", "00000000 00000000",
      "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),

@@ -1,17 +1,17 @@
-"""Log-probabilities are those of the tokens after those before them, whatever the layout."""
+"""Log-probabilities are those of tokens given the previous ones, for every layout."""
 
 import pytest
 import torch
 from small_model import prompts
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.shared_prompts import share_prompts
+from ratchet.language_models.service.engine.prefix_sharing import share_prefixes
 
 LAYOUTS = ("right", "left", "holes")
 
 
 def lay(rows, layout, width=17, pad=0):
-    """Ids, mask, and the places of all tokens but the first."""
+    """Ids, mask, and the positions of all tokens but the first."""
     ids = torch.full((len(rows), width), pad)
     mask = torch.zeros(len(rows), width, dtype=torch.int64)
     chosen = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -40,7 +40,7 @@ def scores(model, layout, pad=0, **options):
 
 
 def by_hand(model, row, temperature=1.0):
-    """Log-probabilities [T − 1, V] of one row alone."""
+    """Log-probabilities [T − 1, V] of a single row."""
     ids = torch.tensor([row[:-1]])
     logits = model.chosen_logits(ids, torch.ones_like(ids) > 0)
     return (logits.double() / temperature).log_softmax(-1)
@@ -121,7 +121,7 @@ def test_hidden_states_have_the_layout_that_was_given(plain):
 
 
 def test_nothing_chosen_is_a_gradient_of_0(plain):
-    """A part of a batch may have nothing to learn; it can be summed up like the others."""
+    """A part of a batch may have no chosen tokens; it can be summed like the others."""
     ids, mask, chosen = lay(prompts(5), "right")
     for nothing in (mask, mask * 0):
         found = plain.score(ids, nothing, chosen & False, entropy=True)
@@ -143,11 +143,11 @@ def test_rows_that_are_all_padding_weigh_nothing(plain):
 
 def test_a_place_with_nothing_before_it_is_refused(plain):
     ids, mask, chosen = lay(prompts(5), "left")
-    with pytest.raises(DataError, match="padding, or the first of its row"):
+    with pytest.raises(DataError, match="padding, or the first token of a row"):
         plain.score(ids, mask, mask)
-    with pytest.raises(DataError, match="padding, or the first of its row"):
+    with pytest.raises(DataError, match="padding, or the first token of a row"):
         plain.score(ids, mask, ~chosen & (mask == 0))
-    with pytest.raises(DataError, match=r"a row of 300 tokens.*takes 256"):
+    with pytest.raises(DataError, match=r"a row of 300 tokens.*context has 256"):
         plain.score(*(torch.ones(1, 300, dtype=torch.int64) for _ in range(2)), torch.zeros(1, 300))
 
 
@@ -163,7 +163,7 @@ def test_transformers_says_the_same(plain, transformers_model, layout):
 
 
 def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
-    """Answers to prompts of several lengths, one of which goes on after words of another's."""
+    """Completions of prompts of several lengths, one of which extends another."""
     given = prompts(3)
     shared = [given[0][:6], given[1][:3], given[1][:5]]
     rows = [prompt + given[2][at : at + 4 + at % 3] for at, prompt in enumerate(shared * 3)]
@@ -188,7 +188,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
     monkeypatch.setattr(plain._llama, "read_behind", noted)
     once = scores()
     monkeypatch.setattr(
-        "ratchet.language_models.service.engine.shared_prompts.share_prompts", lambda *_: None
+        "ratchet.language_models.service.engine.prefix_sharing.share_prefixes", lambda *_: None
     )
     each = scores()
     assert [prompts for _, prompts in read] == [3]
@@ -197,7 +197,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
 
 def test_rows_that_share_little_are_read_as_they_are(plain):
     ids, _, chosen = lay(prompts(5), "right")
-    assert share_prompts(ids[:, :-1], chosen[:, 1:]) is None
+    assert share_prefixes(ids[:, :-1], chosen[:, 1:]) is None
     chosen[:, :5] = False
-    assert share_prompts(ids[:, :-1], chosen[:, 1:]) is None
-    assert share_prompts(ids[:1, :-1], chosen[:1, 1:]) is None
+    assert share_prefixes(ids[:, :-1], chosen[:, 1:]) is None
+    assert share_prefixes(ids[:1, :-1], chosen[:1, 1:]) is None

@@ -1,4 +1,4 @@
-"""Answers of vLLM with the trainer's weights, on a stand-in with its interface: there is no GPU."""
+"""Generation by vLLM with the trainer's weights, on a stub with its interface: there is no GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ratchet.language_models.service.training.lora import Lora
 
 
 class Vllm:
-    """Answers with what it has read of the weights."""
+    """Generates from the weights that it has read."""
 
     made: list = []  # noqa: RUF012 -- one list for all
 
@@ -129,5 +129,5 @@ def test_no_vllm_is_said(folder):
         pytest.skip("vLLM is installed")
     with pytest.raises(MissingPackageError, match="needs vLLM"):
         make_engine("vllm", model, {})
-    with pytest.raises(ParameterError, match="can't be made with"):
+    with pytest.raises(ParameterError, match="cannot be created with"):
         make_engine("in_process", model, {"speed": 3})

@@ -1,4 +1,4 @@
-"""A model service on a free port of this machine, with an engine that makes words of hashes."""
+"""A model service on a free local port, with an engine that generates words from hashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ratchet.language_models.service.serving import ServiceAddress
 from ratchet.language_models.service.settings import ServiceSettings
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # what processes are told by their environment
+sys.path.insert(0, str(HERE))  # settings of child processes, by their environment
 
 from fake_engine import FakeEngine  # noqa: E402
 from micro_model import write_micro_model  # noqa: E402
@@ -89,13 +89,13 @@ def _trainer_is_found():
 
 @pytest.fixture(scope="session")
 def running_service():
-    """The class, for tests that have a model and a trainer of their own."""
+    """The class, for tests with a custom model and trainer."""
     return RunningService
 
 
 @pytest.fixture
 def make_service(tmp_path):
-    """Return a function that makes a service in a home of its own, or again in the same one."""
+    """Return a function that starts a service in a separate home, or again in the same one."""
 
     def make(home=tmp_path, *, seconds=0.0, **settings):
         return RunningService(home, FakeEngine(seconds), **settings)
@@ -136,7 +136,7 @@ def client(running):
 
 @pytest.fixture
 def gate(tmp_path, monkeypatch):
-    """A folder without whose file ``open`` the trainer does not finish."""
+    """A folder; the trainer does not finish until it contains the file ``open``."""
     folder = tmp_path / "gate"
     folder.mkdir()
     monkeypatch.setenv("FAKE_TRAINER_GATE", str(folder))
@@ -167,7 +167,7 @@ def _preferences(count):
 
 @pytest.fixture
 def upload():
-    """Return a function that uploads a training file and gives its id."""
+    """Return a function that uploads a training file and returns its id."""
 
     def upload(client, *, count=10, method="supervised", word="?", data=None):
         if data is None:

@@ -1,4 +1,4 @@
-"""An engine that makes words of hashes."""
+"""An engine that generates words from hashes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 from ratchet.language_models.service.engine.interface import (
     EmbeddingResult,
     GeneratedToken,
+    GenerationChunk,
     GenerationResult,
-    Piece,
     RequestRefusedError,
     TokenChoice,
 )
@@ -20,7 +20,7 @@ CONTEXT = 2000
 
 
 class FakeEngine:
-    """Answers with words that the request alone decides; remembers its batches."""
+    """Generates words that depend only on the request; records its batches."""
 
     max_batch_size = 64
 
@@ -29,7 +29,7 @@ class FakeEngine:
         self.unloaded = []
         self.batches = []
         self.seconds = seconds
-        self.go_on = threading.Event()  # after the first word, where someone listens
+        self.go_on = threading.Event()  # after the first word, if it is streamed
         self.go_on.set()
 
     def load(self, model_id, folder, adapters=()):
@@ -71,7 +71,9 @@ class FakeEngine:
         top = tuple(TokenChoice(word, -1.5) for word in WORDS[: request.top_logprobs])
         tokens = tuple(GeneratedToken(word, -0.5, top) for word in words)
         if request.on_piece is not None and text:
-            request.on_piece(Piece(text.split()[0], tokens[:1] if request.logprobs else ()))
+            request.on_piece(
+                GenerationChunk(text.split()[0], tokens[:1] if request.logprobs else ())
+            )
             assert self.go_on.wait(10)
         return GenerationResult(
             text, reason, prompt, len(words), tokens if request.logprobs else ()

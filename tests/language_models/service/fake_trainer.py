@@ -1,4 +1,4 @@
-"""A trainer that learns nothing: what it does is said by the job's suffix."""
+"""A trainer that learns nothing: the job's suffix sets its behaviour."""
 
 from __future__ import annotations
 

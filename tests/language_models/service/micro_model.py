@@ -15,7 +15,7 @@ RANK, ALPHA = 2, 6
 
 
 def write_micro_model(folder, *, scale=0.3, **figures):
-    """Write a model's folder; ``figures`` replace those of its shape."""
+    """Write a model's folder; ``figures`` override those of its shape."""
     folder.mkdir(parents=True)
     tokenizer = vocabulary.make_tokenizer()
     vocabulary.save_tokenizer(tokenizer, folder)

@@ -16,8 +16,8 @@ from ratchet.errors import DataError, LanguageServiceError
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
+from ratchet.language_models.service.engine.hugging_face_model import load_model
 from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.model_folder import load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.export import export_model
@@ -49,13 +49,13 @@ def registry(tmp_path, base):
 
 def test_a_model_stands_on_all_that_its_adapter_was_trained_on(registry, base):
     first, second = registry.get("first"), registry.get("second")
-    assert (first.whole_folder, first.adapters) == (base, (first.folder,))
-    assert (second.whole_folder, second.adapters) == (base, (first.folder, second.folder))
+    assert (first.complete_folder, first.adapters) == (base, (first.folder,))
+    assert (second.complete_folder, second.adapters) == (base, (first.folder, second.folder))
     whole = registry.get("micro")
-    assert (whole.whole_folder, whole.adapters) == (base, ())
-    assert second.is_there
+    assert (whole.complete_folder, whole.adapters) == (base, ())
+    assert second.exists
     shutil.rmtree(first.folder)
-    assert not second.is_there
+    assert not second.exists
 
 
 def test_answers_are_those_of_the_merged_model_bit_for_bit(registry, base, tmp_path):
@@ -69,11 +69,11 @@ def test_answers_are_those_of_the_merged_model_bit_for_bit(registry, base, tmp_p
             weights[name] = weights[name] + (b @ a) * (ALPHA / RANK)
     merged = shutil.copytree(base, tmp_path / "merged")
     save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
-    trained = load_model(second.whole_folder, second.adapters, training=True).llama.weights()
+    trained = load_model(second.complete_folder, second.adapters, training=True).llama.weights()
     assert all(torch.equal(trained[name], tensor) for name, tensor in weights.items())
 
     engine = TorchEngine()
-    engine.load("adapted", second.whole_folder, second.adapters)
+    engine.load("adapted", second.complete_folder, second.adapters)
     engine.load("merged", merged)
     engine.load("base", base)
     said = {}
@@ -93,14 +93,14 @@ def test_other_weights_below_an_adapter_are_noticed(registry, base, tmp_path):
     weights = load_file(base / "model.safetensors")
     weights["model.norm.weight"] += 1e-6
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ApiError, match="is an adapter to 'micro', whose weights are not") as caught:
+    with pytest.raises(ApiError, match="adapter to 'micro', whose weights have changed") as caught:
         registry.get("second")
     assert caught.value.status == 409
     assert str(tmp_path) not in str(caught.value)
     moved = ModelRegistry(
         registry._database, registry.folder, StoredModel("micro", again, "micro")
     )  # the base lies elsewhere by now
-    assert moved.get("second").whole_folder == again
+    assert moved.get("second").complete_folder == again
 
 
 def test_what_another_model_stands_on_is_not_deleted(registry):
@@ -143,15 +143,15 @@ def test_a_model_is_written_whole_for_those_who_read_no_adapters(registry, base,
         connection.execute("VACUUM INTO ?", (str(home / "llm" / "service.sqlite3"),))
     export_model(home, "second", tmp_path / "out" / "second")
     second = registry.get("second")
-    now = load_model(second.whole_folder, second.adapters, training=True).llama.weights()
+    now = load_model(second.complete_folder, second.adapters, training=True).llama.weights()
     written = load_model(tmp_path / "out" / "second", training=True).llama.weights()
     assert all(torch.equal(written[name], tensor) for name, tensor in now.items())
     assert ChatTokenizer(tmp_path / "out" / "second").end_ids == ChatTokenizer(base).end_ids
     export_model(home, "micro", tmp_path / "out" / "base")
     assert weights_print(tmp_path / "out" / "base") == weights_print(base)
-    with pytest.raises(LanguageServiceError, match="is there already"):
+    with pytest.raises(LanguageServiceError, match="already exists"):
         export_model(home, "second", tmp_path / "out" / "second")
-    with pytest.raises(ApiError, match="no model 'third'"):
+    with pytest.raises(ApiError, match="model 'third' does not exist"):
         export_model(home, "third", tmp_path / "out" / "third")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"second", "base"}
     with pytest.raises(LanguageServiceError, match="has no model service"):
@@ -163,7 +163,7 @@ def test_the_plain_trainer_goes_on_from_an_adapter_as_from_the_merged_model(
 ):
     second = registry.get("second")
     merged = shutil.copytree(base, tmp_path / "merged")
-    llama = load_model(second.whole_folder, second.adapters, training=True).llama
+    llama = load_model(second.complete_folder, second.adapters, training=True).llama
     save_file(llama.weights(), merged / "model.safetensors", metadata={"format": "pt"})
     chat = [{"role": "user", "content": "same"}, {"role": "assistant", "content": "add"}]
     file = tmp_path / "examples.jsonl"

@@ -1,4 +1,4 @@
-"""The base model: its corpus is what the game shows, it is made once, and it plays as it should."""
+"""The base model: its corpus shows the game's texts, it is created once, and plays as expected."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ from ratchet.scenarios.pure_text.parsing import parse_completion
 
 
 def systems_of(protocol, agent):
-    """What the template of an agent comes to, for each stance."""
+    """An agent's rendered template, for each stance."""
     game = players.draw_exercise(np.random.default_rng(0))
     text = (TEMPLATES / "compact" / protocol / f"{agent}.txt").read_text().strip()
     text = text.replace("$question", game.question).replace("$solution", game.solution)

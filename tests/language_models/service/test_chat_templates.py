@@ -1,4 +1,4 @@
-"""Chats are written and tokenized as by transformers, and what is said in them stays text."""
+"""Chats are rendered and tokenized as by transformers, and message text stays text."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _write(folder, template):
     tokenizer = vocabulary.make_tokenizer()
     found = dict.fromkeys(["<s>", "<unk>", "<|im_start|>", *_TOKENS.findall(template)])
     added = [
-        # tags are seldom special: what models write in them must not be lost
+        # tags are rarely special tokens: those that models write must not be lost
         AddedToken(text, special="think" not in text and "tool" not in text)
         for text in found
     ]
@@ -163,7 +163,7 @@ def test_what_is_said_has_the_ids_that_transformers_gives_sanitized_text(templat
 
 
 def _control(tokenizer, chat, variables=None):
-    """How often each control token is read in a chat."""
+    """Count each control token in a chat."""
     ids = tokenizer.prompt_ids(chat, variables)
     return [token for token in ids if token in tokenizer._control_ids]
 
@@ -186,14 +186,14 @@ def test_nothing_that_is_said_becomes_a_control_token(place, data):
 
     try:
         expected = read(harmless)
-    except DataError:  # a template that wants pictures
+    except DataError:  # a template for images
         return
     assert read(nasty) == expected
 
 
 @pytest.fixture
 def chatml(tmp_path):
-    """Return a function that makes the tokenizer of a template in which two tokens are control."""
+    """Return a function that creates the tokenizer of a template with two control tokens."""
 
     def make(template, name="m"):
         return ChatTokenizer(_write(tmp_path / name, template))

@@ -1,4 +1,4 @@
-"""Clients that people use, for real: OpenAI's typed helpers, LangChain's, OpenAI's agents."""
+"""Real clients: OpenAI's typed helpers, LangChain's, OpenAI's agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = "ratchet-tiny"
 
 
 class Verdict(BaseModel):
-    """What a verifier decides."""
+    """A verifier's decision."""
 
     decision: Literal["accept", "reject"]
     sure: bool
@@ -25,7 +25,7 @@ class Verdict(BaseModel):
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory, running_service):
-    """A model of random weights, whose template tells of tools."""
+    """A model of random weights, whose template supports tools."""
     home = tmp_path_factory.mktemp("clients")
     folder = write_micro_model(home / "micro")
     (folder / "chat_template.jinja").write_text(CALLS_TOOLS)

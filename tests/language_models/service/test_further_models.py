@@ -1,4 +1,4 @@
-"""Base models that a service makes when they are first asked for."""
+"""Base models that a service creates on first request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASKED = [{"role": "user", "content": "?"}]
 
 @pytest.fixture
 def small(tmp_path):
-    """How the small model is made here: a folder, once it may be."""
+    """Create the small model's folder, once allowed."""
 
     class Small:
         made = 0
@@ -69,7 +69,7 @@ def test_jobs_start_from_it_and_their_models_outlive_the_service(
     with make_service(further={SMALL_MODEL: small}).serving() as again:
         answer = again.client().chat.completions.create(model=trained, messages=ASKED)
         assert answer.model == trained
-        assert again.service.models.is_to_be_made(SMALL_MODEL)  # nobody has asked yet
+        assert again.service.models.must_be_created(SMALL_MODEL)  # not requested yet
 
 
 def test_only_who_makes_its_base_model_makes_others(tmp_path):

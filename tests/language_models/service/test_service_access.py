@@ -1,4 +1,4 @@
-"""Who may ask, and how much: keys, hosts, sizes, queues."""
+"""Access control: keys, hosts, sizes, queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Continuations, responses, embeddings, formats and tools of a tiny model of random weights."""
+"""Completions, responses, embeddings, formats and tools of a tiny model of random weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from micro_model import write_micro_model
 from tools_template import CALLS_TOOLS
 
-from ratchet.language_models.service.api.schemas.closing import closed
+from ratchet.language_models.service.api.chat_responses import read_calls
 from ratchet.language_models.service.api.schemas.formats import FunctionTool
-from ratchet.language_models.service.api.tool_calls import read_calls
+from ratchet.language_models.service.api.schemas.strict_json import closed
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 
@@ -52,7 +52,7 @@ def running(home, running_service):
 
 @pytest.fixture(scope="module")
 def calling(tmp_path_factory, running_service):
-    """The same model with a chat template that tells of tools."""
+    """The same model with a chat template that supports tools."""
     home = tmp_path_factory.mktemp("calling")
     folder = write_micro_model(home / "micro")
     (folder / "chat_template.jinja").write_text(CALLS_TOOLS)
@@ -80,7 +80,7 @@ def test_a_text_is_continued_as_it_is(client):
 
 
 def test_an_echo_scores_the_prompt_as_a_chain_of_single_tokens_does(client, home):
-    """What lm-eval asks for: the prompt's own log-probabilities."""
+    """As lm-eval requests: the prompt's own log-probabilities."""
     tokenizer = ChatTokenizer(home / "micro")
     ids = tokenizer.encode("Answer: accept x")
     options = {"model": MODEL, "logprobs": 3, "temperature": 0, "echo": True}
@@ -104,7 +104,7 @@ def test_an_echo_scores_the_prompt_as_a_chain_of_single_tokens_does(client, home
 def test_tokens_that_there_are_not_are_refused(client):
     with pytest.raises(openai.BadRequestError, match="no token 99999"):
         client.completions.create(model=MODEL, prompt=[99999])
-    with pytest.raises(openai.BadRequestError, match="takes 1024"):
+    with pytest.raises(openai.BadRequestError, match="context has 1024"):
         client.completions.create(model=MODEL, prompt="x" * 2000)
 
 
@@ -282,7 +282,7 @@ def test_of_several_tools_one_is_called(calling):
         answer = client.chat.completions.create(
             model=MODEL, messages=ASK, tools=tools, tool_choice="required", n=8, seed=1
         )
-        with pytest.raises(openai.BadRequestError, match="not among 'tools'"):
+        with pytest.raises(openai.BadRequestError, match="not in 'tools'"):
             client.chat.completions.create(
                 model=MODEL,
                 messages=ASK,

@@ -1,4 +1,4 @@
-"""Chats through OpenAI's own client: whole, streamed, several at once, and refused."""
+"""Chats through OpenAI's client: complete, streamed, concurrent, and refused."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_wrong_request_is_refused_in_openais_shape(client, options, status, pa
 def test_models_are_listed_shown_and_the_base_model_stays(client):
     assert [model.id for model in client.models.list()] == ["ratchet-tiny"]
     assert client.models.retrieve("ratchet-tiny").object == "model"
-    with pytest.raises(openai.NotFoundError, match="There is no model 'x/y'"):
+    with pytest.raises(openai.NotFoundError, match="The model 'x/y' does not exist"):
         client.models.retrieve("x/y")
     with pytest.raises(openai.PermissionDeniedError, match="is a base model"):
         client.models.delete("ratchet-tiny")

@@ -1,4 +1,4 @@
-"""What clients send beside the request, and what they read beside the answer; raw HTTP."""
+"""Additional fields that clients send and read; raw HTTP."""
 
 from __future__ import annotations
 

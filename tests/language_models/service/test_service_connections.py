@@ -1,4 +1,4 @@
-"""Clients that dawdle, or send what no model can take, cost the others nothing."""
+"""Slow clients and invalid requests do not affect other clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dawdled(tmp_path_factory, running_service):
 
 
 def _until_closed(service, *drops, before=b"", pause=0.1):
-    """Send a drop at a time; return what is answered and after how many seconds it is over."""
+    """Send one byte at a time; return the response and the seconds until the end."""
     host, port = service.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         if before:
@@ -100,7 +100,7 @@ def test_a_prompt_that_no_context_holds_is_refused_at_once(tmp_path, running_ser
     with service.serving(), service.client() as client:
         assert client.chat.completions.create(**ASK, max_tokens=1).choices
         tokenizer = service.engine._loaded["ratchet-tiny"].tokenizer
-        monkeypatch.setattr(tokenizer, "_encode", None)  # nothing of it is tokenized
+        monkeypatch.setattr(tokenizer, "_encode", None)  # it is not tokenized
         long = {**ASK, "messages": [{"role": "user", "content": "x" * 7_000_000}]}
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(**long)

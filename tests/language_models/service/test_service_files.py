@@ -1,4 +1,4 @@
-"""Files: kept as they came, and refused with the line and the field that is wrong."""
+"""Files: stored unchanged, or refused with the line and the invalid field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_file_is_kept_listed_and_deleted(client, upload):
     assert client.files.list(purpose="vision").data == []
     assert client.files.delete(first).deleted
     for ask in (client.files.retrieve, client.files.content, client.files.delete):
-        with pytest.raises(openai.NotFoundError, match=f"no file '{first}'"):
+        with pytest.raises(openai.NotFoundError, match=f"The file '{first}' does not exist"):
             ask(first)
     client.files.delete(second)
 

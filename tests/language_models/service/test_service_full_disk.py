@@ -1,4 +1,4 @@
-"""A full disk stops no job for good: it is said, tried again, and the job ends as it would."""
+"""A full disk fails no job: it is reported and retried, and the job ends as usual."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def await_health(url, status, seconds=60):
 
 
 def stalls(url, job_id):
-    """Wait as a run does, and return what the client gives up with."""
+    """Wait as a run does, and return the client's error."""
     client = FineTuneClient(Endpoint(url))
     with pytest.raises(StalledJobError) as error:
         asyncio.run(client.wait([job_id], 0.02, 0.02, stall_seconds=0.2))
@@ -72,16 +72,16 @@ def test_a_trainer_without_room_begins_anew(gate, served, client, upload, wait_f
     assert wait_for(client, job.id).status == "succeeded"
     await_health(served.url, "ok")
     messages = [event.message for event in client.fine_tuning.jobs.list_events(job.id)]
-    assert any("begins anew" in message for message in messages)
+    assert any("starts over" in message for message in messages)
 
 
 def test_a_full_database_kills_no_thread(served, client, upload, wait_for):
-    """SQLite's own "database or disk is full", before a job could even be taken."""
+    """SQLite's own "database or disk is full", before a job could be started."""
     database = served.service.database
     request = CreateJobRequest(model="ratchet-tiny", training_file=upload(client))
-    job = served.service.jobs.create(request, None)  # of which the thread is not told yet
+    job = served.service.jobs.create(request, None)  # the thread is not notified yet
     most = database.row("PRAGMA max_page_count")[0]
-    database.row("PRAGMA max_page_count = 1")  # as many as there are, that is
+    database.row("PRAGMA max_page_count = 1")  # the current number, that is
     with contextlib.suppress(sqlite3.Error):
         while True:
             with database.transaction() as connection:
@@ -107,7 +107,7 @@ def test_an_upload_without_room_gets_a_507_with_the_reason(served, client, monke
     assert caught.value.status_code == 507
     assert caught.value.code == "insufficient_storage"
     monkeypatch.undo()
-    assert not list(client.files.list()), "nothing of it is left"
+    assert not list(client.files.list()), "no part of it is left"
     assert client.files.create(file=("t", data), purpose="fine-tune").bytes == len(data)
 
 
@@ -167,7 +167,7 @@ def test_no_room_for_any_file_and_then_room_again_makes_the_same_model(micro_ser
 
 
 def limit_files(pid, size):
-    """Let a process and its trainers write files up to a size."""
+    """Limit the size of files that a process and its trainers can write."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     tasks = Path(f"/proc/{pid}/task").iterdir()
     children += [c for task in tasks for c in (task / "children").read_text().split()]

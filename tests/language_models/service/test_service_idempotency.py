@@ -45,7 +45,7 @@ def test_header_and_metadata_name_the_same_job(gate, make_service, upload):
         assert _create(client, upload(client), header="once").id == job.id  # equal content
         assert _create(client, file_id, key="twice").id != job.id
         assert _create(client, file_id).id != _create(client, file_id).id
-        with pytest.raises(openai.BadRequestError, match="other parameters") as caught:
+        with pytest.raises(openai.BadRequestError, match="different parameters") as caught:
             _create(client, file_id, key="once", suffix="other")
         assert caught.value.code == "idempotency_key_reused"
         with pytest.raises(openai.BadRequestError, match="differ; send one"):
@@ -104,7 +104,7 @@ def test_a_killed_service_begins_its_running_job_again(
         jobs = [wait_for(client, job.id) for job in (running, waiting)]
         assert [job.status for job in jobs] == ["succeeded", "succeeded"]
         messages = [event.message for event in client.fine_tuning.jobs.list_events(running.id)]
-        assert "The service has restarted; so will the job." in messages
+        assert "The service has restarted; the job will restart." in messages
         folder = service.service.models.get(jobs[0].fine_tuned_model).folder
         assert json.loads((folder / "config.json").read_text())["seed"] == 3
 

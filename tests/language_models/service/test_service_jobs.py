@@ -1,4 +1,4 @@
-"""Fine-tuning jobs through OpenAI's own client: what they leave, and how they fail."""
+"""Fine-tuning jobs through OpenAI's client: their results and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that runs start for themselves: found again, shared, and gone with its last user."""
+"""A service that runs start on demand: found, shared, and ended with its last user."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_one_with_another_model_is_not_taken(home, tmp_path):
     ("options", "complaint"),
     [
         ({"engine": "no_engine:Engine"}, "No module named 'no_engine'"),
-        ({"model": "no/such:model"}, "neither a folder here nor to be had"),
+        ({"model": "no/such:model"}, "neither a local folder nor available"),
     ],
 )
 def test_what_does_not_start_says_why(home, options, complaint):

@@ -1,4 +1,4 @@
-"""What the service does about its own process once its engine has started."""
+"""The service's process settings once its engine has started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that are paused and resumed, and the models that they leave on their way."""
+"""Paused and resumed jobs, and their intermediate models."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_plain_trainers_checkpoints_answer_as_models(
 
 
 def _score(client, model):
-    """How likely a model finds the answer that was taught."""
+    """Log-probability of the completion that was trained."""
     answer = client.completions.create(
         model=model,
         prompt="<|user|>add 4<|end|><|assistant|>fine",

@@ -1,4 +1,4 @@
-"""Requests made from the service's own description: no 5xx, and answers as described."""
+"""Requests generated from the service's schema: no 5xx, and responses as described."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 @pytest.fixture
 def described(running):
-    """The service's description, with ids in it that exist, so that requests get far."""
+    """The service's schema with ids that exist, so that requests pass the lookups."""
     with running.client() as client:
         line = b'{"messages": [{"role": "user", "content": "?"}, %s]}\n'
         data = line % b'{"role": "assistant", "content": "fine"}' * 10
@@ -57,7 +57,7 @@ def described(running):
 
 
 def _with_known(values, known):
-    """Put an id that exists where a text of even length stands."""
+    """Insert an existing id instead of texts of even length."""
     if not isinstance(values, dict):
         return values
     return {
@@ -71,7 +71,7 @@ def _is_even(value):
 
 
 def _check_operations(schema, examples, **options):
-    """Make requests that fit the description, and requests that do not, for each operation."""
+    """Send valid and invalid requests for each operation."""
     tried = 0
     for found in schema.get_all_operations():
         operation = found.ok()
@@ -82,7 +82,7 @@ def _check_operations(schema, examples, **options):
             def check(case):
                 _check(case)
 
-            with contextlib.suppress(Unsatisfiable):  # nothing about it can be wrong
+            with contextlib.suppress(Unsatisfiable):  # it has no invalid requests
                 check()
                 tried += 1
     return tried

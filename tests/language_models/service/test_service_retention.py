@@ -1,4 +1,4 @@
-"""What a service deletes by itself, what it never does, and what it says of what is gone."""
+"""Automatic deletion by the service: deleted, retained and reported data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def checkpoint_of(client, job):
 
 
 def grow_old(home, days=40):
-    """Make everything in a home look as if it had been made and used so long ago."""
+    """Set the creation and use of everything in a home to a past time."""
     then = int(time.time() - days * DAY)
     with contextlib.closing(sqlite3.connect(home / "llm" / "service.sqlite3")) as connection:
         for table, column in (
@@ -90,7 +90,7 @@ def test_checkpoints_beyond_the_last_ones_go_and_their_job_stays(
                 model=gone, messages=[{"role": "user", "content": "?"}], max_tokens=1
             )
         assert (e.value.code, e.value.param) == ("model_not_found", "model")
-        weights = tmp_path / "llm" / "models"  # which go after the row that names them
+        weights = tmp_path / "llm" / "models"  # which are deleted after their row
         _await(lambda: {path.name for path in weights.iterdir()} == {job.id})
 
 
@@ -110,7 +110,7 @@ def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
     (adapter / "adapter_config.json").write_text("{}")  # as if it were an adapter
     AdapterBase.of(below.fine_tuned_model, whole).write(adapter)
     grow_old(tmp_path)
-    os.utime(adapter)  # somebody has asked it today
+    os.utime(adapter)  # requested today
 
     rules = RetentionRules(days=30)
     with make_service(retention=rules).serving() as service, service.client() as client:
@@ -119,7 +119,7 @@ def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
         files_that_go = {never, unused.training_file, unused.result_files[0]}
         _await(lambda: files_that_go.isdisjoint(files_of(client)))  # after the models, one by one
         kept = {start} | {job.fine_tuned_model for job in (of_a_run, below, used)}
-        kept.add(checkpoint_of(client, of_a_run))  # as many as the other rule says
+        kept.add(checkpoint_of(client, of_a_run))  # the number that the other rule sets
         assert kept <= models_of(client)
         for file_id in files_that_go:
             with pytest.raises(openai.NotFoundError, match=r"deleted on .*: unused for 30 days"):
@@ -133,9 +133,9 @@ def test_what_a_client_has_deleted_is_said_too(make_service, upload, wait_for):
     with make_service().serving() as service, service.client() as client:
         job = train(client, upload, wait_for)
         client.models.delete(job.fine_tuned_model)
-        with pytest.raises(openai.NotFoundError, match=r"deleted on .*: a client asked for it"):
+        with pytest.raises(openai.NotFoundError, match=r"deleted on .*: a client requested it"):
             client.models.retrieve(job.fine_tuned_model)
-        again = train(client, upload, wait_for)  # whose checkpoint has its name still
+        again = train(client, upload, wait_for)  # whose checkpoint still has its name
         assert again.fine_tuned_model == f"{job.fine_tuned_model}-2"
         for name in (checkpoint_of(client, job), again.fine_tuned_model):
             client.models.delete(name)

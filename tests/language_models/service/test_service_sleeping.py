@@ -1,4 +1,4 @@
-"""An engine gives its memory away while a job trains; adapters on one base share batches."""
+"""An engine releases its memory while a job trains; adapters of one base share batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELLO = [{"role": "user", "content": "?"}]
 
 
 class DrowsyEngine(FakeEngine):
-    """Sleeps when it is told, and refuses to work meanwhile."""
+    """Sleeps on request, and refuses to work until it wakes."""
 
     shares_base = True
     sleeps = True
@@ -62,7 +62,7 @@ def _create(client, upload):
 
 
 def _pids(gate):
-    """The trainers that have begun: they wait at the gate."""
+    """The started trainers: they wait at the gate."""
     file = gate / "pids"
     return file.read_text().splitlines() if file.exists() else []
 
@@ -83,7 +83,7 @@ def test_the_engine_sleeps_for_as_long_as_a_job_trains(service, upload, wait_for
         before = _say(client)
         job = _create(client, upload)
         _await(lambda: _pids(gate))
-        assert service.engine.said == ["sleep"]  # before anything is trained
+        assert service.engine.said == ["sleep"]  # before training starts
         answers = []
         asking = threading.Thread(target=lambda: answers.append(_say(client)))
         asking.start()
@@ -167,7 +167,7 @@ def test_models_on_one_base_share_a_batch_where_the_engine_takes_them(tmp_path, 
         batcher.stop()
     assert len(together) == 6
     batches = [[request.model for request in batch] for batch in engine.batches]
-    if shares_base:  # no more models at once than may be loaded
+    if shares_base:  # no more models at a time than may be loaded
         assert batches == [["base", "x", "y", "x"], ["other"], ["z"]]
         assert engine.loaded["z"] == (tmp_path / "base", (tmp_path / "z",))
     else:

@@ -1,4 +1,4 @@
-"""Streams send tokens when they are made."""
+"""Streams send tokens during generation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATHS = {
 
 
 def _text_of(line):
-    """The text of a server-sent event, whichever API it is of."""
+    """The text of a server-sent event of any API."""
     event = json.loads(line.removeprefix("data: "))
     if "choices" not in event:
         return event["delta"] if event["type"].endswith("text.delta") else ""

@@ -1,4 +1,4 @@
-"""Token ids of our own service, under vLLM's names: what was read, and what was written."""
+"""Token ids of Ratchet's service, under vLLM's names: read and written ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def generated(engine, seed, **changes):
 
 @pytest.mark.parametrize("stop", [(), ("a",)])
 def test_every_token_has_its_log_probability_under_the_model(engine, folder, stop):
-    """The ends included, so that what a trainer computes of the same ids is the same."""
+    """Including the end tokens, so that a trainer computes the same values for the ids."""
     ended = 0
     for seed in range(12):
         result = generated(engine, seed, token_ids=True, stop=stop)
@@ -109,7 +109,7 @@ def test_they_stand_in_the_answer_only_where_they_are_asked_for(url):
 
 
 def test_models_say_where_their_weights_lie(url, folder):
-    """As vLLM's do: by it, its adapters are found."""
+    """As vLLM does: their adapters are found by it."""
     (model,) = httpx.get(f"{url}/models").json()["data"]
     assert model["root"] == str(folder)
     assert httpx.get(f"{url}/models/{MODEL}").json() == model

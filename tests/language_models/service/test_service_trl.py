@@ -20,7 +20,7 @@ from micro_model import write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.hugging_face_model import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A home in which the base model has been made."""
+    """A home with the base model."""
     home = tmp_path_factory.mktemp("home")
     with EmbeddedService.start(home):
         pass
@@ -37,7 +37,7 @@ def service(home):
 
 
 def _wait_for_its_end(home):
-    """Wait until nobody can share the last service any more."""
+    """Wait until the last service cannot be shared any more."""
     while (home / "llm" / "service.json").exists():
         time.sleep(0.05)
 
@@ -54,7 +54,7 @@ def _requests(model, count):
 
 def test_a_warm_start_takes_less_than_five_seconds(home):
     seconds = []
-    for _ in range(3):  # the best of three: others may work on this machine
+    for _ in range(3):  # the best of three: the machine may be loaded
         began = time.monotonic()
         with EmbeddedService.start(home) as service:
             seconds.append(time.monotonic() - began)

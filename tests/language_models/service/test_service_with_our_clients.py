@@ -1,4 +1,4 @@
-"""Ratchet's own clients and its own service understand each other."""
+"""Ratchet's clients work with its service."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_model_is_asked_trained_found_again_and_asked(running, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["supervised", "dpo"])
 def test_transcripts_with_any_ends_of_lines_train(micro_service, method):
-    """What Python takes for the end of a line, and JSON does not."""
+    """Line ends for Python, but not for JSON."""
     _, url = micro_service
     reply = "so\u2028it\u2029is\x85as\x0bI\x0csay\x1cto\x1dyou\x1e.\r\n"
     prompt = [{"role": "user", "content": f"{reply}?"}]

@@ -1,4 +1,4 @@
-"""A model that thinks before it answers plays, is fine-tuned and plays again."""
+"""A reasoning model plays, is fine-tuned and plays again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chat(exercise, reply):
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory, running_service):
-    """A model that thinks one word where it may, and then decides at random."""
+    """A model that reasons in one word if allowed, and then decides at random."""
     home = tmp_path_factory.mktemp("home")
     base = write_micro_model(home / "base", scale=0.1, **SIZE)
     (base / "chat_template.jinja").write_text(THINKS)

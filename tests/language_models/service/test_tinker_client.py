@@ -1,4 +1,4 @@
-"""The public ``tinker`` client, where it is installed, trains and samples at our service."""
+"""The public ``tinker`` client, if installed, trains and samples at Ratchet's service."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_what_it_asks_wrongly_it_is_told(client):
     training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
     with pytest.raises(tinker.TinkerError, match="no gradient was gathered"):
         training.optim_step(tinker.AdamParams()).result()
-    with pytest.raises(tinker.TinkerError, match="There is no model 'none'"):
+    with pytest.raises(tinker.TinkerError, match="The model 'none' does not exist"):
         client.create_lora_training_client(base_model="none", rank=2).result()
 
 

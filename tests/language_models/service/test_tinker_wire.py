@@ -1,4 +1,4 @@
-"""What the ``tinker`` client 0.38 has sent, sent again without it, and the answers' bytes."""
+"""Recorded requests of the ``tinker`` client 0.38, replayed without it, and the response bytes."""
 
 from __future__ import annotations
 

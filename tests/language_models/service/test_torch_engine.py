@@ -1,4 +1,4 @@
-"""Generation: each request as if it were alone, and sampling that does what it is asked."""
+"""Generation: independent of the batch, and sampling as requested."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which trainer a service takes, what jobs may ask of it, and what their models are called."""
+"""The choice of a trainer, the options of jobs, and the names of their models."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def train(service, upload, wait_for, **hyperparameters):
 
 
 def told(service, job):
-    """What the trainer was told of LoRA."""
+    """The LoRA settings passed to the trainer."""
     folder = service.service.models.get(job.fine_tuned_model).folder
     values = json.loads((folder / "config.json").read_text())["hyperparameters"]
     return Lora.of(values)

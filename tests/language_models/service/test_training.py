@@ -9,8 +9,9 @@ from micro_model import write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.service.engine.hugging_face_model import load_model
 from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.model_folder import PlainModel, load_model
+from ratchet.language_models.service.engine.model_folder import PlainModel
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.training import train as training

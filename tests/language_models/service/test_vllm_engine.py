@@ -1,10 +1,10 @@
-"""What the vLLM engine asks of vLLM, shown with a stand-in; the real one needs a GPU.
+"""The vLLM engine's calls, against a stub; the real vLLM needs a GPU.
 
-The stand-in takes what vLLM's documentation describes and nothing else: ``LLM(model, enable_lora,
-max_loras, max_lora_rank, enable_sleep_mode)``, ``generate`` with a ``lora_request`` for each
-prompt, ``LoRARequest(name, number, path)`` of an adapter in PEFT's layout, ``sleep(level)``,
-``wake_up(tags)`` and ``collective_rpc("reload_weights")``. A request that vLLM refuses fails the
-whole call.
+The stub accepts only what vLLM's documentation describes: ``LLM(model, enable_lora, max_loras,
+max_lora_rank, enable_sleep_mode)``, ``generate`` with a ``lora_request`` for each prompt,
+``LoRARequest(name, number, path)`` of an adapter in PEFT's layout, ``sleep(level)``,
+``wake_up(tags)`` and ``collective_rpc("reload_weights")``. A refused request fails the complete
+call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHOICES = {
 
 
 class _End(dict):
-    """The choices where an answer ends: whichever token that is."""
+    """The choices at the end of a completion, whichever token it is."""
 
     def __missing__(self, token):
         return SimpleNamespace(logprob=-0.1, decoded_token="<|end|>")
@@ -58,7 +58,7 @@ class LoRARequest:
 
 class FakeLlm:
     made: list = []  # noqa: RUF012 -- one list for all
-    end = None  # the token that ends an answer
+    end = None  # the token that ends a completion
 
     def __init__(
         self, model, enable_lora=False, max_loras=1, max_lora_rank=16, enable_sleep_mode=False
@@ -98,7 +98,7 @@ class FakeLlm:
         ]
 
     def _load(self, lora):
-        """Find the adapter of a number, or read it; one that was read is not read again."""
+        """Find the adapter of a number, or read it once."""
         if lora.lora_int_id not in self.loras:
             config = json.loads((Path(lora.lora_path) / "adapter_config.json").read_text())
             assert config["r"] <= self.room
@@ -230,7 +230,7 @@ def test_one_model_is_resident_at_a_time(engine):
 
 
 def test_no_vllm_and_no_model_are_said(monkeypatch, engine, tmp_path):
-    with pytest.raises(LanguageServiceError, match="has no config"):
+    with pytest.raises(LanguageServiceError, match=r"config\.json is missing"):
         engine.load("c", tmp_path)
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ParameterError, match="needs vLLM and a GPU"):
@@ -270,7 +270,7 @@ def test_several_adapters_answer_in_one_batch_on_one_base(family):
     engine.unload("x")
     engine.load("x", family.base, [family.z])  # another model of that name
     assert engine.generate([_ask("x")])[0].text != texts[0]
-    engine.unload("base")  # those that stand on it go on
+    engine.unload("base")  # its adapters remain
     assert engine.generate([_ask("y")])[0].text == texts[2]
     assert len(FakeLlm.made) == 2
 

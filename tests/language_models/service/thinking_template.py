@@ -1,4 +1,4 @@
-"""Chat templates as models that think have them: a block before each answer that comes last."""
+"""Chat templates of reasoning models: a block before each answer that comes last."""
 
 THINKS = """\
 {%- for message in messages -%}
@@ -28,7 +28,7 @@ THINKS = """\
 MUST_THINK = THINKS.replace("{{- '<|assistant|>' -}}", "{{- '<|assistant|><think>\\n' -}}").replace(
     "enable_thinking is defined", "false"
 )
-"""The prompt opens the block, and the model writes on in it."""
+"""The prompt opens the block, and the model continues in it."""
 
 FORGETS = MUST_THINK.replace("{{- '<think>\\n' + reasoning + '\\n</think>\\n\\n' -}}", "{{- '' -}}")
-"""The prompt opens a block; of a message that is there already only the answer is written."""
+"""The prompt opens a block; only the answer of an existing message is written."""

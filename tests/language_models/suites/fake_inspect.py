@@ -1,4 +1,4 @@
-"""An interpreter that seems to have inspect-ai: a program that plays its part."""
+"""A stub of an interpreter with inspect-ai."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ shutil.copy({log!r}, asked["log_dir"])
 
 
 def fake_inspect(folder: Path, *, does: str = "", log: Path = LOG, **versions: str | None) -> Path:
-    """Write the program; what it is asked, its environment and its id are in ``notes.json``."""
+    """Write the program; its request, its environment and its id are in ``notes.json``."""
     file = folder / "python"
     text = _PROGRAM.format(
         python=sys.executable,

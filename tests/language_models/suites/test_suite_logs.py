@@ -1,4 +1,4 @@
-"""What a suite came to is read from logs that inspect-ai has written, of two of its versions."""
+"""Results of suites, read from logs of two versions of inspect-ai."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGS = ["log_0.3.69.json", "log_0.3.285.json"]
 
 @pytest.fixture
 def changed(tmp_path):
-    """Write a log anew with other content."""
+    """Rewrite a log with other content."""
 
     def write(change):
         log = json.loads((HERE / LOGS[1]).read_bytes())
@@ -87,5 +87,5 @@ def test_a_failed_suite_says_what_was_raised_where(tmp_path):
     with pytest.raises(SuiteFailedError, match=r"nothing there.*failing.py.*, line 10, in score"):
         read_log(HERE / "failed_0.3.285.json")
     (tmp_path / "log.json").write_text("[]")
-    with pytest.raises(DataError, match="no log of inspect-ai"):
+    with pytest.raises(DataError, match="invalid inspect-ai log"):
         read_log(tmp_path / "log.json")

@@ -1,4 +1,4 @@
-"""A suite runs in a process of its own, and says what is wrong."""
+"""A suite runs in a separate process, and reports errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from ratchet.errors import (
     UnknownNameError,
 )
 from ratchet.language_models.endpoints import ModelAddress
-from ratchet.language_models.suites.asking import check_suites, find_suite
-from ratchet.language_models.suites.installation import find_python
+from ratchet.language_models.suites.resolution import check_suites, find_python, find_suite
 from ratchet.language_models.suites.running import run_suite
 from ratchet.parameters.options import EvaluationParameters
 
@@ -79,7 +78,7 @@ def test_a_suite_is_asked_as_said_and_its_log_is_kept(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("does", "error", "says"),
     [
-        ("print('no such task'); sys.exit(3)", DataError, "could not begin: no such task"),
+        ("print('no such task'); sys.exit(3)", DataError, "could not start: no such task"),
         ("print('gone'); sys.exit(1)", SuiteFailedError, "code 1 and 0 logs.*gone"),
         ("sys.exit()", SuiteFailedError, "0 logs"),
     ],
@@ -131,11 +130,11 @@ def test_what_is_missing_is_said_before_anything_runs(folder):
     check(here)
     with pytest.raises(UnknownNameError, match=r"no function 'sum' .*Did you mean 'sums'"):
         check(here, task="sums.py@sum")
-    with pytest.raises(ParameterError, match=r"no file .*others.py"):
+    with pytest.raises(ParameterError, match=r"file .*others.py does not exist"):
         check(here, task="others.py@sums")
-    with pytest.raises(ParameterError, match=r"takes no 'largst'. Did you mean 'largest'"):
+    with pytest.raises(ParameterError, match=r"has no argument 'largst'. Did you mean 'largest'"):
         check(here, arguments={"largst": 3})
-    with pytest.raises(ParameterError, match="is no program"):
+    with pytest.raises(ParameterError, match="is not executable"):
         check(folder / "nothing")
     with pytest.raises(MissingPackageError, match=r"some_package not installed.*-m pip install"):
         check(here, task="some_package/task")
@@ -143,7 +142,7 @@ def test_what_is_missing_is_said_before_anything_runs(folder):
     bare = fake_inspect(folder / "bare", inspect_ai=None)
     with pytest.raises(MissingPackageError, match=rf"{bare} -m pip install inspect-ai"):
         check(bare)
-    with pytest.raises(ParameterError, match="could not say what it has"):
+    with pytest.raises(ParameterError, match="could not list its packages"):
         check("/bin/true")
 
 

@@ -15,7 +15,7 @@ from ratchet.errors import (
     MissingKeyError,
     ParameterError,
 )
-from ratchet.language_models.asking import ModelCalls
+from ratchet.language_models.auxiliary_calls import ModelCalls
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.language_models.usage import UsageMeter

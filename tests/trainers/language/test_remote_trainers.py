@@ -15,9 +15,9 @@ from ratchet.language_models.connection import StatusError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.retrying import RetryPolicy
-from ratchet.language_models.training_service import client, link
-from ratchet.language_models.training_service.link import Link
+from ratchet.language_models.training_service import client, sync_client
 from ratchet.language_models.training_service.models import upload_model
+from ratchet.language_models.training_service.sync_client import SyncClient
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from tasks.language.keys import LanguageArmKeys
@@ -156,7 +156,7 @@ def test_lost_and_doubled_answers_change_nothing(served, begin, play, monkeypatc
     through = begin(**config)
     told = learn(through, play)
     quick = RetryPolicy(max_attempts=30, first_delay_seconds=0.001, max_delay_seconds=0.01)
-    monkeypatch.setattr(link, "RetryPolicy", lambda: quick)
+    monkeypatch.setattr(sync_client, "RetryPolicy", lambda: quick)
     proxy = LosingProxy(served.url, share=0.4, seed=1)
     try:
         lossy = begin(url=proxy.url, **config)
@@ -326,7 +326,10 @@ def test_what_the_service_cannot_is_refused(more, named):
 
 
 def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
-    with RunningService(tmp_path, FakeEngine(0.0)).serving() as service, Link(service.url) as one:
+    with (
+        RunningService(tmp_path, FakeEngine(0.0)).serving() as service,
+        SyncClient(service.url) as one,
+    ):
         model = upload_model(one, model_folder, name="mine")
         assert model == upload_model(one, model_folder, name="mine")
         assert len(service.service.models.list().data) == 2
@@ -338,7 +341,10 @@ def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
         (broken / "tokenizer.json").write_text("{")
         with pytest.raises(StatusError, match="400"):
             upload_model(one, broken, name="mine")
-    with RunningService(tmp_path, FakeEngine(0.0)).serving() as service, Link(service.url) as one:
+    with (
+        RunningService(tmp_path, FakeEngine(0.0)).serving() as service,
+        SyncClient(service.url) as one,
+    ):
         assert service.service.models.get(model).folder.is_dir()
         assert upload_model(one, model_folder, name="mine") == model
 

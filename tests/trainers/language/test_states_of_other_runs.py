@@ -137,12 +137,12 @@ def test_an_adapter_is_found_again_where_its_base_was_moved(own_model, tmp_path)
     load(again, tmp_path, "initial")
     assert again.run_iterations(0, 1) == first.run_iterations(0, 1)
     adapter = tmp_path / "initial" / "models" / "agent"
-    with pytest.raises(DataError, match="not there any more"):
+    with pytest.raises(DataError, match="no longer exists"):
         load_language_model(adapter, base_dir=tmp_path)
     other = build(parameters(seed=3))
     other.initial_state()
     other.learner.save_model(own_model)
-    with pytest.raises(DataError, match="has other weights now"):
+    with pytest.raises(DataError, match="has different weights now"):
         load_language_model(adapter, base_dir=tmp_path)
 
 

@@ -182,13 +182,13 @@ def test_without_a_url_it_is_the_clients_own_service_and_needs_its_key(begin, mo
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     trainer = begin()
     trainer._backend._url = None
-    with pytest.raises(MissingKeyError, match="TINKER_API_KEY isn't set"):
+    with pytest.raises(MissingKeyError, match="TINKER_API_KEY is not set"):
         trainer._backend.sample("", "model", [])
 
 
 def test_what_the_service_refuses_is_an_error_of_ours(begin):
     trainer = begin()
-    with pytest.raises(LanguageModelError, match=r"tinker: .*this model's context takes 32"):
+    with pytest.raises(LanguageModelError, match=r"tinker: .*the model's context has 32"):
         trainer.engine.generate([SampleRequest((1,) * 40, 6, 0)])
     with pytest.raises(LanguageModelError, match=r"tinker: .*'none'"):
         trainer._backend.sample("", "none", [])

@@ -293,7 +293,7 @@ def test_more_verbs_than_a_service_can_answer_again_are_refused():
     few = PureTextGrpoParameters(batch_size=1)
     generator = np.random.default_rng(0)
     assert training_steps(replies(*range(1, 128)), few, generator, longest_reply=9)
-    with pytest.raises(ParameterError, match="257 verbs, expected at most 256"):
+    with pytest.raises(ParameterError, match="257 requests, expected at most 256"):
         training_steps(replies(*range(1, 129)), few, generator, longest_reply=9)
 
 

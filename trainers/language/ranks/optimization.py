@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ratchet.language_models.local.sharding import cut, gather, own_share
+from ratchet.language_models.local.sharding import gather, local_shard, shard_like
 from ratchet.parameters.language import LanguageOptimizerParameters
 from trainers.language.optimization import LanguageOptimizer
 
@@ -26,7 +26,7 @@ class ShardedOptimizer(LanguageOptimizer):
         self, parameters: Sequence[nn.Parameter], given: LanguageOptimizerParameters
     ) -> None:
         self._whole = list(parameters)
-        super().__init__([nn.Parameter(own_share(p)) for p in self._whole], given)
+        super().__init__([nn.Parameter(local_shard(p)) for p in self._whole], given)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -39,7 +39,7 @@ class ShardedOptimizer(LanguageOptimizer):
         for share, parameter in zip(self._parameters, self._whole, strict=True):
             if parameter.grad is None:
                 continue
-            share.grad = own_share(parameter.grad)
+            share.grad = local_shard(parameter.grad)
             if not isinstance(parameter, DTensor):
                 dist.all_reduce(share.grad)
         return super().step()
@@ -64,7 +64,7 @@ class ShardedOptimizer(LanguageOptimizer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from this process's share of a whole state."""
-        super().load_state_dict({**state, "moments": self._moments(state["moments"], cut)})
+        super().load_state_dict({**state, "moments": self._moments(state["moments"], shard_like)})
 
     def _moments(
         self,

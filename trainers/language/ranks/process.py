@@ -28,7 +28,7 @@ from ratchet.errors import ParameterError
 from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.sharding import cut, gather, held_bytes, own_share
+from ratchet.language_models.local.sharding import gather, held_bytes, local_shard, shard_like
 from ratchet.rollouts.batch import Batch
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.language.base import LearningMoment
@@ -122,7 +122,7 @@ class Rank:
                 " same ones of the same model."
             )
         for parameter, weight in zip(own, asked["weights"], strict=True):
-            own_share(parameter).copy_(cut(weight, parameter))
+            local_shard(parameter).copy_(shard_like(weight, parameter))
         if "optimizer" in asked:
             self.trainer._optimizer.load_state_dict(asked["optimizer"])
         return {}
@@ -141,7 +141,7 @@ class Rank:
         figures = [{name: float(value) for name, value in one.items()} for one in found]
         weights = []
         for parameter in trainer._learning_parameters():
-            whole = gather(own_share(parameter), parameter)
+            whole = gather(local_shard(parameter), parameter)
             if self.share.rank == 0:
                 weights.append(whole.cpu())
         return {"figures": figures, "weights": weights}

@@ -1,1 +1,1 @@
-"""OpenAI's API over HTTP: routes, what goes in and out, and who may ask."""
+"""OpenAI's API over HTTP: routes, schemas, and access control."""

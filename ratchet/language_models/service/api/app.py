@@ -1,4 +1,4 @@
-"""The web application: routes, errors, and its own description (``/openapi.json``)."""
+"""The web application: routes, errors, and its description (``/openapi.json``)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from ratchet.language_models.service.api.errors import ApiErrorBody, install_err
 from ratchet.language_models.service.api.routes.chat import chat_routes
 from ratchet.language_models.service.api.routes.files import file_routes
 from ratchet.language_models.service.api.routes.fine_tuning import fine_tuning_routes
-from ratchet.language_models.service.api.routes.models import model_routes
+from ratchet.language_models.service.api.routes.models import model_routes, training_model_routes
 from ratchet.language_models.service.api.routes.tinker import tinker_routes
 from ratchet.language_models.service.api.routes.training import training_routes
-from ratchet.language_models.service.api.routes.training_models import training_model_routes
 from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest
-from ratchet.language_models.service.api.schemas.completions import TextCompletionRequest
-from ratchet.language_models.service.api.schemas.embeddings import EmbeddingsRequest
+from ratchet.language_models.service.api.schemas.completions import (
+    EmbeddingsRequest,
+    TextCompletionRequest,
+)
 from ratchet.language_models.service.api.schemas.fine_tuning import CreateJobRequest
 from ratchet.language_models.service.api.schemas.messages import RequestModel
 from ratchet.language_models.service.api.schemas.objects import Health
@@ -45,9 +46,9 @@ _BODIES: tuple[type[RequestModel], ...] = (
 
 
 def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
-    """Make the application; its lifespan runs the service.
+    """Create the application; its lifespan runs the service.
 
-    By ``instance`` a starter knows that it reached the service it meant.
+    ``instance`` lets the starter verify that it reached this service.
     """
 
     @contextlib.asynccontextmanager
@@ -71,9 +72,9 @@ def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
 
     @app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health}})
     def health(response: Response) -> Health:
-        """Return whether models can be asked yet, and whether jobs can run.
+        """Return whether models can be called, and whether jobs can run.
 
-        While they cannot it is "degraded", with the reason; models are answered all the same.
+        If jobs cannot run, the status is "degraded", with the reason; models are served anyway.
         """
         ready = service.batcher.ready
         ok = ready.done() and ready.exception() is None
@@ -93,7 +94,7 @@ def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:
-    """Describe the app, with the bodies that the routes read themselves."""
+    """Describe the app, including bodies that the routes parse themselves."""
     if app.openapi_schema is None:
         content = get_openapi(title=_TITLE, version="1", routes=app.routes)
         _, bodies = models_json_schema(
@@ -104,6 +105,6 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         schemas.update(bodies["$defs"])
         for operations in content["paths"].values():
             for operation in operations.values():
-                operation["responses"].pop("422", None)  # ours is a 400
+                operation["responses"].pop("422", None)  # this service returns a 400
         app.openapi_schema = content
     return app.openapi_schema

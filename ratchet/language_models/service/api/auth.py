@@ -1,6 +1,6 @@
-"""Who may ask, and how much at a time: key, host, origin and size of a request.
+"""Access control: key, host, origin and size of requests.
 
-Plain ASGI, before anything reads the request's body.
+Plain ASGI, before the request's body is read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.api.streaming import response_id
 from ratchet.language_models.service.settings import Limits, ServiceSettings
 
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
@@ -22,14 +22,14 @@ HEALTH_PATH = "/health"
 FILES_PATH = "/v1/files"
 _TRAINING_PATHS = ("/v1/training/", "/api/v1/")
 _KEY_HEADER = "x-api-key"
-"""Where the ``tinker`` client puts its key."""
+"""The header in which the ``tinker`` client sends its key."""
 
 
 class Gate:
-    """Lets through what is allowed and small enough.
+    """Passes on requests that are allowed and within the size limit.
 
-    A service without a key, on loopback alone, must not be reached by a web page that is open on
-    this machine either: requests that name another host or come from another origin are refused.
+    Web pages that are open on this machine must not reach a service without a key, which listens on
+    loopback only: requests for another host or from another origin are refused.
     """
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
@@ -39,7 +39,7 @@ class Gate:
         self._limits = settings.limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -91,8 +91,8 @@ class Gate:
 
 
 def _numbered(send: Send) -> Send:
-    """Give the answer an id, by which clients name a request that went wrong."""
-    number = answer_id("req_")
+    """Add an id to the response, by which clients report a failed request."""
+    number = response_id("req_")
 
     async def numbering(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -103,13 +103,13 @@ def _numbered(send: Send) -> Send:
 
 
 def _counted(receive: Receive, limit: int, limits: Limits) -> Receive:
-    """Stop reading where the limit is passed, whatever was announced, or what is sent stalls."""
+    """Stop reading above the limit, regardless of the announced size, or at a stall."""
     seen, whole = 0, False
     start = time.monotonic()
 
     async def counting() -> Message:
         nonlocal seen, whole
-        if whole:  # what comes now is the client's leaving
+        if whole:  # only the client's disconnect can follow
             return await receive()
         until = start + limits.idle_seconds + seen / limits.bytes_per_second
         try:
@@ -130,7 +130,7 @@ def _counted(receive: Receive, limit: int, limits: Limits) -> Receive:
 def _stalled(seen: int) -> ApiError:
     return ApiError(
         408,
-        f"The rest of the request did not come; {seen} bytes of its body did. Send it again.",
+        f"The request is incomplete; {seen} bytes of its body arrived. Send it again.",
         code="request_timeout",
         headers={"Connection": "close"},
     )

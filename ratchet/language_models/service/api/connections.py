@@ -1,8 +1,8 @@
-"""Connections that say nothing, or half of something, end: each holds a place that others need.
+"""Timeouts of incomplete requests: each open connection occupies a slot.
 
-uvicorn closes one that is idle after an answer, but waits for ever for the first request's head,
-and for the rest of one that has begun. What is missing of a body is seen by
-:class:`~ratchet.language_models.service.api.auth.Gate`.
+uvicorn closes a connection that is idle after a response, but waits forever for the first request's
+head, and for the rest of a partial one. :class:`~ratchet.language_models.service.api.auth.Gate`
+handles incomplete bodies.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ratchet.language_models.service.settings import Limits
 _HEAD_BYTES = 64 * 1024
 
 
-class ImpatientProtocol(HttpToolsProtocol):
-    """Closes a connection on which no whole head comes within the time of an idle one."""
+class IdleTimeoutProtocol(HttpToolsProtocol):
+    """Closes a connection if no complete head arrives within the idle timeout."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _in_request = False
@@ -31,29 +31,29 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a head that has begun; drops that come later win no time."""
+        """Wait for the rest of a partial head; further data do not extend the timeout."""
         super().data_received(data)
         if self._in_request:
             return
         self._head_bytes += len(data)
-        if self._head_bytes > _HEAD_BYTES:  # the parser would keep any number
+        if self._head_bytes > _HEAD_BYTES:  # the parser accepts any number of bytes
             self.send_400_response("The request's head is too large.")
         elif self._head_timer is None:
             self._await_head()
 
     def on_headers_complete(self) -> None:
-        """Wait no longer: what comes next is read by the application."""
+        """Stop waiting: the application reads the body."""
         self._in_request, self._head_bytes = True, 0
         self._stop_waiting()
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next head, unless it has come already."""
+        """Wait for the next head, unless it has arrived already."""
         self._in_request = bool(self.pipeline)
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -67,10 +67,10 @@ class ImpatientProtocol(HttpToolsProtocol):
 
 
 def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
-    """Make the configuration of the server that answers for an app."""
+    """Build the server's configuration for an app."""
     return uvicorn.Config(
         app,
-        http=ImpatientProtocol,
+        http=IdleTimeoutProtocol,
         ws="none",
         log_level="warning",
         access_log=False,

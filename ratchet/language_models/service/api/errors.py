@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in OpenAI's format: ``{"error": {"message", "type", "param", "code"}}``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INVALID_REQUEST = "invalid_request_error"
 
 
 class ApiErrorContent(BaseModel):
-    """What the client's SDK reads."""
+    """The fields that the client's SDK reads."""
 
     message: str
     type: str
@@ -31,20 +31,20 @@ class ApiErrorContent(BaseModel):
 
 
 class ApiErrorBody(BaseModel):
-    """The body of every answer that is not a success."""
+    """The body of every error response."""
 
     error: ApiErrorContent
 
 
 class ApiError(RatchetError, RuntimeError):
-    """A request cannot be answered; becomes a response in OpenAI's shape.
+    """A request failed; becomes a response in OpenAI's format.
 
     Parameters
     ----------
     status
-        HTTP status, 4xx (5xx if it is the service's own fault).
+        HTTP status, 4xx (5xx if the service itself failed).
     code
-        A word that programs can compare.
+        A machine-readable identifier.
     param
         The field at fault.
     """
@@ -72,9 +72,9 @@ class ApiError(RatchetError, RuntimeError):
 
 
 def not_found(kind: str, name: str, *, param: str | None = "id", more: str = "") -> ApiError:
-    """Make the 404 for an unknown model, file or job; ``more`` is said after that."""
+    """Create the 404 for an unknown model, file or job; ``more`` is appended."""
     code = "model_not_found" if kind == "model" else f"{kind.replace(' ', '_')}_not_found"
-    return ApiError(404, f"There is no {kind} {name!r} here.{more}", code=code, param=param)
+    return ApiError(404, f"The {kind} {name!r} does not exist.{more}", code=code, param=param)
 
 
 def error_response(
@@ -85,7 +85,7 @@ def error_response(
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Make a response in OpenAI's shape; its type follows from the status."""
+    """Create a response in OpenAI's format; its type follows from the status."""
     if status == 429:
         kind = "rate_limit_error"
     elif status >= 500:
@@ -97,43 +97,43 @@ def error_response(
 
 
 def from_validation(problems: Sequence[Any], *, sent: object = None, skip: int = 0) -> ApiError:
-    """Make the 400 for a request that does not fit its schema.
+    """Create the 400 for a request that does not fit its schema.
 
     Parameters
     ----------
     problems
-        Pydantic's list of errors; the first is told.
+        Pydantic's list of errors; the first is reported.
     sent
-        What was sent, parsed; tells the sender's names in a place from the schema's.
+        The parsed request, to distinguish its field names from names in the schema.
     skip
-        How many leading parts of its place do not concern the client (``query``, ``path``).
+        Number of leading location parts that do not concern the client (``query``, ``path``).
     """
     problem = problems[0]
-    kind, place = problem["type"], place_of(problem, sent=sent, skip=skip)
+    kind, location = problem["type"], location_of(problem, sent=sent, skip=skip)
     if kind == "extra_forbidden":
-        message, code = f"Unknown parameter: {place!r}.", "unknown_parameter"
+        message, code = f"Unknown parameter: {location!r}.", "unknown_parameter"
     elif kind == "missing":
-        message, code = f"Missing required parameter: {place!r}.", "missing_required_parameter"
+        message, code = f"Missing required parameter: {location!r}.", "missing_required_parameter"
     elif kind == "json_invalid":
         message, code = f"The request is not valid JSON: {problem['msg']}.", "invalid_json"
     else:
-        where = f"Invalid value for {place!r}: " if place else "Invalid request: "
+        where = f"Invalid value for {location!r}: " if location else "Invalid request: "
         message, code = f"{where}{problem['msg']}.", "invalid_value"
-    return ApiError(400, message, code=code, param=place or None)
+    return ApiError(400, message, code=code, param=location or None)
 
 
-def place_of(problem: Mapping[str, Any], *, sent: object, skip: int = 0) -> str:
-    """Write the place of a pydantic error as OpenAI does: ``messages[0].role``.
+def location_of(problem: Mapping[str, Any], *, sent: object, skip: int = 0) -> str:
+    """Format the location of a pydantic error as OpenAI does: ``messages[0].role``.
 
     Parameters
     ----------
     problem
-        One of pydantic's errors. Its place also names the members of unions; these are left out,
-        since they are not in what was sent.
+        A pydantic error. Its location includes the names of union members, which are not in the
+        request and are omitted.
     sent
-        What was sent, parsed; None if unknown, and then all names are kept.
+        The parsed request; None if unknown, which keeps all names.
     skip
-        How many leading parts to leave out.
+        Number of leading parts to omit.
     """
     parts = problem["loc"][skip:]
     text, here = "", sent
@@ -152,7 +152,7 @@ def _joined(text: str, part: object) -> str:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every error of the app leave in OpenAI's shape."""
+    """Return all errors of the app in OpenAI's format."""
 
     async def on_api_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)
@@ -171,12 +171,12 @@ def install_error_handlers(app: FastAPI) -> None:
         if not _is_full_disk(error):
             return await on_anything(request, error)
         logger.error("%s %s: %s", request.method, request.url.path, error)
-        message = f"The service has no room on its disk ({error}). Free space there and try again."
+        message = f"The service's disk is full ({error}). Free disk space and retry."
         return error_response(507, message, code="insufficient_storage")
 
     async def on_anything(request: Request, error: Exception) -> JSONResponse:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return error_response(500, "The service failed; its log says why.", code="internal_error")
+        return error_response(500, "The service failed; see its log.", code="internal_error")
 
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(RequestValidationError, on_validation)
@@ -187,7 +187,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _is_full_disk(error: Exception) -> bool:
-    """Return whether a file could not be written, or SQLite's database, for want of room."""
+    """Return whether a file, or SQLite's database, could not be written for lack of space."""
     if isinstance(error, OSError):
         return error.errno in NO_ROOM_ERRORS
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

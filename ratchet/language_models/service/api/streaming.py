@@ -1,8 +1,10 @@
-"""Answers that are sent while they are made: server-sent events."""
+"""Streamed responses: server-sent events and response ids."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -14,12 +16,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 async def streamed(events: AsyncIterator[bytes]) -> StreamingResponse:
-    """Wait for the first event and send it and all others.
+    """Wait for the first event, then send it and all others.
 
     Raises
     ------
     ApiError
-        If the answer fails before it has begun. Later that is an event of its own.
+        If generation fails before the first event; later failures are sent as an event.
     """
     first = await anext(events)
 
@@ -35,12 +37,21 @@ async def streamed(events: AsyncIterator[bytes]) -> StreamingResponse:
 
 
 def data_event(content: Mapping[str, Any], name: str | None = None) -> bytes:
-    """Write an event."""
+    """Encode an event."""
     head = b"" if name is None else f"event: {name}\n".encode()
     return head + b"data: " + encode(content) + b"\n\n"
 
 
 def encode(content: Mapping[str, Any]) -> bytes:
-    """Write JSON; what is no text in UTF-8 becomes question marks."""
+    """Encode JSON; characters that UTF-8 cannot encode become question marks."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
+
+
+_BEGINNING = secrets.token_hex(8)
+_NUMBERS = itertools.count(1)
+
+
+def response_id(kind: str) -> str:
+    """Return a new id such as "chatcmpl-9f0c…", unique across processes and calls."""
+    return f"{kind}{_BEGINNING}{next(_NUMBERS):08x}"

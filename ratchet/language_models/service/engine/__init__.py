@@ -1,1 +1,1 @@
-"""Running models: folders, tokenizers, and engines that generate."""
+"""Models at run time: folders, tokenizers, and engines that generate."""

@@ -20,7 +20,7 @@ from ratchet.language_models.service.engine.tokenizer import read_json
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 _BASE_FILE = "base.json"
-_ASKED_BY_PEFT = "`is_gradient_checkpointing` is deprecated"
+_PEFT_WARNING = "`is_gradient_checkpointing` is deprecated"
 _PIECES, _PIECE_BYTES = 64, 2**16
 
 
@@ -90,5 +90,5 @@ def weights_print(folder: Path) -> str:
 def without_peft_warnings() -> Iterator[None]:
     """Don't tell users that PEFT asks transformers for a property by its earlier name."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_ASKED_BY_PEFT, category=FutureWarning)
+        warnings.filterwarnings("ignore", message=_PEFT_WARNING, category=FutureWarning)
         yield

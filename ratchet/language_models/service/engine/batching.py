@@ -19,9 +19,9 @@ from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     Engine,
+    GenerationChunk,
     GenerationRequest,
     GenerationResult,
-    Piece,
     RequestRefusedError,
     SleepingEngine,
 )
@@ -49,7 +49,7 @@ class _Waiting:
         if type(self.request) is not type(first.request):
             return False
         if shares_base:
-            return self.model.whole_folder == first.model.whole_folder
+            return self.model.complete_folder == first.model.complete_folder
         return self.model.id == first.model.id
 
 
@@ -128,7 +128,7 @@ class Batcher:
 
     async def stream(
         self, model: StoredModel, requests: list[GenerationRequest]
-    ) -> AsyncIterator[tuple[int, Piece | GenerationResult]]:
+    ) -> AsyncIterator[tuple[int, GenerationChunk | GenerationResult]]:
         """Give out each answer's pieces as they are made, and at its end the whole of it.
 
         Raises as :meth:`generate` does.
@@ -139,9 +139,9 @@ class Batcher:
             Which of the requests, and a piece of its answer or its result.
         """
         loop = asyncio.get_running_loop()
-        news: asyncio.Queue[tuple[int, Piece | None]] = asyncio.Queue()
+        news: asyncio.Queue[tuple[int, GenerationChunk | None]] = asyncio.Queue()
 
-        def tell(place: int, piece: Piece | None) -> None:
+        def tell(place: int, piece: GenerationChunk | None) -> None:
             with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
                 loop.call_soon_threadsafe(news.put_nowait, (place, piece))
 
@@ -168,7 +168,7 @@ class Batcher:
                 left -= 1
                 result = items[place].result.result()
                 assert isinstance(result, GenerationResult)
-                rest = Piece(result.text[characters:], result.tokens[tokens:])
+                rest = GenerationChunk(result.text[characters:], result.tokens[tokens:])
                 if rest.text or rest.tokens:
                     yield place, rest
                 yield place, result
@@ -247,7 +247,7 @@ class Batcher:
             elif self._stopped:
                 return
 
-    def _is_bedtime(self) -> bool:
+    def _sleep_is_due(self) -> bool:
         nap = self._nap
         if self._sleeper is None or nap is None or nap.has_begun or nap.is_over:
             return False
@@ -257,7 +257,7 @@ class Batcher:
         """Let the engine sleep for as long as it shall; one that fails to goes on."""
         with self._changed:
             nap, sleeper = self._nap, self._sleeper
-            if sleeper is None or nap is None or not self._is_bedtime():
+            if sleeper is None or nap is None or not self._sleep_is_due():
                 return
         sleeps = True
         try:
@@ -279,7 +279,7 @@ class Batcher:
     def _next(self, size: int, *, shares_base: bool) -> tuple[list[_Waiting], list[str]]:
         """Wait for work: the oldest request and all that go with it, up to a full batch."""
         with self._changed:
-            while not (self._waiting or self._to_unload or self._stopped or self._is_bedtime()):
+            while not (self._waiting or self._to_unload or self._stopped or self._sleep_is_due()):
                 self._changed.wait()
             deadline = time.monotonic() + _GATHER_SECONDS
             while 0 < len(self._waiting) < size and time.monotonic() < deadline:
@@ -339,11 +339,11 @@ class Batcher:
         if model.id in self._loaded:
             self._loaded.move_to_end(model.id)
             return
-        if not model.is_there:  # deleted while the request waited
+        if not model.exists:  # deleted while the request waited
             raise not_found("model", model.id, param="model")
         while len(self._loaded) >= self._loaded_max:
             self._unload(engine, next(iter(self._loaded)))
-        engine.load(model.id, model.whole_folder, model.adapters)
+        engine.load(model.id, model.complete_folder, model.adapters)
         self._loaded[model.id] = None
 
     def _unload(self, engine: Engine, model_id: str) -> None:

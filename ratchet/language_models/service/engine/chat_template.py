@@ -1,7 +1,7 @@
-"""Chat templates, rendered as transformers renders them, without its import of seconds.
+"""Chat templates, rendered as transformers does, without its slow import.
 
-They come with models, from wherever these come: they run in Jinja's sandbox, and whatever goes
-wrong in one is an error of the chat at hand.
+They come with models, which are untrusted: they run in Jinja's sandbox, and their errors are errors
+of the chat.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ChatTemplate:
-    """How a model's chats are written. A faulty one is told when a chat is written by it."""
+    """A model's chat template. Faults are reported when a chat is rendered."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -37,7 +37,7 @@ class ChatTemplate:
         answer: bool,
         variables: Mapping[str, JsonValue],
     ) -> str:
-        """Write a chat; with ``answer``, also how the next message begins.
+        """Render a chat; with ``answer``, also the prefix of the next message.
 
         Raises
         ------
@@ -54,12 +54,12 @@ class ChatTemplate:
         except Exception as error:  # the template's own code
             raise DataError(
                 "The model's chat template fails on the chat:"
-                f" {type(error).__name__}: {error}. Mend chat_template.jinja in the model's folder,"
-                " or write the chat otherwise."
+                f" {type(error).__name__}: {error}. Fix chat_template.jinja in the model's folder,"
+                " or change the chat."
             ) from error
 
     def reads(self, variable: str) -> bool:
-        """Whether the template does anything with what it is given by this name."""
+        """Whether the template reads the variable of this name."""
         try:
             return variable in find_undeclared_variables(_environment().parse(self.source))
         except TemplateError:
@@ -76,19 +76,19 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """``{% generation %}``, which tells trainers what the assistant writes: here its content."""
+    """``{% generation %}``, which marks the assistant's text for trainers: here its content."""
 
     tags = {"generation"}  # noqa: RUF012 -- as jinja2 declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        # the block is a scope of its own, as it is in transformers
+        # the block has a separate scope, as in transformers
         return nodes.Scope(body).set_lineno(line)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """Make what chat templates are written for."""
+    """Create Jinja's environment for chat templates."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -105,7 +105,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes what HTML would read."""
+    """Replaces Jinja's filter, which escapes HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -1,8 +1,8 @@
-"""What people say is text, whatever it looks like: it never becomes a control token.
+"""Message text never becomes a control token.
 
-Control tokens that stand in a text are spelled out before a chat template sees it: a character
-that nothing else holds is put between theirs. What then reads as a control token in the written
-chat was put there by the template; what is spelled out is encoded as the text that it is.
+Control tokens in a text are spelled out before a chat template reads it: a character that occurs
+nowhere else is inserted between theirs. Any control token in the rendered chat was then written by
+the template; spelled-out ones are encoded as plain text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-_BETWEEN = "\ufdd0"  # no character, says Unicode, but for programs' own use
+_BETWEEN = "\ufdd0"  # a noncharacter that Unicode reserves for internal use
 _REPLACEMENT = "\ufffd"
 
 
@@ -31,32 +31,32 @@ class ControlTokens:
         self._begun = {text[:n] for text in self.texts for n in range(2, len(text))}
         self._ended = {text[n:] for text in self.texts for n in range(1, len(text) - 1)}
 
-    def spell_out_in(self, said: JsonValue) -> JsonValue:
+    def spell_out_in(self, value: JsonValue) -> JsonValue:
         """Spell out the control tokens in all texts of a value."""
-        if isinstance(said, str):
-            return self.spell_out(said)
-        if isinstance(said, list):
-            return [self.spell_out_in(item) for item in said]
-        if isinstance(said, dict):
-            return {self.spell_out(name): self.spell_out_in(item) for name, item in said.items()}
-        return said
+        if isinstance(value, str):
+            return self.spell_out(value)
+        if isinstance(value, list):
+            return [self.spell_out_in(item) for item in value]
+        if isinstance(value, dict):
+            return {self.spell_out(name): self.spell_out_in(item) for name, item in value.items()}
+        return value
 
     def spell_out(self, text: str) -> str:
         """Spell out the control tokens in a text."""
         text = text.replace(_BETWEEN, _REPLACEMENT)
         breaks = {
-            place
+            index
             for match in self._at_every_place.finditer(text)
-            for place in range(match.start() + 1, match.end(1))
+            for index in range(match.start() + 1, match.end(1))
         }
         breaks.update(self._torn(text))
-        places = [0, *sorted(breaks), len(text)]
-        return _BETWEEN.join(text[a:b] for a, b in pairwise(places))
+        bounds = [0, *sorted(breaks), len(text)]
+        return _BETWEEN.join(text[a:b] for a, b in pairwise(bounds))
 
     def _torn(self, text: str) -> Iterator[int]:
-        """Where a part of a control token begins or ends the text: its rest may stand beside it.
+        """Return partial control tokens at the ends of the text: the rest may be adjacent.
 
-        Templates take spaces off the ends of a text, so these do not count.
+        Templates strip spaces from the ends of a text, so these do not count.
         """
         start, end = len(text) - len(text.lstrip()), len(text.rstrip())
         longest = max(map(len, self.texts), default=0)
@@ -71,11 +71,11 @@ class ControlTokens:
         return sum(1 for _ in self._found.finditer(text))
 
     def parted(self, text: str) -> list[str]:
-        """Part a text into its control tokens and what stands between them."""
+        """Split a text at its control tokens, which are included."""
         return [part for part in re.split(f"({self._found.pattern})", text) if part]
 
     def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Part a written chat into pieces, and say of each whether it was spelled out."""
+        """Split a rendered chat into pieces, and return for each whether it was spelled out."""
         at = 0
         for match in self._spelled.finditer(text):
             yield from ((piece, False) for piece in text[at : match.start()].split(_BETWEEN))
@@ -89,7 +89,7 @@ class ControlTokens:
 
 
 def joined(text: str) -> str:
-    """Return a written chat as people read it, nothing spelled out."""
+    """Return a rendered chat as readable text, with no token spelled out."""
     return text.replace(_BETWEEN, "")
 
 

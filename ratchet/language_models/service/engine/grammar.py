@@ -1,4 +1,4 @@
-"""Answers that fit a JSON schema: which tokens may come next, through llguidance."""
+"""Completions constrained to a JSON schema: the allowed next tokens, by llguidance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GrammarTokenizer:
-    """A model's tokens as llguidance takes them.
+    """A model's tokens in llguidance's format.
 
     Raises
     ------
@@ -31,7 +31,7 @@ class GrammarTokenizer:
             from llguidance import LLTokenizer
         except ImportError as error:
             raise DataError(
-                "Answers that fit a schema need llguidance, which is not installed here: `pip"
+                "Completions for a schema need llguidance, which is not installed here: `pip"
                 " install 'ratchet-experiments[llm]'`."
             ) from error
         file = str(tokenizer.folder / "tokenizer.json")
@@ -42,23 +42,23 @@ class GrammarTokenizer:
 
 
 class Grammar:
-    """What an answer may still be, token by token.
+    """The state of a constrained completion, token by token.
 
     Raises
     ------
     DataError
-        If the schema cannot be followed.
+        If the schema is not supported.
     """
 
     def __init__(self, tokenizer: GrammarTokenizer, schema: str) -> None:
         from llguidance import LLMatcher
 
         try:
-            # no blanks between: a small model would write them until its room is used
+            # no whitespace: a small model would write it until its token limit
             compact: JsonCompileOptions = {"whitespace_flexible": False}
             grammar = LLMatcher.grammar_from_json_schema(schema, overrides=compact)
         except ValueError as error:
-            raise DataError(f"The schema cannot be followed: {error}") from error
+            raise DataError(f"The schema is not supported: {error}") from error
         self._matcher: LLMatcher = LLMatcher(tokenizer.tokens, grammar, log_level=0)
         self._vocabulary = tokenizer.vocabulary
         self._check()
@@ -71,11 +71,11 @@ class Grammar:
         return torch.from_numpy(allowed.astype(bool))
 
     def take(self, token: int) -> bool:
-        """Go on by a token; return whether the answer is whole and cannot go on."""
+        """Append a token; return whether the completion is complete."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     def _check(self) -> None:
         if self._matcher.is_error():
             problem = self._matcher.get_error().partition("\n")[0]
-            raise DataError(f"The schema cannot be followed: {problem}")
+            raise DataError(f"The schema is not supported: {problem}")

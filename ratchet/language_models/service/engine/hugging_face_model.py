@@ -1,4 +1,4 @@
-"""Any causal language model that transformers can run, behind the same border as the small one."""
+"""Causal language models run by transformers, and ``load_model`` for all models."""
 
 from __future__ import annotations
 
@@ -12,40 +12,45 @@ from torch import Tensor
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.engine.adapters import without_peft_warnings
-from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
+from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL, plain_shape
 from ratchet.language_models.service.engine.merging import with_adapters
-from ratchet.language_models.service.engine.model_folder import GenerationCache, copy_configuration
+from ratchet.language_models.service.engine.model_folder import (
+    CausalModel,
+    GenerationCache,
+    PlainModel,
+    copy_configuration,
+)
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.lazy import require_packages
 from ratchet.seeding import derive_seed, seeded_globals
 
 
 class HuggingFaceCache:
-    """What a model remembers of the rows it is reading, with the mask of their padding."""
+    """The key-value cache of a batch, with its padding mask."""
 
     def __init__(self, past: Any, readable: Tensor) -> None:  # noqa: ANN401 -- transformers' Cache
         self.past = past
         self.readable = readable
 
     def make_room(self) -> None:
-        """Expect one more token in each row."""
+        """Extend the mask for one more token per row."""
         self.readable = torch.cat([self.readable, torch.ones_like(self.readable[:, :1])], dim=1)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep these rows, int[B'], in this order; one may be there several times."""
+        """Select these rows, int[B'], in this order; repetitions are allowed."""
         rows = rows.to(self.readable.device)
         self.past.batch_select_indices(rows)
         self.readable = self.readable[rows]
 
     @property
     def can_append(self) -> bool:
-        """Whether rows of another can be put behind these: where all that was read is kept."""
+        """Return whether another cache's rows can be appended: if all read tokens are cached."""
         from transformers.cache_utils import DynamicLayer
 
         return all(type(layer) is DynamicLayer for layer in self.past.layers)
 
     def append(self, other: HuggingFaceCache) -> None:
-        """Put another's rows behind these: both end at the same place, the shorter is padded."""
+        """Append another cache's rows; both end at the same position, the shorter is padded."""
         length = max(self.readable.shape[1], other.readable.shape[1])
         readable = torch.cat([_pad_left(cache.readable, length) for cache in (self, other)])
         first = int(readable.any(0).int().argmax())
@@ -57,7 +62,7 @@ class HuggingFaceCache:
 
 
 def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa: ANN401 -- PreTrainedModel
-    """Read int[B, T] behind what the cache remembers; the logits [B, V] of the next token."""
+    """Read int[B, T] after the cached tokens; return logits [B, V] of the next token."""
     positions = (cache.readable.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
     output = model(
         input_ids=ids,
@@ -74,12 +79,12 @@ def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa
 
 @contextlib.contextmanager
 def head_at(model: Any, chosen: Tensor) -> Iterator[None]:  # noqa: ANN401 -- PreTrainedModel
-    """Have a model make logits at chosen places, bool[B, T], alone: [1, n, V]."""
+    """Compute logits only at chosen positions, bool[B, T]: [1, n, V]."""
 
     def only_chosen(_: object, given: tuple[Tensor, ...]) -> tuple[Tensor]:
         return (given[0][chosen][None],)
 
-    # what comes after the head, e.g. a soft cap, is still the model's own
+    # operations after the head, e.g. a soft cap, are still the model's own
     hook = model.get_output_embeddings().register_forward_pre_hook(only_chosen)
     try:
         yield
@@ -88,23 +93,23 @@ def head_at(model: Any, chosen: Tensor) -> Iterator[None]:  # noqa: ANN401 -- Pr
 
 
 def _pad_left(values: Tensor, length: int, dim: int = -1) -> Tensor:
-    """Fill up a dimension in front with zeros."""
+    """Pad a dimension in front with zeros."""
     size = list(values.shape)
     size[dim] = length - size[dim]
     return torch.cat([values.new_zeros(size), values], dim=dim)
 
 
 class HuggingFaceModel:
-    """A model that transformers loads, on a GPU if there is one.
+    """A model that transformers loads, on a GPU if available.
 
     Parameters
     ----------
     adapters
         Folders of adapters that are merged into it, in this order.
     training
-        In float32 with gradients. Otherwise without, in float64 where it is small; a large one
-        keeps the type it is stored in, and then the last bits of its logits, and at times a
-        token, depend on what a request is batched with.
+        In float32 with gradients. Otherwise without gradients, in float64 if it is small; a large
+        model keeps its stored type, so that the last bits of its logits, and at times a token,
+        depend on the batch.
 
     Raises
     ------
@@ -135,15 +140,15 @@ class HuggingFaceModel:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and completion together."""
+        """Maximal tokens of prompt and completion together."""
         return int(self._model.config.get_text_config().max_position_embeddings)
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        """Read prompts padded on the left; logits [B, V] of the next token."""
+        """Read prompts padded on the left; return logits [B, V] of the next token."""
         return self._read(ids.to(self._device), HuggingFaceCache(None, readable.to(self._device)))
 
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        """Read one more token per row, int[B]; logits [B, V] of the next."""
+        """Read one more token per row, int[B]; return logits [B, V] of the next."""
         assert isinstance(cache, HuggingFaceCache)
         cache.make_room()
         return self._read(tokens[:, None].to(self._device), cache)[0]
@@ -152,14 +157,14 @@ class HuggingFaceModel:
         return read_on(self._model, ids, cache).cpu(), cache
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Logits [n, V] after the places chosen by bool[B, T], rows padded on the right."""
+        """Return logits [n, V] after positions chosen by bool[B, T], rows padded on the right."""
         with head_at(self._model, chosen.to(self._device)):
             logits = self._model(input_ids=ids.to(self._device), use_cache=False).logits
         picked: Tensor = logits[0]
         return picked.cpu()
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """What the last layer gives, [B, T, hidden], of rows without padding."""
+        """Return the last layer's output, [B, T, hidden], of rows without padding."""
         output = self._model(
             input_ids=ids.to(self._device),
             use_cache=False,
@@ -170,7 +175,7 @@ class HuggingFaceModel:
         return hidden.cpu()
 
     def adapt(self, lora: Lora, seed: int) -> None:
-        """Train an adapter, drawn from a seed, from here on.
+        """Add a randomly initialised adapter; from then on only it is trained.
 
         Raises
         ------
@@ -186,13 +191,40 @@ class HuggingFaceModel:
         self._is_adapted = True
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The weights that training changes."""
+        """Return the trainable weights."""
         return [weight for weight in self._model.parameters() if weight.requires_grad]
 
     def save(self, folder: Path) -> None:
-        """Write weights and configuration; of an adapted model the adapter."""
+        """Write weights and configuration; only the adapter's if the model is adapted."""
         if self._is_adapted:
             self._model.save_pretrained(str(folder), save_embedding_layers=False)
             return
         self._model.save_pretrained(folder)
         copy_configuration(self.folder, folder)
+
+
+def load_model(
+    folder: Path, adapters: Sequence[Path] = (), *, training: bool, shares_prompts: bool = False
+) -> CausalModel:
+    """Load a model in Hugging Face's layout, in float32 with gradients if ``training``.
+
+    Parameters
+    ----------
+    folder
+        A complete model.
+    adapters
+        Folders of adapters that are merged into it, in this order.
+    shares_prompts
+        Whether a small Llama reads shared prefixes once; faster, with different rounding.
+
+    Raises
+    ------
+    DataError
+        If the folder contains no supported model.
+    """
+    shape = plain_shape(folder)
+    if shape is not None:
+        model = PlainModel(folder, shape, adapters, training=training)
+        model.shares_prompts = shares_prompts
+        return model
+    return HuggingFaceModel(folder, adapters, training=training)

@@ -1,6 +1,6 @@
-"""What the service asks of whatever runs the models: load, generate, unload.
+"""Interface between the service and the engines: load, generate, unload.
 
-The service stands on this border alone; ``torch_engine`` and ``vllm_engine`` are behind it.
+The service depends on this interface only; ``torch_engine`` and ``vllm_engine`` implement it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenChoice:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedToken:
-    """A generated token, and the likeliest ones in its place, likeliest first."""
+    """A generated token, and the most likely tokens at its position, in order."""
 
     token: str
     logprob: float
@@ -38,7 +38,7 @@ class GeneratedToken:
 
 @dataclass(frozen=True, slots=True)
 class PromptToken:
-    """A token of the prompt; the first has no log-probability, since nothing comes before it."""
+    """A token of the prompt; the first has no log-probability, as it has no predecessor."""
 
     token: str
     logprob: float | None = None
@@ -46,8 +46,8 @@ class PromptToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What has been generated since the last piece."""
+class GenerationChunk:
+    """The text and tokens generated since the last chunk."""
 
     text: str
     tokens: tuple[GeneratedToken, ...] = ()
@@ -55,53 +55,53 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One completion to make.
+    """One completion to generate.
 
-    Its result must depend on the request alone, never on what it is batched with.
+    Its result must depend only on the request, not on its batch.
 
     Parameters
     ----------
     model
         Id of a loaded model.
     messages
-        The prompt, at least one message; OpenAI's role ``developer`` comes as ``system``.
+        The prompt, at least one message; OpenAI's role ``developer`` is passed as ``system``.
     prompt
-        A text or token ids that are to be continued as they are, in place of messages.
+        A text or token ids to complete without a template, instead of messages.
     seed
-        Seed of the sampling, ``0 ≤ seed < 2**63``; the service has drawn one where none was given.
+        Seed of the sampling, ``0 ≤ seed < 2**63``; sampled by the service if not given.
     temperature
-        In [0, 2]; 0 takes the likeliest token.
+        In [0, 2]; 0 is greedy.
     top_p
-        In (0, 1]: sample from the smallest set of likeliest tokens that holds this much.
+        In (0, 1]: sample from the smallest set of most likely tokens with this total probability.
     repetition_penalty
-        Above 0: tokens that stand in the prompt or were generated before become unlikelier above 1
-        and likelier below, by Keskar et al. 2019, "CTRL", section 4.1.
+        Above 0: tokens of the prompt or the completion become less likely above 1 and more likely
+        below, by Keskar et al. 2019, "CTRL", section 4.1.
     max_tokens
-        Most tokens to generate; None for what the model's context leaves. If the prompt and these
-        do not fit the context together, generation ends at its end, with reason ``length``.
-        0, with ``echo``, only reads the prompt.
+        Maximal number of generated tokens; None for the rest of the model's context. If prompt and
+        completion do not fit the context together, generation ends with reason ``length``. 0, with
+        ``echo``, only reads the prompt.
     stop
         Texts that end the generation; the result's text ends before the first of them.
     logprobs
-        Whether ``GenerationResult.tokens`` is wanted.
+        Whether ``GenerationResult.tokens`` is requested.
     top_logprobs
-        How many likeliest tokens to report at each place, 0 to 20.
+        Number of most likely tokens to report at each position, 0 to 20.
     token_ids
-        Whether ``GenerationResult.token_ids`` and ``prompt_ids`` are wanted. Then ``tokens`` has
-        one for each: all that was generated, with the end token or the stop text.
+        Whether ``GenerationResult.token_ids`` and ``prompt_ids`` are requested. Then ``tokens`` has
+        one entry for each generated token, including the end token or the stop text.
     template_variables
-        What the chat template is given besides the messages, e.g. ``enable_thinking``.
+        Variables of the chat template in addition to the messages, e.g. ``enable_thinking``.
     echo
-        Whether ``GenerationResult.prompt`` is wanted; with log-probabilities where ``logprobs``.
+        Whether ``GenerationResult.prompt`` is requested; with log-probabilities if ``logprobs``.
     schema
-        A JSON schema as text, which the answer has to fit.
+        A JSON schema, as text, that the completion must fit.
     schema_param
-        The parameter of the API that the schema comes from, for what is refused.
+        The schema's API parameter, for error messages.
     tools
-        What the model may call, as chat templates take it; refused where the template has none.
+        Tools in the format of chat templates; refused if the template has none.
     on_piece
-        Told, from within ``generate``, what has been made, piece by piece. An engine need not:
-        whoever listens is told the rest at the end.
+        Called within ``generate`` with each generated chunk. Optional for engines: the rest is
+        passed on at the end.
     """
 
     model: str
@@ -121,7 +121,9 @@ class GenerationRequest:
     schema: str | None = None
     schema_param: str = "response_format"
     tools: tuple[Mapping[str, JsonValue], ...] = ()
-    on_piece: Callable[[Piece], None] | None = field(default=None, compare=False, repr=False)
+    on_piece: Callable[[GenerationChunk], None] | None = field(
+        default=None, compare=False, repr=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +133,17 @@ class GenerationResult:
     Parameters
     ----------
     text
-        What was generated, without special tokens and without the stop text.
+        The generated text, without special tokens and without the stop text.
     finish_reason
         ``stop`` after an end token or a stop text, ``length`` at the limit.
     prompt_tokens, completion_tokens
         Counted by the model's tokenizer; an end token counts as generated.
     tokens
-        The tokens of ``text``; empty unless the request wants log-probabilities.
+        The tokens of ``text``; empty unless log-probabilities are requested.
     prompt
-        The tokens of the prompt; empty unless the request wants an echo.
+        The tokens of the prompt; empty unless an echo is requested.
     token_ids, prompt_ids
-        What was generated and what was read; empty unless the request wants ids.
+        Generated and read ids; empty unless ids are requested.
     """
 
     text: str
@@ -155,19 +157,19 @@ class GenerationResult:
 
 
 def tokens_within(tokens: Sequence[GeneratedToken], length: int) -> list[GeneratedToken]:
-    """Keep the tokens that begin within the first characters: those of a text cut at a stop."""
-    kept, at = list[GeneratedToken](), 0
+    """Return the tokens that start within the first characters of a text cut at a stop."""
+    selected, at = list[GeneratedToken](), 0
     for token in tokens:
         if at >= length:
             break
-        kept.append(token)
+        selected.append(token)
         at += len(token.token)
-    return kept
+    return selected
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """A text, or token ids, to turn into a vector."""
+    """A text, or token ids, to embed."""
 
     model: str
     prompt: str | tuple[int, ...]
@@ -175,23 +177,23 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingResult:
-    """The mean of what the model's last layer gives for each token, scaled to length 1."""
+    """The mean of the last hidden states over all tokens, scaled to length 1."""
 
     vector: tuple[float, ...]
     prompt_tokens: int
 
 
 class RequestRefusedError(RatchetError, ValueError):
-    """One request cannot be answered by its model; the others of its batch can.
+    """One request is refused by its model; the others of its batch are not affected.
 
     Parameters
     ----------
     message
-        What is wrong with it, in words for who sent it.
+        The reason, for the client.
     param
-        Which field of the API's request is wrong.
+        The API field at fault.
     code
-        OpenAI's word for it, e.g. ``context_length_exceeded``.
+        OpenAI's error code, e.g. ``context_length_exceeded``.
     """
 
     def __init__(self, message: str, *, param: str, code: str) -> None:
@@ -203,32 +205,32 @@ class RequestRefusedError(RatchetError, ValueError):
 class Engine(Protocol):
     """Runs models. The service calls all methods from one thread, one call at a time.
 
-    An engine whose ``shares_base`` is True is given requests to several loaded models in one batch,
-    if these are adapters to one whole model or that model itself.
+    If ``shares_base`` is True, a batch may contain requests to several loaded models, if these are
+    adapters to one complete model or that model itself.
     """
 
     @property
     def max_batch_size(self) -> int:
-        """Most requests that one call of ``generate`` takes."""
+        """Maximal number of requests in one call of ``generate``."""
         ...
 
     def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
-        """Make a model ready for ``generate``.
+        """Prepare a model for ``generate``.
 
         Parameters
         ----------
         model_id
-            The name requests will use.
+            The model's name in requests.
         folder
             A folder in Hugging Face's layout: ``config.json``, ``model.safetensors``, tokenizer.
         adapters
-            Folders of LoRA adapters in PEFT's layout, each trained on the model with those before
-            it.
+            Folders of LoRA adapters in PEFT's layout, each trained on the model with the previous
+            ones.
 
         Raises
         ------
         RatchetError
-            If the folder holds no model that this engine can run.
+            If the folder contains no model that this engine can run.
         """
         ...
 
@@ -239,44 +241,44 @@ class Engine(Protocol):
     def generate(
         self, requests: Sequence[GenerationRequest]
     ) -> list[GenerationResult | RequestRefusedError]:
-        """Answer a batch of requests to one loaded model; their sampling parameters may differ.
+        """Complete a batch of requests to one loaded model; their sampling parameters may differ.
 
         Parameters
         ----------
         requests
-            1 to ``max_batch_size`` requests that name the same model, unless it shares bases.
+            1 to ``max_batch_size`` requests to the same model, unless the engine shares bases.
 
         Returns
         -------
         list
-            One entry per request, in their order. What is wrong with one request alone (its
-            prompt is longer than the context) is its entry; what fails for all is raised.
+            One entry per request, in order. An error of one request (e.g. a prompt longer than the
+            context) is its entry; an error of the batch is raised.
         """
         ...
 
     def embed(
         self, requests: Sequence[EmbeddingRequest]
     ) -> list[EmbeddingResult | RequestRefusedError]:
-        """Turn texts into vectors, for a batch of requests to one loaded model.
+        """Embed texts, for a batch of requests to one loaded model.
 
-        An engine that cannot gives refusals.
+        An engine without embeddings returns refusals.
         """
         ...
 
 
 @runtime_checkable
 class SleepingEngine(Protocol):
-    """What an engine has beside :class:`Engine` that gives its memory away while a job trains."""
+    """Additional methods of an :class:`Engine` that releases its memory while a job trains."""
 
     @property
     def sleeps(self) -> bool:
-        """Whether it is to; otherwise it goes on answering."""
+        """Whether it releases memory; otherwise it continues to generate."""
         ...
 
     def sleep(self) -> None:
-        """Let go of the memory; nothing but ``unload`` and ``wake_up`` is called until that."""
+        """Release the memory; only ``unload`` and ``wake_up`` may be called until ``wake_up``."""
         ...
 
     def wake_up(self) -> None:
-        """Take the memory back; answers are as before."""
+        """Restore the memory; completions are unchanged."""
         ...

@@ -1,4 +1,4 @@
-"""Models as folders in Hugging Face's layout: reading, writing, and which code runs them."""
+"""Model folders in Hugging Face's layout: loading and saving."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape, plain_shape
+from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape
 from ratchet.language_models.service.engine.merging import LowRankChange, read_weights
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
-from ratchet.language_models.service.engine.shared_prompts import chosen_logits
+from ratchet.language_models.service.engine.prefix_sharing import chosen_logits
 
 _CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 
 
 class GenerationCache(Protocol):
-    """What a model remembers of the rows it is reading."""
+    """The key-value cache of a batch."""
 
     @property
     def can_append(self) -> bool:
-        """Whether rows of another can be put behind these."""
+        """Return whether another cache's rows can be appended."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Keep these rows, int[B'], in this order; one may be there several times."""
+        """Select these rows, int[B'], in this order; repetitions are allowed."""
         ...
 
     def append(self, other: Any) -> None:  # noqa: ANN401 -- of the same class
-        """Put the rows of another of the same model behind these."""
+        """Append the rows of another cache of the same model."""
         ...
 
 
 class CausalModel(Protocol):
-    """What generation and training ask of a model, whichever code runs it."""
+    """The interface of a model for generation and training."""
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and completion together."""
+        """Maximal tokens of prompt and completion together."""
         ...
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        """Read prompts [B, T] padded on the left; logits [B, V] of the next token."""
+        """Read prompts [B, T] padded on the left; return logits [B, V] of the next token."""
         ...
 
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        """Read one more token per row, int[B]; logits [B, V] of the next."""
+        """Read one more token per row, int[B]; return logits [B, V] of the next."""
         ...
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Logits [n, V] after the places chosen by bool[B, T], rows padded on the right."""
+        """Return logits [n, V] after positions chosen by bool[B, T], rows padded on the right."""
         ...
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """What the last layer gives, [B, T, hidden], of rows without padding."""
+        """Return the last layer's output, [B, T, hidden], of rows without padding."""
         ...
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The weights that training changes."""
+        """Return the trainable weights."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -69,44 +69,15 @@ class CausalModel(Protocol):
         ...
 
 
-def load_model(
-    folder: Path, adapters: Sequence[Path] = (), *, training: bool, shares_prompts: bool = False
-) -> CausalModel:
-    """Read a model in Hugging Face's layout, in float32 with gradients if ``training``.
-
-    Parameters
-    ----------
-    folder
-        A whole model.
-    adapters
-        Folders of adapters that are merged into it, in this order.
-    shares_prompts
-        Whether a small Llama reads once what rows begin with; that is faster, and rounds otherwise.
-
-    Raises
-    ------
-    DataError
-        If the folder holds no model that can be run.
-    """
-    shape = plain_shape(folder)
-    if shape is not None:
-        model = PlainModel(folder, shape, adapters, training=training)
-        model.shares_prompts = shares_prompts
-        return model
-    from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
-
-    return HuggingFaceModel(folder, adapters, training=training)
-
-
 def copy_configuration(source: Path, folder: Path) -> None:
-    """Copy all that a model's folder holds besides its weights."""
+    """Copy all files of a model's folder except its weights."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in configuration_files(source):
         shutil.copyfile(file, folder / file.name)
 
 
 def configuration_files(folder: Path) -> list[Path]:
-    """Return the files that a model's folder holds besides its weights."""
+    """Return all files of a model's folder except its weights."""
     return [
         file
         for file in sorted(folder.iterdir())
@@ -135,7 +106,7 @@ class PlainModel:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and completion together."""
+        """Maximal tokens of prompt and completion together."""
         return self.llama.shape.max_position_embeddings
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
@@ -147,18 +118,18 @@ class PlainModel:
         return self.llama.step(tokens, cache)  # type: ignore[arg-type]
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Logits after chosen places; see :class:`CausalModel`."""
+        """Return logits after chosen positions; see :class:`CausalModel`."""
         if self.shares_prompts:
             return chosen_logits(self.llama, ids, chosen)
         return self.llama.logits(self.llama(ids)[chosen])
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """What the last layer gives; see :class:`CausalModel`."""
+        """Return the last layer's output; see :class:`CausalModel`."""
         hidden: Tensor = self.llama(ids)
         return hidden
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The weights that training changes."""
+        """Return the trainable weights."""
         return list(self.llama.parameters())
 
     def save(self, folder: Path) -> None:
@@ -168,6 +139,6 @@ class PlainModel:
 
 
 def save_llama(llama: PlainLlama, folder: Path) -> None:
-    """Write the weights of a small Llama in float32, by the names that transformers knows."""
+    """Write the weights of a small Llama in float32, by their names in transformers."""
     weights = {name: tensor.float() for name, tensor in llama.weights().items()}
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})

@@ -1,4 +1,4 @@
-"""From what is asked to the ids of a prompt, or to why it is refused; the same for all engines."""
+"""Prompt ids of a request, or the reason of its refusal; common to all engines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, Cont
 def read_prompt(
     tokenizer: ChatTokenizer, request: GenerationRequest, context: int
 ) -> list[int] | RequestRefusedError:
-    """Return the ids of a request's chat or text, which leave room for what it wants made.
+    """Return the ids of a request's chat or text, leaving room for its completion.
 
     Parameters
     ----------
     context
-        The most tokens of the prompt and the completion together.
+        The maximal tokens of the prompt and the completion together.
     """
     least = 0 if request.max_tokens == 0 else 1
     if request.prompt is not None:
@@ -24,8 +24,8 @@ def read_prompt(
     if request.tools:
         if not tokenizer.knows_tools:
             return RequestRefusedError(
-                "'tools' is not supported with this model: its chat template has none. Leave"
-                " 'tools' out, or serve a model that was taught to call them.",
+                "'tools' is not supported with this model: its chat template has none. Omit"
+                " 'tools', or serve a model that was trained to call them.",
                 param="tools",
                 code="unsupported_parameter",
             )
@@ -47,9 +47,9 @@ def read_text(
     param: str,
     least: int = 0,
 ) -> list[int] | RequestRefusedError:
-    """Return the ids of a text that is read as it is, or check those that are given.
+    """Return the ids of a text without a template, or check given ids.
 
-    ``least`` tokens at least must find room after them.
+    At least ``least`` tokens must fit after them.
     """
     if isinstance(prompt, str):
         try:
@@ -69,8 +69,8 @@ def _fitting(
     if ids and len(ids) + least <= context:
         return ids
     return RequestRefusedError(
-        f"The prompt has {len(ids)} tokens; this model's context takes {context}, of the prompt"
-        f" and the completion together. Change the {param}.",
+        f"The prompt has {len(ids)} tokens; the model's context has {context} for the prompt"
+        f" and the completion together. Shorten the {param}.",
         param=param,
         code="context_length_exceeded",
     )

@@ -1,7 +1,7 @@
-"""Choosing the next token: a function of one request's logits, its parameters and its own seed.
+"""Sampling of the next token, from one request's logits, parameters and seed.
 
-Rows of a batch do not see one another. Computed in float64, so that the last bits in which the
-same logits differ from batch to batch do not reach what is chosen.
+Rows of a batch are independent. Computed in float64, so that batch-dependent last bits of the
+logits do not affect the choice.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _CHUNK = 64
 
 
 class Sampler:
-    """Draws the tokens of a batch of requests, each with its own seed and parameters.
+    """Samples tokens for a batch of requests, each with its own seed and parameters.
 
-    ``prompts`` are the requests' tokens, which repetition penalties read.
+    ``prompts`` are the requests' tokens, for repetition penalties.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Sampler:
         self._used = 0
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these, int[B']."""
+        """Keep only these rows, int[B']."""
         self._temperature, self._top_p = self._temperature[rows], self._top_p[rows]
         self._greedy = self._greedy[rows]
         self._generators = [self._generators[row] for row in rows.tolist()]
@@ -52,7 +52,7 @@ class Sampler:
             self._said = self._said[rows]
 
     def draw(self, logits: Tensor) -> Tensor:
-        """Draw a token for each row of logits [B, V]: int64[B]; one at -inf is never drawn."""
+        """Sample a token for each row of logits [B, V]: int64[B]; one at -inf is never sampled."""
         scores = logits.double().cpu()
         if self._penalizes:
             scores = self._penalized(scores)
@@ -60,14 +60,14 @@ class Sampler:
         probabilities = scaled.softmax(-1)
         if self._cuts:
             probabilities = nucleus(probabilities, self._top_p)
-        drawn = pick(probabilities, torch.from_numpy(self._next_numbers()))
-        chosen = torch.where(self._greedy, scaled.argmax(-1), drawn)
+        sampled = pick(probabilities, torch.from_numpy(self._next_numbers()))
+        chosen = torch.where(self._greedy, scaled.argmax(-1), sampled)
         if self._penalizes:
             self._said.scatter_(1, chosen[:, None], True)
         return chosen
 
     def _penalized(self, scores: Tensor) -> Tensor:
-        """Return scores [B, V] in which those of tokens that were there are made smaller."""
+        """Return scores [B, V] with those of earlier tokens reduced."""
         if not self._said.numel():
             self._said = torch.zeros(scores.shape, dtype=torch.bool)
             for row, prompt in enumerate(self._prompts):
@@ -76,7 +76,7 @@ class Sampler:
         return torch.where(self._said, smaller, scores)
 
     def _next_numbers(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """One uniform number for each row: the next of its own stream."""
+        """Return one uniform number for each row: the next of its stream."""
         if self._used == self._numbers.shape[1]:
             self._numbers = np.stack([g.random(_CHUNK) for g in self._generators])
             self._used = 0
@@ -86,24 +86,24 @@ class Sampler:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-probabilities [..., V] at temperature 1, rounded to what batching leaves the same."""
+    """Return log-probabilities [..., V] at temperature 1, rounded to be batch-independent."""
     return logits.double().cpu().log_softmax(-1).round(decimals=_DECIMALS)
 
 
 def pick(probabilities: Tensor, numbers: Tensor) -> Tensor:
     """Pick a token for each row of [B, V] by its number in [0, 1), float64[B]: int64[B].
 
-    Rows need not add up to 1: what is left of a nucleus is picked from in proportion.
+    Rows need not sum to 1: tokens of a nucleus are picked in proportion.
     """
     cumulated = probabilities.cumsum(-1)
     number = numbers[:, None] * cumulated[:, -1:]
-    drawn = torch.searchsorted(cumulated, number, right=True)[:, 0]
-    return drawn.clamp(max=probabilities.shape[-1] - 1)
+    sampled = torch.searchsorted(cumulated, number, right=True)[:, 0]
+    return sampled.clamp(max=probabilities.shape[-1] - 1)
 
 
 def nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
-    """Keep the smallest set of likeliest tokens that holds ``top_p``; the rest becomes 0."""
-    ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
+    """Keep the smallest set of most likely tokens with probability ``top_p``; zero the rest."""
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
-    kept = torch.where(before < top_p, ordered, 0.0)
-    return torch.zeros_like(probabilities).scatter(-1, places, kept)
+    likely = torch.where(before < top_p, ordered, 0.0)
+    return torch.zeros_like(probabilities).scatter(-1, order, likely)

@@ -1,7 +1,7 @@
-"""From chats to token ids and back: a model folder's tokenizer and its chat template.
+"""Chats to token ids and back: a model folder's tokenizer and its chat template.
 
-Reads ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja`` by itself, which
-takes milliseconds where importing transformers takes seconds; the texts and ids are the same.
+Reads ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja`` directly, which
+takes milliseconds, while importing transformers takes seconds; texts and ids are the same.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from ratchet.errors import DataError
+from ratchet.language_models.reasoning import REASONING_TAGS
 from ratchet.language_models.service.engine.chat_template import ChatTemplate
 from ratchet.language_models.service.engine.control_tokens import ControlTokens
-from ratchet.language_models.thinking import THINKING_TAGS
 from ratchet.language_models.types import ChatMessage
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PLAIN_CHAT_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- 'assistant:\\n' -}}{%- endif -%}
 """
-"""How a chat is written for a model that brings no template of its own."""
+"""Default template for models without one."""
 
 
 class ContextLengthError(DataError):
@@ -39,14 +39,14 @@ class ContextLengthError(DataError):
 
 
 class ChatTokenizer:
-    """The tokenizer in the folder of a model that chats.
+    """The tokenizer in the folder of a chat model.
 
-    A model's own chat template is used; one that has none gets ``PLAIN_CHAT_TEMPLATE``.
+    Uses the model's chat template, by default ``PLAIN_CHAT_TEMPLATE``.
 
     Raises
     ------
     DataError
-        If it has no ``tokenizer.json``, or nothing names the token that ends a message.
+        If it has no ``tokenizer.json``, or no file names the token that ends a message.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,18 +71,18 @@ class ChatTokenizer:
         self._special.setdefault("eos_token", self.token_text(self.end_ids[0]))
         self._templates = self._read_templates()
         self._control = ControlTokens(self._control_texts())
-        self._said_by_model = self._control.without(THINKING_TAGS)
+        self._said_by_model = self._control.without(REASONING_TAGS)
         self._control_ids = self._read_control_ids()
         self._longest_token = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """The tokens' ids by what they are called, added ones included."""
+        """The tokens' ids by name, including added ones."""
         return dict(self._tokenizer.get_vocab(with_added_tokens=True))
 
     @cached_property
     def knows_tools(self) -> bool:
-        """Whether the chat template tells the model of tools."""
+        """Whether the chat template supports tools."""
         return any(template.reads("tools") for template in self._templates.values())
 
     def render(
@@ -92,11 +92,10 @@ class ChatTokenizer:
         answer: bool,
         variables: Mapping[str, JsonValue] | None = None,
     ) -> str:
-        """Write a chat as the model reads it; with ``answer``, also how the next message begins.
+        """Render a chat for the model; with ``answer``, also the prefix of the next message.
 
-        Control tokens that somebody says are spelled out in it, so that :meth:`encode` can tell
-        them from those that the template writes. ``variables`` are what the template is given
-        besides, e.g. ``enable_thinking``.
+        Control tokens in messages are spelled out, so that :meth:`encode` distinguishes them from
+        the template's. ``variables`` are passed to the template, e.g. ``enable_thinking``.
 
         Raises
         ------
@@ -107,17 +106,17 @@ class ChatTokenizer:
         for message in messages:
             control = self._control_in(message)
             written = message.for_template().items()
-            said = {name: control.spell_out_in(it) for name, it in written}
-            chat.append({**said, "role": message.role})  # a role is no text
+            escaped = {name: control.spell_out_in(it) for name, it in written}
+            chat.append({**escaped, "role": message.role})  # a role is an identifier
         more = {name: self._control.spell_out_in(it) for name, it in (variables or {}).items()}
         given = {**self._special, **more}
         use = "tool_use" if given.get("tools") and "tool_use" in self._templates else "default"
         return self._templates[use].render(chat, answer=answer, variables=given)
 
     def spell_out(self, message: ChatMessage) -> str:
-        """Return what a message says, with its control tokens spelled out.
+        """Return a message's text, with its control tokens spelled out.
 
-        The tags around what a model thinks are the model's to write.
+        Except reasoning tags, which only the model writes.
         """
         return self._control_in(message).spell_out(message.content)
 
@@ -125,16 +124,16 @@ class ChatTokenizer:
         return self._said_by_model if message.role == "assistant" else self._control
 
     def encode(self, text: str, *, most: int | None = None) -> list[int]:
-        """Return the ids of a text: control tokens are read as such, spelled out ones as text.
+        """Return the ids of a text: control tokens as such, spelled-out ones as text.
 
         Raises
         ------
         ContextLengthError
-            If it is too long for ``most`` tokens by its letters alone, which is seen at once.
+            If its number of characters alone exceeds ``most`` tokens.
         """
         if most is not None and len(text) > most * self._longest_token:
             raise ContextLengthError(
-                f"The prompt has {len(text)} characters; this model's context takes {most} tokens"
+                f"The prompt has {len(text)} characters; the model's context has {most} tokens"
                 f" of at most {self._longest_token} characters. Shorten the messages."
             )
         ids: list[int] = []
@@ -145,18 +144,18 @@ class ChatTokenizer:
             if not ids and not is_text:
                 ids += encode(piece)
                 continue
-            # some tokenizers put a space before what begins: let it begin with another line
+            # some tokenizers put a space before the first word: start with another line
             newline, after = encode("\n"), encode(f"\n{piece}")
             inside = after[: len(newline)] == newline
             ids += after[len(newline) :] if inside else encode(piece)
         return ids
 
     def _encode(self, piece: str) -> list[int]:
-        # a batch of one: only batches let other threads run meanwhile
+        # a batch of one: only batches let other threads run concurrently
         ids: list[int] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)[0].ids
         if sum(token in self._control_ids for token in ids) <= self._control.count(piece):
             return ids
-        # what was said became a control token on the way, e.g. where capitals are read as small
+        # normalisation turned text into a control token, e.g. by lower-casing
         return [id for part in self._control.parted(piece) for id in self._encode_part(part)]
 
     def _encode_part(self, part: str) -> list[int]:
@@ -164,14 +163,16 @@ class ChatTokenizer:
         return self._encode_as_text(part) if control is None else [control]
 
     def _encode_as_text(self, text: str) -> list[int]:
-        """Return the ids that the words of a text have, none of them an added token's."""
+        """Return the ids of a text's words, excluding added tokens."""
         ids = self._word_ids(text)
-        if self._control_ids.intersection(ids):  # the whole is a word too: letter by letter, then
+        if self._control_ids.intersection(
+            ids
+        ):  # the complete text is a word too: split into letters
             ids = [token for letter in text for token in self._word_ids(letter)]
         if self._control_ids.intersection(ids):
             raise DataError(
-                f"{text!r} cannot be said to this model: its tokenizer reads it as a control token."
-                " Leave it out of the messages."
+                f"{text!r} cannot be sent to this model: its tokenizer reads it as a control token."
+                " Remove it from the messages."
             )
         return ids
 
@@ -189,7 +190,7 @@ class ChatTokenizer:
         *,
         most: int | None = None,
     ) -> list[int]:
-        """Return the ids of a chat up to where the assistant begins to write.
+        """Return the ids of a chat up to the start of the assistant's message.
 
         Raises
         ------
@@ -203,12 +204,12 @@ class ChatTokenizer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def token_text(self, token: int) -> str:
-        """Return one token's text, special ones as they are written."""
+        """Return one token's text, including special ones."""
         text = self._tokenizer.decode([token], skip_special_tokens=False)
         return text or self._tokenizer.id_to_token(token) or ""
 
     def _read_templates(self) -> dict[str, ChatTemplate]:
-        """The templates by name; there is always ``default``."""
+        """Return the templates by name, including ``default``."""
         sources: dict[str, str] = {"default": PLAIN_CHAT_TEMPLATE}
         configured = self._config.get("chat_template")
         if isinstance(configured, str):
@@ -223,10 +224,10 @@ class ChatTokenizer:
         return {name: ChatTemplate(source) for name, source in sources.items()}
 
     def _control_texts(self) -> set[str]:
-        """Texts of the tokens that have a meaning beside their text.
+        """Return the texts of control tokens.
 
-        Special tokens have; others that were added to the vocabulary, if the templates write
-        them, spaces aside.
+        These are the special tokens, and other added tokens that the templates write, ignoring
+        spaces.
         """
         written = "\0".join(t for template in self._templates.values() for t in template.literals())
         added = {
@@ -237,13 +238,13 @@ class ChatTokenizer:
         return added | {self.token_text(end) for end in self.end_ids}
 
     def _read_control_ids(self) -> set[int]:
-        """Ids of the control tokens, without that of what is unknown, which any text may have."""
+        """Return the ids of the control tokens, without the unknown token: any text may have it."""
         unknown = getattr(self._tokenizer.model, "unk_token", self._special.get("unk_token"))
         ids = (self._tokenizer.token_to_id(text) for text in self._control.texts - {unknown})
         return {*self.end_ids, *(token for token in ids if token is not None)}
 
     def _read_end_ids(self) -> tuple[int, ...]:
-        """The ids after which a message is over, from whichever file names them first."""
+        """Return the ids that end a message, from the first file that names them."""
         for name in ("generation_config.json", "config.json"):
             file = self.folder / name
             ends = read_json(file).get("eos_token_id") if file.is_file() else None
@@ -265,7 +266,7 @@ def read_json(file: Path) -> dict[str, Any]:
     Raises
     ------
     DataError
-        If the file is not there or holds something else.
+        If the file is missing or has other content.
     """
     try:
         content = json.loads(file.read_bytes())

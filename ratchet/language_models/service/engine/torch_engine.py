@@ -1,7 +1,7 @@
-"""Generation with torch: the requests of a batch side by side, each as if it were alone.
+"""Generation with torch: batched, with each result independent of its batch.
 
-Prompts are padded on the left and read at once, then a token at a time with what was read kept;
-rows that are over leave the batch.
+Prompts are padded on the left and read together, then generated token by token with a key-value
+cache; finished rows leave the batch.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from torch import Tensor
 
 from ratchet.errors import DataError, UnknownNameError, nearest
 from ratchet.language_models.service.engine.grammar import Grammar, GrammarTokenizer
+from ratchet.language_models.service.engine.hugging_face_model import load_model
 from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     FinishReason,
     GeneratedToken,
+    GenerationChunk,
     GenerationRequest,
     GenerationResult,
-    Piece,
     PromptToken,
     RequestRefusedError,
     TokenChoice,
     tokens_within,
 )
-from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
+from ratchet.language_models.service.engine.model_folder import CausalModel
 from ratchet.language_models.service.engine.prompts import read_prompt, read_text
 from ratchet.language_models.service.engine.sampling import Sampler, log_probabilities
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 
 MAX_BATCH_SIZE = 256
 _ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
-_NEXT_KEEP = 0.75  # a batch is made smaller when fewer of its rows than this are at work
+_NEXT_KEEP = 0.75  # the batch shrinks when fewer of its rows than this are active
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class _Loaded:
     grammars: GrammarTokenizer | None = None
 
     def grammar(self, schema: str) -> Grammar:
-        """Make the grammar of a schema over this model's tokens."""
+        """Build the grammar of a schema over this model's tokens."""
         if self.grammars is None:
             vocabulary = self.model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
             self.grammars = GrammarTokenizer(self.tokenizer, vocabulary)
@@ -54,7 +55,7 @@ class _Loaded:
 
 @dataclass(slots=True)
 class _Row:
-    """A request at work."""
+    """An active request."""
 
     request: GenerationRequest
     prompt: list[int]
@@ -65,7 +66,7 @@ class _Row:
     finish: FinishReason | None = None
     grammar: Grammar | None = None
     refused: RequestRefusedError | None = None
-    told: tuple[int, int] = (0, 0)  # characters and tokens that a listener knows
+    streamed: tuple[int, int] = (0, 0)  # characters and tokens that were streamed
 
 
 class TorchEngine:
@@ -77,14 +78,14 @@ class TorchEngine:
 
     @property
     def max_batch_size(self) -> int:
-        """Most requests that one call of ``generate`` takes."""
+        """Maximal number of requests in one call of ``generate``."""
         return self._max_batch_size
 
     def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
-        """Make a model ready for ``generate``; see :meth:`Engine.load`.
+        """Prepare a model for ``generate``; see :meth:`Engine.load`.
 
-        Adapters are merged into a copy of their base, so that answers have the same bits as those
-        of a model that was stored whole; two of one base share no memory.
+        Adapters are merged into a copy of their base, so that completions have the same bits as
+        those of a model that was stored complete; two adapters of one base share no memory.
         """
         model = load_model(folder, adapters, training=False)
         self._loaded[model_id] = _Loaded(model, ChatTokenizer(folder))
@@ -96,7 +97,7 @@ class TorchEngine:
     def generate(
         self, requests: Sequence[GenerationRequest]
     ) -> list[GenerationResult | RequestRefusedError]:
-        """Answer a batch of requests to one loaded model.
+        """Complete a batch of requests to one loaded model.
 
         Raises
         ------
@@ -114,7 +115,7 @@ class TorchEngine:
     def embed(
         self, requests: Sequence[EmbeddingRequest]
     ) -> list[EmbeddingResult | RequestRefusedError]:
-        """Turn texts into vectors, one after the other, so that none depends on its batch."""
+        """Embed texts one at a time, so that none depends on its batch."""
         loaded = self._model(requests[0].model)
         with torch.inference_mode():
             return [_embed(loaded, request) for request in requests]
@@ -127,13 +128,13 @@ class TorchEngine:
 
 
 def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefusedError:
-    """Read a request's prompt, or say why it is refused."""
+    """Read a request's prompt, or return the reason of its refusal."""
     prompt = read_prompt(loaded.tokenizer, request, loaded.model.context_length)
     if isinstance(prompt, RequestRefusedError):
         return prompt
     left = loaded.model.context_length - len(prompt)
-    wanted = left if request.max_tokens is None else min(left, request.max_tokens)
-    row = _Row(request, prompt, wanted)
+    limit = left if request.max_tokens is None else min(left, request.max_tokens)
+    row = _Row(request, prompt, limit)
     if request.schema is not None:
         try:
             row.grammar = loaded.grammar(request.schema)
@@ -153,38 +154,38 @@ def _embed(loaded: _Loaded, request: EmbeddingRequest) -> EmbeddingResult | Requ
 
 
 def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
-    """Write the completions of all rows into them."""
+    """Generate the completions of all rows in place."""
     ids, readable = _pad_left([row.prompt for row in rows])
     sampler = Sampler([row.request for row in rows], [row.prompt for row in rows])
     logits, cache = loaded.model.start(ids, readable)
     while True:
-        drawn = sampler.draw(_allowed(rows, logits))
-        _append(loaded, rows, drawn.tolist(), logits)
-        left = [place for place, row in enumerate(rows) if row.finish is None]
+        sampled = sampler.draw(_allowed(rows, logits))
+        _append(loaded, rows, sampled.tolist(), logits)
+        left = [index for index, row in enumerate(rows) if row.finish is None]
         if not left:
             return
         if len(left) < _NEXT_KEEP * len(rows):
-            kept = torch.tensor(left)
-            rows = [rows[place] for place in left]
-            drawn = drawn[kept]
-            cache.keep(kept)
-            sampler.keep(kept)
-        logits = loaded.model.step(drawn, cache)
+            active = torch.tensor(left)
+            rows = [rows[index] for index in left]
+            sampled = sampled[active]
+            cache.keep(active)
+            sampler.keep(active)
+        logits = loaded.model.step(sampled, cache)
 
 
 def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
-    """Put what a row's grammar does not allow at -inf."""
+    """Set tokens that a row's grammar forbids to -inf."""
     masked = logits
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row.grammar is None or row.finish is not None:
             continue
         try:
             allowed = row.grammar.allowed()
-        except DataError as error:  # too much for the parser; the other rows go on
+        except DataError as error:  # too complex for the parser; the other rows continue
             row.finish, row.refused = "stop", _bad_schema(row.request, error)
             continue
         masked = masked.clone() if masked is logits else masked
-        masked[place].masked_fill_(~allowed, -torch.inf)
+        masked[index].masked_fill_(~allowed, -torch.inf)
     return masked
 
 
@@ -193,7 +194,7 @@ def _bad_schema(request: GenerationRequest, error: DataError) -> RequestRefusedE
 
 
 def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Ids int64[B, T] and where they are no padding, bool[B, T]."""
+    """Return ids int64[B, T] and a mask of tokens that are not padding, bool[B, T]."""
     longest = max(len(prompt) for prompt in prompts)
     ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
     readable = torch.zeros(len(prompts), longest, dtype=torch.bool)
@@ -203,40 +204,42 @@ def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return ids, readable
 
 
-def _append(loaded: _Loaded, rows: Sequence[_Row], drawn: Sequence[int], logits: Tensor) -> None:
-    """Append its token to each row at work, and see whether it is over."""
+def _append(loaded: _Loaded, rows: Sequence[_Row], sampled: Sequence[int], logits: Tensor) -> None:
+    """Append its token to each active row, and return whether it has ended."""
     wanting = [i for i, row in enumerate(rows) if row.finish is None and row.request.logprobs]
     scores = dict(zip(wanting, log_probabilities(logits[wanting]), strict=True)) if wanting else {}
-    for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):
+    for index, (row, token) in enumerate(zip(rows, sampled, strict=True)):
         if row.finish is not None:
             continue
         row.ids.append(token)
         if token in loaded.tokenizer.end_ids:
             row.finish = "stop"
-            if place in scores and row.request.token_ids:
-                row.tokens.append(_describe(loaded.tokenizer, token, scores[place], row.request))
+            if index in scores and row.request.token_ids:
+                row.tokens.append(_describe(loaded.tokenizer, token, scores[index], row.request))
             continue
         if row.grammar is not None and row.grammar.take(token):
             row.finish = "stop"
-        if place in scores:
-            row.tokens.append(_describe(loaded.tokenizer, token, scores[place], row.request))
+        if index in scores:
+            row.tokens.append(_describe(loaded.tokenizer, token, scores[index], row.request))
         if row.request.stop:
-            _look_for_stop(loaded.tokenizer, row)
+            _find_stop(loaded.tokenizer, row)
         if row.finish is None and len(row.ids) >= row.room:
             row.finish = "length"
         if row.request.on_piece is not None and row.finish is None:
-            _tell(loaded.tokenizer, row, row.request.on_piece)
+            _stream_text(loaded.tokenizer, row, row.request.on_piece)
 
 
-def _tell(tokenizer: ChatTokenizer, row: _Row, on_piece: Callable[[Piece], None]) -> None:
-    """Tell what is new, unless a character is not whole yet or a stop text may have begun."""
+def _stream_text(
+    tokenizer: ChatTokenizer, row: _Row, on_piece: Callable[[GenerationChunk], None]
+) -> None:
+    """Stream new text, unless a character or a stop text may be incomplete."""
     text = tokenizer.decode(row.ids)
     begun = any(text.endswith(stop[:n]) for stop in row.request.stop for n in range(1, len(stop)))
-    characters, tokens = row.told
+    characters, tokens = row.streamed
     if begun or text.endswith("\ufffd") or len(text) <= characters:
         return
-    on_piece(Piece(text[characters:], tuple(row.tokens[tokens:])))
-    row.told = len(text), len(row.tokens)
+    on_piece(GenerationChunk(text[characters:], tuple(row.tokens[tokens:])))
+    row.streamed = len(text), len(row.tokens)
 
 
 def _describe(
@@ -245,13 +248,13 @@ def _describe(
     count = min(request.top_logprobs, scores.shape[0])
     values, places = scores.sort(descending=True, stable=True)
     top = tuple(
-        TokenChoice(tokenizer.token_text(place), value)
-        for place, value in zip(places[:count].tolist(), values[:count].tolist(), strict=True)
+        TokenChoice(tokenizer.token_text(index), value)
+        for index, value in zip(places[:count].tolist(), values[:count].tolist(), strict=True)
     )
     return GeneratedToken(tokenizer.token_text(token), float(scores[token]), top)
 
 
-def _look_for_stop(tokenizer: ChatTokenizer, row: _Row) -> None:
+def _find_stop(tokenizer: ChatTokenizer, row: _Row) -> None:
     text = tokenizer.decode(row.ids)
     found = [text.find(stop) for stop in row.request.stop if stop in text]
     if found:
@@ -277,7 +280,7 @@ def _result(loaded: _Loaded, row: _Row) -> GenerationResult | RequestRefusedErro
 
 
 def _echo(loaded: _Loaded, row: _Row) -> tuple[PromptToken, ...]:
-    """Show the prompt, with how likely each of its tokens was after those before it."""
+    """Return the prompt's tokens with their log-probabilities."""
     texts = [loaded.tokenizer.token_text(token) for token in row.prompt]
     if not row.request.logprobs or len(row.prompt) < 2:
         return tuple(PromptToken(text) for text in texts)

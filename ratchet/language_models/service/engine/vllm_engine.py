@@ -1,9 +1,8 @@
-"""An engine that stands on vLLM, for a machine with a GPU (``--engine vllm``).
+"""Engine based on vLLM, for a machine with a GPU (``--engine vllm``).
 
-vLLM is not among Ratchet's dependencies; install it beside them (0.15 or newer). One whole model is
-in memory at a time, with as many adapters to it as are asked for, in one batch; another whole model
-takes its place when it is asked. Results may depend on the batch in their last digits;
-``VLLM_BATCH_INVARIANT=1`` makes them not.
+vLLM is not among Ratchet's dependencies; install it separately (0.15 or newer). One complete model
+is in memory at a time, with all its requested adapters in one batch; a request to another complete
+model replaces it. Last digits may depend on the batch; ``VLLM_BATCH_INVARIANT=1`` prevents this.
 """
 
 from __future__ import annotations
@@ -22,32 +21,36 @@ from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE
 from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
+    FinishReason,
+    GeneratedToken,
     GenerationRequest,
     GenerationResult,
+    PromptToken,
     RequestRefusedError,
+    TokenChoice,
+    tokens_within,
 )
 from ratchet.language_models.service.engine.merging import compose
 from ratchet.language_models.service.engine.prompts import read_prompt
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, read_json
-from ratchet.language_models.service.engine.vllm_results import to_result
 
 MAX_BATCH_SIZE = 256
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What ``max_lora_rank`` may be."""
+"""Valid values of ``max_lora_rank``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A model by its parts: the whole one, and the adapter to it, if it is one."""
+    """A model by its parts: the complete one, and its adapter, if any."""
 
     whole: Path
-    tokenizer: ChatTokenizer  # ours: what is said is text, in each engine
+    tokenizer: ChatTokenizer  # Ratchet's: message text is never a control token, in each engine
     adapter: Path | None = None
     rank: int = 0
 
 
 class _Resident(NamedTuple):
-    """What is in memory; ``rank`` is the highest of adapters that it has room for."""
+    """The model in memory; ``rank`` is the highest adapter rank that fits."""
 
     whole: Path
     llm: Any
@@ -55,10 +58,10 @@ class _Resident(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A request as vLLM takes it, and its place among all."""
+class _VllmRequest:
+    """A request in vLLM's format, and its index."""
 
-    place: int
+    index: int
     prompt: dict[str, list[int]]
     sampling: Any
     adapter: Any
@@ -70,10 +73,10 @@ class VllmEngine:
     Parameters
     ----------
     max_loras
-        How many adapters are applied in one batch.
+        Number of adapters in one batch.
     sleep_level
-        vLLM's: 1 keeps the weights in the machine's memory while a job trains, 2 reads them again,
-        0 keeps all memory.
+        vLLM's: 1 keeps the weights in main memory while a job trains, 2 reloads them, 0 keeps all
+        memory.
 
     Raises
     ------
@@ -88,37 +91,37 @@ class VllmEngine:
             self._vllm: Any = importlib.import_module("vllm")
         except ImportError as error:
             raise ParameterError(
-                "The engine 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or take"
+                "The engine 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or use"
                 " --engine torch."
             ) from error
         self._max_loras = max_loras
         self._sleep_level = sleep_level
         self._known: dict[str, _Known] = {}
-        self._numbers: dict[str, int] = {}  # vLLM knows an adapter again by its number
+        self._numbers: dict[str, int] = {}  # vLLM identifies an adapter by number
         self._last_number = 0
         self._resident: _Resident | None = None
         self._composed = tempfile.TemporaryDirectory(prefix="ratchet-adapters-")
 
     @property
     def max_batch_size(self) -> int:
-        """Most requests that one call of ``generate`` takes."""
+        """Maximal number of requests in one call of ``generate``."""
         return MAX_BATCH_SIZE
 
     def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
-        """Make a model known, and resident if none is.
+        """Register a model, and load it if none is in memory.
 
-        vLLM applies one adapter to a request: a chain of several becomes one whose rank is the sum.
+        vLLM applies one adapter per request: a chain of several becomes one whose rank is the sum.
         """
         if not (folder / "config.json").is_file():
-            raise LanguageServiceError(f"{folder} holds no model: it has no config.json.")
+            raise LanguageServiceError(f"{folder} contains no model: config.json is missing.")
         known = _Known(folder, ChatTokenizer(folder))
         if adapters:
             rank = sum(int(read_json(each / ADAPTER_CONFIG_FILE)["r"]) for each in adapters)
             if rank > _RANKS[-1]:
                 raise LanguageServiceError(
                     f"{model_id} is a chain of {len(adapters)} adapters of rank {rank} together;"
-                    f" vLLM takes {_RANKS[-1]}. Write it out as a whole model with `ratchet llm"
-                    " export` and serve that, or take --engine torch."
+                    f" vLLM supports {_RANKS[-1]}. Export it as a complete model with `ratchet llm"
+                    " export` and serve that, or use --engine torch."
                 )
             known = _Known(folder, known.tokenizer, self._as_one(adapters), rank)
         self._known[model_id] = known
@@ -126,7 +129,7 @@ class VllmEngine:
             self._llm(known)
 
     def unload(self, model_id: str) -> None:
-        """Forget a model; its base goes with the last one that stands on it."""
+        """Unregister a model; its base is unloaded with its last adapter."""
         known = self._known.pop(model_id)
         if known.adapter is not None and known.adapter.is_relative_to(self._composed.name):
             shutil.rmtree(known.adapter.parent)
@@ -142,30 +145,30 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[GenerationRequest]
     ) -> list[GenerationResult | RequestRefusedError]:
-        """Answer requests to models that stand on one whole model."""
+        """Complete requests to models with the same base model."""
         llm = self._llm(self._known[requests[0].model])
         context = int(llm.llm_engine.model_config.max_model_len)
         results: dict[int, GenerationResult | RequestRefusedError] = {}
-        asked: list[_Asked] = []
-        for place, request in enumerate(requests):
-            read = self._read(place, request, context)
-            if isinstance(read, _Asked):
-                asked.append(read)
+        batch: list[_VllmRequest] = []
+        for index, request in enumerate(requests):
+            read = self._read(index, request, context)
+            if isinstance(read, _VllmRequest):
+                batch.append(read)
             else:
-                results[place] = read
-        for each, output in zip(asked, _ask(llm, asked), strict=True):
-            request = requests[each.place]
+                results[index] = read
+        for each, output in zip(batch, _generate_batch(llm, batch), strict=True):
+            request = requests[each.index]
             tokenizer = self._known[request.model].tokenizer
             if isinstance(output, ValueError):
-                results[each.place] = _refusal(request, output)
+                results[each.index] = _refusal(request, output)
             else:
-                results[each.place] = to_result(request, output, tokenizer)
-        return [results[place] for place in range(len(requests))]
+                results[each.index] = to_result(request, output, tokenizer)
+        return [results[index] for index in range(len(requests))]
 
     def embed(
         self, requests: Sequence[EmbeddingRequest]
     ) -> list[EmbeddingResult | RequestRefusedError]:
-        """Refuse: vLLM makes vectors of models that are loaded for nothing else."""
+        """Refuse: vLLM embeds only with models loaded only for it."""
         return [
             RequestRefusedError(
                 "The engine 'vllm' has no embeddings. Start the service with --engine torch.",
@@ -177,16 +180,16 @@ class VllmEngine:
 
     @property
     def sleeps(self) -> bool:
-        """Whether it gives memory away while a job trains."""
+        """Whether it releases memory while a job trains."""
         return self._sleep_level > 0
 
     def sleep(self) -> None:
-        """Give the GPU's memory away until :meth:`wake_up`."""
+        """Release the GPU's memory until :meth:`wake_up`."""
         if self._resident is not None:
             self._resident.llm.sleep(level=self._sleep_level)
 
     def wake_up(self) -> None:
-        """Take the memory back, with the same weights."""
+        """Restore the memory, with the same weights."""
         if self._resident is None:
             return
         llm = self._resident.llm
@@ -196,7 +199,7 @@ class VllmEngine:
         llm.wake_up(tags=["weights"])
         llm.collective_rpc("reload_weights")
         llm.wake_up(tags=["kv_cache"])
-        for number in self._numbers.values():  # what was read of adapters is gone as well
+        for number in self._numbers.values():  # loaded adapters are lost as well
             llm.llm_engine.remove_lora(number)
         self._numbers.clear()
 
@@ -208,7 +211,7 @@ class VllmEngine:
         return folder
 
     def _llm(self, known: _Known) -> Any:  # noqa: ANN401 -- vllm.LLM
-        """Return what runs a model and all known ones on its base; make it where it is not."""
+        """Return the vLLM instance of a model and its base's adapters; create it if missing."""
         whole, resident = known.whole, self._resident
         rank = max(other.rank for other in (known, *self._known.values()) if other.whole == whole)
         if resident is not None and resident.whole == whole and resident.rank >= rank:
@@ -229,8 +232,8 @@ class VllmEngine:
         gc.collect()
 
     def _read(
-        self, place: int, request: GenerationRequest, context: int
-    ) -> _Asked | RequestRefusedError:
+        self, index: int, request: GenerationRequest, context: int
+    ) -> _VllmRequest | RequestRefusedError:
         known = self._known[request.model]
         ids = read_prompt(known.tokenizer, request, context)
         if isinstance(ids, RequestRefusedError):
@@ -239,7 +242,9 @@ class VllmEngine:
             sampling = self._sampling(request, context - len(ids), known.tokenizer.end_ids)
         except ValueError as error:
             return _refusal(request, error)
-        return _Asked(place, {"prompt_token_ids": ids}, sampling, self._adapter(request.model))
+        return _VllmRequest(
+            index, {"prompt_token_ids": ids}, sampling, self._adapter(request.model)
+        )
 
     def _adapter(self, model_id: str) -> Any:  # noqa: ANN401 -- vllm.lora.request.LoRARequest
         adapter = self._known[model_id].adapter
@@ -263,7 +268,7 @@ class VllmEngine:
             temperature=request.temperature,
             top_p=request.top_p,
             repetition_penalty=request.repetition_penalty,
-            max_tokens=max(1, most),  # vLLM makes one at least; see to_result
+            max_tokens=max(1, most),  # vLLM generates at least one; see to_result
             stop=list(request.stop) or None,
             stop_token_ids=list(ends),
             seed=request.seed,
@@ -273,40 +278,100 @@ class VllmEngine:
 
 
 def lora_room(rank: int) -> int:
-    """Return the smallest room for adapters that vLLM has and that takes this rank.
+    """Return vLLM's smallest maximal rank that supports this rank.
 
-    Raises ParameterError if there is none.
+    Raises ParameterError if no such value exists.
     """
     found = next((room for room in _RANKS if room >= rank), None)
     if found is None:
-        raise ParameterError(f"lora rank: got {rank}, but vLLM takes {_RANKS[-1]} at most.")
+        raise ParameterError(f"lora rank: got {rank}, expected at most {_RANKS[-1]} with vLLM.")
     return found
 
 
-def _ask(llm: Any, asked: Sequence[_Asked]) -> list[Any]:  # noqa: ANN401 -- vllm.LLM
-    """Return vLLM's outputs, or for a request that it refuses the ValueError.
+def _generate_batch(llm: Any, batch: Sequence[_VllmRequest]) -> list[Any]:  # noqa: ANN401 -- vllm.LLM
+    """Return vLLM's outputs, or the ValueError of a refused request.
 
-    It refuses a whole batch for one request, before it has begun; then each is asked by itself.
+    vLLM refuses a complete batch for one request before it starts; then each is sent separately.
     """
-    if not asked:
+    if not batch:
         return []
-    adapters = [each.adapter for each in asked]
+    adapters = [each.adapter for each in batch]
     more = {"lora_request": adapters} if any(adapters) else {}
     try:
         found: list[Any] = llm.generate(
-            [each.prompt for each in asked],
-            [each.sampling for each in asked],
+            [each.prompt for each in batch],
+            [each.sampling for each in batch],
             use_tqdm=False,
             **more,
         )
         return found
     except ValueError as error:
-        if len(asked) == 1:
+        if len(batch) == 1:
             return [error]
-        return [output for each in asked for output in _ask(llm, [each])]
+        return [output for each in batch for output in _generate_batch(llm, [each])]
 
 
 def _refusal(request: GenerationRequest, error: ValueError) -> RequestRefusedError:
     param = "messages" if request.prompt is None else "prompt"
     param = param if request.schema is None else request.schema_param
     return RequestRefusedError(f"vLLM refuses it: {error}", param=param, code="invalid_value")
+
+
+def to_result(
+    request: GenerationRequest,
+    output: Any,  # noqa: ANN401 -- vllm.RequestOutput
+    tokenizer: ChatTokenizer,
+) -> GenerationResult:
+    """Build the result; an end token is counted, but listed only if ids are requested."""
+    answer, prompt = output.outputs[0], output.prompt_token_ids
+    reason: FinishReason = "length" if answer.finish_reason == "length" else "stop"
+    echo = _echo(request, output, tokenizer) if request.echo else ()
+    if request.max_tokens == 0:
+        return GenerationResult("", "length", len(prompt), 0, (), echo)
+    tokens: list[GeneratedToken] = []
+    if request.logprobs:
+        tokens = [
+            _described(request, token, choices)
+            for token, choices in zip(answer.token_ids, answer.logprobs, strict=True)
+            if request.token_ids or token not in tokenizer.end_ids
+        ]
+        if (
+            isinstance(answer.stop_reason, str) and not request.token_ids
+        ):  # the text ends before its stop
+            tokens = tokens_within(tokens, len(answer.text))
+    return GenerationResult(
+        text=answer.text,
+        finish_reason=reason,
+        prompt_tokens=len(prompt),
+        completion_tokens=len(answer.token_ids),
+        tokens=tuple(tokens),
+        prompt=echo,
+        token_ids=tuple(answer.token_ids) if request.token_ids else (),
+        prompt_ids=tuple(prompt) if request.token_ids else (),
+    )
+
+
+def _echo(
+    request: GenerationRequest,
+    output: Any,  # noqa: ANN401
+    tokenizer: ChatTokenizer,
+) -> tuple[PromptToken, ...]:
+    """Return the prompt's tokens; vLLM reports none for the first."""
+    shown: list[PromptToken] = []
+    for token, choices in zip(output.prompt_token_ids, output.prompt_logprobs, strict=True):
+        if choices is None:
+            shown.append(PromptToken(tokenizer.token_text(token)))
+            continue
+        found = _described(request, token, choices)
+        logprob = found.logprob if request.logprobs else None
+        shown.append(PromptToken(found.token, logprob, found.top))
+    return tuple(shown)
+
+
+def _described(request: GenerationRequest, token: int, choices: Any) -> GeneratedToken:  # noqa: ANN401
+    likeliest = sorted(choices.values(), key=lambda choice: -choice.logprob)
+    top = tuple(
+        TokenChoice(choice.decoded_token or "", choice.logprob)
+        for choice in likeliest[: request.top_logprobs]
+    )
+    return GeneratedToken(choices[token].decoded_token or "", choices[token].logprob, top)

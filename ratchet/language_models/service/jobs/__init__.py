@@ -1,1 +1,1 @@
-"""Fine-tuning jobs: made once, run one at a time, kept."""
+"""Fine-tuning jobs: created once, run one at a time, stored."""

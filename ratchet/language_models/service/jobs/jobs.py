@@ -1,4 +1,4 @@
-"""Fine-tuning jobs: made once, listed, cancelled; what became of them."""
+"""Fine-tuning jobs: created once, listed, paused, cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ratchet.language_models.service.api.schemas.fine_tuning import (
 from ratchet.language_models.service.api.schemas.objects import Page
 from ratchet.language_models.service.database import UNFINISHED, Database, Value
 from ratchet.language_models.service.files import FileStore, StoredFile
-from ratchet.language_models.service.jobs.objects import to_job_object
+from ratchet.language_models.service.jobs.history import to_job_object
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.service.settings import Limits
@@ -41,7 +41,7 @@ _NOT_CHANGEABLE: Mapping[JobStatus, str] = {
 
 @dataclass(frozen=True, slots=True)
 class JobContent:
-    """All that decides a job's weights."""
+    """All inputs of a job's weights."""
 
     model: str
     method: Method
@@ -84,16 +84,16 @@ class JobStore:
         self._trainer = trainer
 
     def create(self, request: CreateJobRequest, header_key: str | None) -> JobObject:
-        """Record a job, or find the one that was made with the same idempotency key.
+        """Record a job, or find the one with the same idempotency key.
 
         Raises
         ------
         ApiError
-            404 for an unknown model or file; 400 for files that do not fit, a key that was used
-            for another job, or LoRA where the trainer has none; 429 if too many jobs wait.
+            404 for an unknown model or file; 400 for files that do not fit, a key that was used for
+            another job, or LoRA if the trainer does not support it; 429 if too many jobs wait.
         """
         key = _idempotency_key(request, header_key)
-        if self._models.is_to_be_made(request.model):  # which takes long
+        if self._models.must_be_created(request.model):  # which takes long
             self._models.get(request.model)
         with self._database.transaction() as connection:
             found = None
@@ -116,15 +116,15 @@ class JobStore:
                 *(request.training_file, request.validation_file, identity, key),
             )
             connection.execute(_INSERT, values)
-            add_event(connection, job_id, "Created the job; it waits for its turn.")
-            return self.get(job_id)  # as it was made: later it may already be running
+            add_event(connection, job_id, "Created the job; it is queued.")
+            return self.get(job_id)  # as created: later it may already be running
 
     def get(self, job_id: str) -> JobObject:
-        """Find a job; raises a 404 if there is none of that id."""
+        """Return a job; raises a 404 if its id does not exist."""
         return to_job_object(self.row(job_id))
 
     def row(self, job_id: str, *, param: str = "fine_tuning_job_id") -> sqlite3.Row:
-        """Find a job's row."""
+        """Return a job's row."""
         row = self._database.row("SELECT * FROM jobs WHERE id = ?", (job_id,))
         if row is None:
             raise not_found("fine-tuning job", job_id, param=param)
@@ -138,7 +138,7 @@ class JobStore:
         metadata: Mapping[str, str] | None,
         no_metadata: bool,
     ) -> Page[JobObject]:
-        """List jobs, newest first: those with these pairs of metadata, or without any."""
+        """List jobs, newest first: those with these metadata, or without any."""
         where, values = list[str](), list[Value]()
         if after is not None:
             where.append("sequence < ?")
@@ -155,17 +155,17 @@ class JobStore:
         return Page(data=[to_job_object(row) for row in rows], has_more=has_more)
 
     def cancel(self, job_id: str) -> JobObject:
-        """Mark a job as cancelled; raises a 400 if it has ended already."""
+        """Mark a job as cancelled; raises a 400 if it has ended."""
         of: tuple[JobStatus, ...] = ("queued", "running", "paused")
         return self._change(job_id, "cancelled", of, "Cancelled the job.")
 
     def pause(self, job_id: str) -> JobObject:
-        """Mark a job as paused; raises a 400 if it neither waits nor runs."""
+        """Mark a job as paused; raises a 400 if it is neither queued nor running."""
         return self._change(job_id, "paused", ("queued", "running"), "Paused the job.")
 
     def resume(self, job_id: str) -> JobObject:
-        """Let a paused job wait for its turn again; raises a 400 if it is not paused."""
-        return self._change(job_id, "queued", ("paused",), "Resumed the job; it starts again.")
+        """Requeue a paused job; raises a 400 if it is not paused."""
+        return self._change(job_id, "queued", ("paused",), "Resumed the job; it starts over.")
 
     def _change(
         self, job_id: str, to: JobStatus, of: Sequence[JobStatus], message: str
@@ -186,7 +186,7 @@ class JobStore:
                 "UPDATE jobs SET status = ?, finished_at = ? WHERE id = ?", (to, finished, job_id)
             )
             add_event(connection, job_id, message)
-            return self.get(job_id)  # as this has changed it: later others may have, too
+            return self.get(job_id)  # as changed here: later changes may have followed
 
     def _content(self, request: CreateJobRequest) -> JobContent:
         self._models.get(request.model)
@@ -213,7 +213,7 @@ class JobStore:
         if file.purpose != "fine-tune":
             problem = f"has the purpose {file.purpose!r}, expected 'fine-tune'"
         elif file.kind != method:
-            problem = f"holds {file.kind} examples, expected those of the method {method!r}"
+            problem = f"contains {file.kind} examples, expected those of the method {method!r}"
         elif file.examples < fewest:
             problem = f"has {file.examples} example(s), but must have at least {fewest}"
         else:
@@ -222,7 +222,7 @@ class JobStore:
         raise ApiError(400, message, code="invalid_training_file", param=param)
 
     def _require_same(self, found: sqlite3.Row, request: CreateJobRequest) -> None:
-        """Refuse a key that another request has used; a file that is gone cannot be compared."""
+        """Refuse a key that another request has used; a deleted file cannot be compared."""
         try:
             same = self._content(request).identity() == found["identity"]
         except ApiError as error:
@@ -230,7 +230,7 @@ class JobStore:
         if not same:
             raise ApiError(
                 400,
-                f"The idempotency key was used for the job {found['id']}, which has other"
+                f"The idempotency key was used for the job {found['id']}, which has different"
                 " parameters. Use a new key for a new job.",
                 code="idempotency_key_reused",
                 param="metadata.idempotency_key",
@@ -238,17 +238,17 @@ class JobStore:
 
     def _require_trainable(self, request: CreateJobRequest) -> None:
         method = request.resolved_method
-        asked = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
-        if asked and self._trainer.lora is None:
+        given_lora = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
+        if given_lora and self._trainer.lora is None:
             place = "hyperparameters"
             if request.method is not None:
                 place = f"method.{method.type}.{place}"
             raise ApiError(
                 400,
-                f"This service trains all weights of {request.model!r}: there is no {asked[0]}."
-                " Leave it out, or start the service with --trainer trl.",
+                f"This service trains all weights of {request.model!r}: {given_lora[0]} is not"
+                " supported. Omit it, or start the service with --trainer trl.",
                 code="unsupported_parameter",
-                param=f"{place}.{asked[0]}",
+                param=f"{place}.{given_lora[0]}",
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:
@@ -257,7 +257,7 @@ class JobStore:
         if waiting >= self._limits.queued_jobs:
             raise ApiError(
                 429,
-                f"{waiting} fine-tuning jobs wait already, the most there may be. Try later.",
+                f"{waiting} fine-tuning jobs are queued already, the maximum. Try again later.",
                 code="queue_full",
                 headers={"Retry-After": "10"},
             )
@@ -266,7 +266,7 @@ class JobStore:
 def add_event(
     connection: sqlite3.Connection, job_id: str, message: str, *, level: str = "info"
 ) -> None:
-    """Record in words what happened to a job."""
+    """Record an event with a message."""
     connection.execute(
         "INSERT INTO events (id, job_id, created_at, level, message, type, data)"
         " VALUES (?, ?, ?, ?, ?, 'message', '{}')",

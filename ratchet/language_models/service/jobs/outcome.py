@@ -1,4 +1,4 @@
-"""How a job ends: its model takes its place and its name, or its error is written down."""
+"""Outcomes of jobs: a registered model, or a recorded error."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def record_success(
 ) -> None:
     """Move the trained model and its checkpoints into place and mark the job as succeeded.
 
-    The job is marked last, in one transaction with its models: killed before that, it runs again.
-    The model's name follows from the job, its base model and ``trainer_version``.
+    The job is marked last, in one transaction with its models: if killed before, it runs again. The
+    model's name is derived from the job, its base model and ``trainer_version``.
     """
     if not (folder / MODEL_FOLDER).is_dir():
-        raise DataError(f"The trainer has left no folder {MODEL_FOLDER!r}.")
+        raise DataError(f"The trainer has not written the folder {MODEL_FOLDER!r}.")
     job_id, root = row["id"], models.get(row["model"]).root
     # the base model's folder is named by its version: other weights give another name
     made_of = [
@@ -83,7 +83,7 @@ def record_success(
 
 
 def record_failure(database: Database, job_id: str, message: str) -> None:
-    """Mark a running job as failed and say why."""
+    """Mark a running job as failed, with the reason."""
     error = {"code": "training_failed", "message": message[:_MAX_MESSAGE], "param": None}
     with database.transaction() as connection:
         changed = connection.execute(
@@ -96,7 +96,7 @@ def record_failure(database: Database, job_id: str, message: str) -> None:
 
 
 def _free_name(database: Database, name: str) -> str:
-    """Tell a repetition from the model that has this name already; both have equal weights."""
+    """Return an unused name for a repeated job; both models have equal weights."""
     taken = "SELECT 1 FROM models WHERE id = ? OR substr(id, 1, ?) = ?"  # its checkpoints' too
     number, candidate = 1, name
     while database.row(taken, (candidate, len(f"{candidate}:"), f"{candidate}:")) is not None:
@@ -134,6 +134,6 @@ def _metrics_csv(folder: Path) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["step", "epoch", "train_loss", *names])
     for event in events:
-        more = [event.metrics.get(name, "") for name in names]  # not every step has every figure
+        more = [event.metrics.get(name, "") for name in names]  # not every step has every metric
         writer.writerow([event.step, event.epoch, event.train_loss, *more])
     return text.getvalue().encode()

@@ -1,4 +1,4 @@
-"""Runs fine-tuning jobs, one at a time, each in a process of its own."""
+"""Runs fine-tuning jobs one at a time, each in a separate process."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from ratchet.language_models.service.training.job_folder import (
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds until what the machine refused is tried again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds until a failed start is retried
 _TIDY_SECONDS = 3600.0
 _MACHINE_TROUBLE = (OSError, sqlite3.Error)
 
 
 class JobRunner:
-    """A thread that takes the oldest waiting job, again and again.
+    """A thread that runs the oldest queued job in a loop.
 
-    What an interrupted job has left in the folder is removed. What is no fault of a job, such as a
-    full disk, does not fail it: it is begun anew until the machine lets it through. ``tidy`` is
-    called before each job, and every hour where there is none; a job trains within ``memory``.
+    Remains of interrupted jobs are deleted from the folder. A failure of the machine, such as a
+    full disk, does not fail a job: it is restarted until it succeeds. ``tidy`` is called before
+    each job, and every hour without one; a job trains within ``memory``.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class JobRunner:
         self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Put interrupted jobs back into the queue and begin to work."""
+        """Requeue interrupted jobs and start the thread."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        self._put_back("The service has restarted; so will the job.")
+        self._put_back("The service has restarted; the job will restart.")
         self._wake.set()
         self._thread.start()
 
@@ -89,7 +89,7 @@ class JobRunner:
         return self._problem
 
     def stop(self) -> None:
-        """End the work; a running job stays recorded as running and starts again next time."""
+        """Stop the thread; a running job stays recorded as running and restarts next time."""
         self._stopping.set()
         self._wake.set()
         with self._lock:
@@ -103,11 +103,11 @@ class JobRunner:
                 self._spare = None
 
     def wake(self) -> None:
-        """Tell that there is a job to run."""
+        """Notify the thread of a new job."""
         self._wake.set()
 
     def warm_up(self) -> None:
-        """Start a trainer for the next job: its imports take longer than a small job's training."""
+        """Start a trainer in advance: its imports take longer than a small job's training."""
         with self._lock:
             if self._stopping.is_set() or (self._spare is not None and self._spare.is_alive):
                 return
@@ -116,7 +116,7 @@ class JobRunner:
             self._spare = TrainerProcess(self._trainer.module)
 
     def kill(self, job_id: str) -> None:
-        """End a job's process, if it is the one that runs."""
+        """Kill a job's process, if it is the running one."""
         with self._lock:
             if self._current is not None and self._current[0] == job_id:
                 self._current[1].kill()
@@ -126,8 +126,10 @@ class JobRunner:
         while not self._stopping.is_set():
             try:
                 idle = not self._work_once()
-            except Exception as error:  # the thread must live for the jobs to come
-                reason = getattr(error, "strerror", None) or str(error)  # no paths: all may read it
+            except Exception as error:  # the thread must survive for later jobs
+                reason = getattr(error, "strerror", None) or str(
+                    error
+                )  # no paths: any client may read it
                 self._problem = f"Jobs cannot run: {type(error).__name__}: {reason}."
                 logger.error("Jobs cannot run; next try in %.1f s", pause, exc_info=error)
                 self._stopping.wait(pause)
@@ -141,7 +143,7 @@ class JobRunner:
     def _work_once(self) -> bool:
         """Run the next job; return whether there was one."""
         if self._problem is not None:
-            self._put_back(f"{self._problem} The job begins anew.")
+            self._put_back(f"{self._problem} The job starts over.")
         self._tidy()
         row = self._take()
         if row is None:
@@ -159,7 +161,7 @@ class JobRunner:
         return True
 
     def _put_back(self, message: str) -> None:
-        """Let what is recorded as running, though it does not, wait for its turn again."""
+        """Requeue jobs that are recorded as running but are not."""
         with self._database.transaction() as connection:
             rows = connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall()
             for row in rows:
@@ -176,7 +178,7 @@ class JobRunner:
                     "UPDATE jobs SET status = 'running', attempts = attempts + 1 WHERE id = ?",
                     (row["id"],),
                 )
-                add_event(connection, row["id"], "Began to train.")
+                add_event(connection, row["id"], "Started training.")
         return row
 
     def _run(self, row: sqlite3.Row) -> None:
@@ -188,9 +190,9 @@ class JobRunner:
         with self._lock:
             self._current = (job_id, process)
         try:
-            if self._is_running(job_id):  # else it was cancelled before its process was known
+            if self._is_running(job_id):  # otherwise it was cancelled before its process was known
                 with self._memory():
-                    process.begin(folder)
+                    process.start_job(folder)
                     code = self._watch(job_id, folder, process)
                 self._finish(row, folder, process, code)
         finally:
@@ -203,7 +205,7 @@ class JobRunner:
         return TrainingJob(
             id=row["id"],
             method=row["method"],
-            base_folder=str(model.whole_folder),
+            base_folder=str(model.complete_folder),
             training_file=str(self._files.get(row["training_file"]).path),
             validation_file=None if validation is None else str(self._files.get(validation).path),
             hyperparameters={
@@ -225,7 +227,7 @@ class JobRunner:
         return TrainerProcess(self._trainer.module)
 
     def _watch(self, job_id: str, folder: Path, process: TrainerProcess) -> int:
-        """Record what the trainer tells until it ends; return its exit code."""
+        """Record the trainer's events until it ends; return its exit code."""
         offset, code = 0, None
         while code is None:
             code = process.wait(_POLL_SECONDS)
@@ -250,7 +252,9 @@ class JobRunner:
         if self._stopping.is_set() or not self._is_running(row["id"]):
             return
         if code == NO_ROOM:
-            logger.error("The trainer of %s found no room:\n%s", row["id"], process.last_lines())
+            logger.error(
+                "The trainer of %s ran out of disk space:\n%s", row["id"], process.last_lines()
+            )
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         try:
             if code != 0:

@@ -1,4 +1,4 @@
-"""Which trainer a service's jobs go through: the plain loop or TRL's."""
+"""Choice of the trainer for a service's jobs: the plain loop or TRL."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _NEEDED = ("transformers", "trl", "peft")
 
 @dataclass(frozen=True, slots=True)
 class JobTrainer:
-    """A trainer, and what it is told beside what a job says.
+    """A trainer with the service's defaults.
 
     Parameters
     ----------
     lora
-        What of the model is trained where a job says nothing; None for a trainer that trains all
-        weights and nothing else.
+        Default trainable part of the model; None for a trainer that always trains all weights.
     micro_batch_size
-        How many examples are in memory at once where a job says nothing; None for a whole batch.
+        Default number of examples in memory; None for a complete batch.
     """
 
     module: str
@@ -36,7 +35,7 @@ class JobTrainer:
 
     @property
     def hyperparameters(self) -> Mapping[str, HyperParameterValue]:
-        """What jobs get that they do not name themselves."""
+        """Return defaults of hyper-parameters that jobs do not set."""
         values = {} if self.lora is None else self.lora.as_hyperparameters()
         if self.micro_batch_size is not None:
             values[MICRO_BATCH_PARAMETER] = self.micro_batch_size
@@ -44,7 +43,7 @@ class JobTrainer:
 
     @property
     def version(self) -> str:
-        """Tell trainers apart that make other weights of the same job; empty for the plain one."""
+        """Tag of trainers that yield different weights; empty for the plain one."""
         parts = list[object]()
         if self.lora is not None:
             parts += ["trl", self.lora.rank, self.lora.alpha, self.lora.dropout]
@@ -57,17 +56,19 @@ PLAIN_TRAINER = JobTrainer("ratchet.language_models.service.training.train")
 
 
 def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
-    """Choose the trainer that a service's settings and its base model ask for.
+    """Choose the trainer for a service's settings and its base model.
 
-    ``auto`` is ``plain`` where plain torch runs the model and all weights are trained, ``trl``
+    ``auto`` is ``plain`` if plain torch runs the model and all weights are trained, ``trl``
     otherwise.
 
     Raises
     ------
     ParameterError
-        If what the trainer stands on is not installed.
+        If the trainer's packages are not installed.
     """
-    if settings.trainer == "plain" or (settings.trainer == "auto" and _is_plain(settings, base)):
+    if settings.trainer == "plain" or (
+        settings.trainer == "auto" and settings.lora.rank == 0 and plain_shape(base) is not None
+    ):
         return replace(PLAIN_TRAINER, micro_batch_size=settings.micro_batch_size)
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -75,11 +76,7 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
             f"Fine-tuning {base.name} through TRL (--trainer {settings.trainer}) needs"
             f" {', '.join(missing)}, not installed here. Install them with `pip install"
             " 'ratchet-experiments[finetune]'`, or start the service with --trainer plain, which"
-            " trains all weights in a loop of its own."
+            " trains all weights in Ratchet's loop."
         )
     module = "ratchet.language_models.service.training.trl.train"
     return JobTrainer(module, settings.lora, settings.micro_batch_size)
-
-
-def _is_plain(settings: ServiceSettings, base: Path) -> bool:
-    return settings.lora.rank == 0 and plain_shape(base) is not None

@@ -1,8 +1,8 @@
 """A process that trains one job and ends with the service.
 
 ``python -m ratchet.language_models.service.jobs.trainer_process MODULE`` imports the module, which
-takes seconds, then waits for a job's folder as a line on its standard input, and runs
-``MODULE.train(folder)``. So a trainer can be warm before there is anything to train.
+takes seconds, then reads a job's folder as a line of its standard input, and runs
+``MODULE.train(folder)``. A trainer can thus start before a job exists.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import traceback
 from pathlib import Path
 from typing import IO
 
-from ratchet.language_models.service.lifeline import leave_with_parent
+from ratchet.language_models.service.parent_watchdog import exit_with_parent
 
 _SECRET_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _TAIL_BYTES = 4000
 _TAIL_LINES = 20
 NO_ROOM = os.EX_IOERR
-"""Exit code of a trainer that found no room on the disk."""
+"""Exit code of a trainer that ran out of disk space."""
 NO_ROOM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_ROOM_REASONS = tuple(map(os.strerror, NO_ROOM_ERRORS))
 
 
 class TrainerProcess:
-    """A trainer, ``module.train(folder: Path)``, that is starting, waiting, or at work."""
+    """A trainer process, ``module.train(folder: Path)``, that is starting, waiting, or training."""
 
     def __init__(self, module: str) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by close()
@@ -56,30 +56,30 @@ class TrainerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether it is running."""
         return self._process.poll() is None
 
-    def begin(self, folder: Path) -> None:
-        """Tell it what to train."""
+    def start_job(self, folder: Path) -> None:
+        """Send it the job's folder."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died; who waits for it will see that
+        with contextlib.suppress(BrokenPipeError):  # it has died, as ``wait`` will report
             self._process.stdin.write(os.fsencode(folder) + b"\n")
             self._process.stdin.flush()
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for its end; return its exit code, or None if it is still at work."""
+        """Wait for its end; return its exit code, or None if it is still running."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """End it if it lives, and let go of its pipes."""
+        """Kill it if it is running, and close its pipes."""
         self.kill()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -87,7 +87,7 @@ class TrainerProcess:
         self._stderr.close()
 
     def last_lines(self) -> str:
-        """Return the end of what it wrote to its standard error."""
+        """Return the end of its standard error."""
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - _TAIL_BYTES))
         text = self._stderr.read().decode("utf-8", "replace")
@@ -95,7 +95,7 @@ class TrainerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Keep keys away from the trainer: its last lines are shown to clients."""
+    """Remove keys from the environment: the trainer's last lines are shown to clients."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -107,12 +107,12 @@ def _main() -> None:
     module = importlib.import_module(sys.argv[1])
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
-        return  # the service has gone
-    leave_with_parent()
+        return  # the service has ended
+    exit_with_parent()
     try:
         module.train(Path(os.fsdecode(line.rstrip(b"\n"))))
     except Exception as error:
-        # by its text: libraries that write files have error classes of their own
+        # by its text: libraries that write files have custom error classes
         if not any(reason in str(error) for reason in _NO_ROOM_REASONS):
             raise
         with contextlib.suppress(OSError):

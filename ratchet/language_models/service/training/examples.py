@@ -13,22 +13,22 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.api.errors import place_of
+from ratchet.language_models.service.api.errors import location_of
 from ratchet.language_models.service.api.schemas.messages import (
-    GivenAssistantMessage,
-    GivenMessage,
+    AssistantMessageBody,
+    MessageBody,
     RequestModel,
 )
 from ratchet.language_models.service.training.job_folder import Method
 
 
-class WeightedAssistantMessage(GivenAssistantMessage):
+class WeightedAssistantMessage(AssistantMessageBody):
     """What the model should learn to say, or only read where ``weight`` is 0."""
 
     weight: Literal[0, 1] | None = None
 
 
-ExampleMessage = Annotated[GivenMessage | WeightedAssistantMessage, Field(discriminator="role")]
+ExampleMessage = Annotated[MessageBody | WeightedAssistantMessage, Field(discriminator="role")]
 Messages = Annotated[list[ExampleMessage], Field(min_length=1)]
 
 
@@ -52,7 +52,7 @@ class PreferenceInput(RequestModel):
     messages: Messages
 
 
-OneAnswer = Annotated[list[GivenAssistantMessage], Field(min_length=1, max_length=1)]
+OneAnswer = Annotated[list[AssistantMessageBody], Field(min_length=1, max_length=1)]
 
 
 class PreferenceExample(RequestModel):
@@ -120,6 +120,6 @@ def _check_line(line: bytes, number: int, method: Method) -> None:
         problem = error.errors(include_url=False)[0]
         if problem["type"] == "json_invalid":
             raise DataError(f"line {number} is not valid JSON: {problem['msg']}.") from error
-        place = place_of(problem, sent=json.loads(line))
+        place = location_of(problem, sent=json.loads(line))
         where = f"line {number}, {place}" if place else f"line {number}"
         raise DataError(f"{where}: {problem['msg']} (a {method} example).") from error

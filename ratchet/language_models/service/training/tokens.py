@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ratchet.errors import DataError
+from ratchet.language_models.reasoning import empty_block_length, opened_tags, split_reasoning
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.optimization import TokenSequence
-from ratchet.language_models.thinking import empty_block_length, opened_tags, split_thinking
 from ratchet.language_models.types import ChatMessage
 
 
@@ -146,7 +146,7 @@ def _reply(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatM
     """
     text = _reply_text(tokenizer, prompt, reply)
     opened = opened_tags(tokenizer.render(prompt, answer=True))
-    if split_thinking(reply.content).answer != reply.content:  # it is the reply's own
+    if split_reasoning(reply.content).answer != reply.content:  # it is the reply's own
         if opened is not None and text.startswith(opened[0]):  # and the prompt begins it
             text = text.removeprefix(opened[0]).lstrip("\n")
         return _Reply("", text)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
+from ratchet.language_models.service.engine.hugging_face_model import load_model
+from ratchet.language_models.service.engine.model_folder import CausalModel
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.dpo import PreferenceLoss
 from ratchet.language_models.service.training.job_folder import (

@@ -30,7 +30,7 @@ from ratchet.language_models.service.api.schemas.training import (
     RefusedRequest,
     SaveWeightsRequest,
     SessionObject,
-    Verb,
+    SessionOperation,
 )
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.engine.adapters import weights_print
@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # they stand on torch, which the engine's start imports besid
 
 logger = logging.getLogger(__name__)
 
-VERBS: dict[str, type[Verb]] = {
+VERBS: dict[str, type[SessionOperation]] = {
     "forward_backward": ForwardBackwardRequest,
     "optim_step": OptimStepRequest,
     "save_weights": SaveWeightsRequest,
@@ -117,7 +117,7 @@ class TrainingSessions:
         same = CreateSessionRequest(intent=asked.intent, **{name: saver[name] for name in names})
         return self.records.describe(self.records.create(same, saver["weights"], model.id))
 
-    def submit(self, session_id: str, name: str, verb: Verb) -> Future[dict[str, Any]]:
+    def submit(self, session_id: str, name: str, verb: SessionOperation) -> Future[dict[str, Any]]:
         """Take a verb; its answer comes when it, and all before it, are done and written down.
 
         Raises
@@ -352,7 +352,7 @@ class TrainingSessions:
         return self._folder / session_id / f"state-{done}.safetensors"
 
 
-def _apply(state: SessionState, request: Verb) -> dict[str, Any]:
+def _apply(state: SessionState, request: SessionOperation) -> dict[str, Any]:
     if isinstance(request, OptimStepRequest):
         return {"metrics": state.optim_step(request.optimizer.to_settings())}
     if isinstance(request, RefusedRequest):

@@ -77,7 +77,7 @@ class SessionState:
     def __init__(self, start: StoredModel, lora: Lora, seed: int) -> None:
         self._trainable = open_trainable(start, lora, seed)
         self._model = self._trainable.model
-        self._end_ids = ChatTokenizer(start.whole_folder).end_ids
+        self._end_ids = ChatTokenizer(start.complete_folder).end_ids
         self._weights = self._trainable.weights
         self._adam = Adam(self._weights)
         self._gradients: list[Tensor] | None = None

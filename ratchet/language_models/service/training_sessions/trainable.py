@@ -9,12 +9,8 @@ import torch
 from torch import nn
 
 from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
-from ratchet.language_models.service.engine.model_folder import (
-    CausalModel,
-    PlainModel,
-    load_model,
-)
+from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel, load_model
+from ratchet.language_models.service.engine.model_folder import CausalModel, PlainModel
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.low_rank import LlamaAdapter
@@ -85,7 +81,7 @@ class AdaptedTransformer:
 def open_trainable(start: StoredModel, lora: Lora, seed: int) -> Trainable:
     """Read a model for training, in float32, with an adapter drawn from a seed where rank > 0."""
     torch.set_num_threads(1)  # sums come in one order, whatever else the machine does
-    model = load_model(start.whole_folder, start.adapters, training=True, shares_prompts=True)
+    model = load_model(start.complete_folder, start.adapters, training=True, shares_prompts=True)
     if not lora.rank:
         return WholeModel(model)
     if isinstance(model, PlainModel):

@@ -54,7 +54,7 @@ def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
     """Return the texts that a model's tokenizer is read from, by their names."""
     from ratchet.language_models.service.engine.model_folder import configuration_files
 
-    folder = models.get(model_id).whole_folder
+    folder = models.get(model_id).complete_folder
     found = [file for file in configuration_files(folder) if file.suffix in _READABLE]
     return {file.name: file.read_text("utf-8") for file in found}
 

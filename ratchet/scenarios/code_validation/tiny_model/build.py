@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import torch
 
-from ratchet.language_models.local import model_folder_writing
-from ratchet.language_models.local.model_folder_writing import write_configuration
+from ratchet.language_models.local import model_files
+from ratchet.language_models.local.model_files import write_configuration
 from ratchet.language_models.service.engine import llama_shape, plain_llama, tokenizer
 from ratchet.language_models.service.engine.llama_shape import LlamaShape
 from ratchet.language_models.service.engine.model_folder import save_llama
@@ -35,7 +35,7 @@ Shape: TypeAlias = "Callable[[int], LlamaShape]"
 _DIGEST_LENGTH = 12
 _RECIPE = (
     *(vocabulary, players, corpus, pretraining, level0),
-    *(optimization, llama_shape, plain_llama, tokenizer, model_folder_writing),
+    *(optimization, llama_shape, plain_llama, tokenizer, model_files),
 )
 
 

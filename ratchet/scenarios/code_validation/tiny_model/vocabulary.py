@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from ratchet.language_models.local.model_folder_writing import write_tokenizer
+from ratchet.language_models.local.model_files import write_tokenizer
 from ratchet.scenarios.code_validation.generator.level0 import ENTRY, OPERATIONS, STATEMENT
 
 PAD, END = "<|pad|>", "<|end|>"

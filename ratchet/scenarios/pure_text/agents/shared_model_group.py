@@ -28,8 +28,8 @@ from ratchet.language_models.fine_tune_jobs import (
     JobStatus,
 )
 from ratchet.language_models.fine_tuning import FineTuneClient
+from ratchet.language_models.fine_tuning_backends.registry import build_tuning_backend, check_tuning
 from ratchet.language_models.pricing import PriceTable
-from ratchet.language_models.tuning.registry import build_tuning_backend, check_tuning
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.agents.examples import (
     Example,
@@ -46,7 +46,7 @@ from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:
-    from ratchet.language_models.allowances import TrainingAllowance
+    from ratchet.language_models.budget_reservations import BudgetReservation
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
@@ -115,7 +115,7 @@ class PureTextSharedModelGroup(RenamedAttributes):
         self.learning_agents = frozenset(self.agents)
         self.parameters = agents[0].parameters
         self.endpoint = agents[0].endpoint
-        self.allowance: TrainingAllowance | None = None
+        self.allowance: BudgetReservation | None = None
         self._seed = hyper_params.seed
         self._settings = settings
         self._job: FineTuneJob | None = None

@@ -1,1 +1,1 @@
-"""Requests by path."""
+"""Routes by path."""

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from ratchet.language_models.service.api.chat_answers import ChatAnswer, generation_requests
-from ratchet.language_models.service.api.embeddings import embedding_requests, to_embeddings
-from ratchet.language_models.service.api.request_reading import body_of, read_body, refuse_unknown
-from ratchet.language_models.service.api.response_answers import ResponseAnswer, response_request
+from ratchet.language_models.service.api.chat_responses import ChatResponse, generation_requests
+from ratchet.language_models.service.api.completion_responses import (
+    CompletionResponse,
+    text_requests,
+)
+from ratchet.language_models.service.api.request_parsing import body_of, read_body, refuse_unknown
+from ratchet.language_models.service.api.responses_endpoint import (
+    ResponsesApiResponse,
+    response_request,
+)
 from ratchet.language_models.service.api.schemas.chat import ChatCompletion, ChatCompletionRequest
 from ratchet.language_models.service.api.schemas.completions import (
-    TextCompletion,
-    TextCompletionRequest,
-)
-from ratchet.language_models.service.api.schemas.embeddings import (
     EmbeddingsObject,
     EmbeddingsRequest,
+    TextCompletion,
+    TextCompletionRequest,
+    prompts_of,
 )
 from ratchet.language_models.service.api.schemas.responses import ResponseObject, ResponseRequest
-from ratchet.language_models.service.api.streaming import streamed
-from ratchet.language_models.service.api.text_answers import TextAnswer, text_requests
+from ratchet.language_models.service.api.streaming import encode, streamed
+from ratchet.language_models.service.engine.interface import EmbeddingRequest, EmbeddingResult
 from ratchet.language_models.service.service import ModelService
 
 _JSON = "application/json"
@@ -29,7 +37,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream
 
 
 def chat_routes(service: ModelService) -> APIRouter:
-    """Make the routes that ask models."""
+    """Create the routes of completions and embeddings."""
     router = APIRouter(prefix="/v1", tags=["chat"])
 
     _add_chat(router, service)
@@ -47,15 +55,15 @@ def _add_chat(router: APIRouter, service: ModelService) -> None:
         responses=_STREAM,
     )
     async def create_chat_completion(request: Request) -> Response:
-        """Answer a chat, whole or as a stream."""
+        """Complete a chat, in one response or as a stream."""
         refuse_unknown(request, ())
-        asked = await read_body(request, ChatCompletionRequest)
-        model, wanted = await service.find(asked.model), generation_requests(asked)
-        answer = ChatAnswer(asked)
-        if asked.stream:
-            return await streamed(answer.events(service.batcher.stream(model, wanted)))
-        results = await service.batcher.generate(model, wanted)
-        return Response(answer.whole(results), media_type=_JSON)
+        body = await read_body(request, ChatCompletionRequest)
+        model, requests = await service.find(body.model), generation_requests(body)
+        response = ChatResponse(body)
+        if body.stream:
+            return await streamed(response.events(service.batcher.stream(model, requests)))
+        results = await service.batcher.generate(model, requests)
+        return Response(response.complete(results), media_type=_JSON)
 
 
 def _add_text(router: APIRouter, service: ModelService) -> None:
@@ -66,15 +74,15 @@ def _add_text(router: APIRouter, service: ModelService) -> None:
         responses=_STREAM,
     )
     async def create_completion(request: Request) -> Response:
-        """Continue texts as they are, without a chat template."""
+        """Complete texts without a chat template."""
         refuse_unknown(request, ())
-        asked = await read_body(request, TextCompletionRequest)
-        model, wanted = await service.find(asked.model), text_requests(asked)
-        answer = TextAnswer(asked)
-        if asked.stream:
-            return await streamed(answer.events(service.batcher.stream(model, wanted)))
-        results = await service.batcher.generate(model, wanted)
-        return Response(answer.whole(results), media_type=_JSON)
+        body = await read_body(request, TextCompletionRequest)
+        model, requests = await service.find(body.model), text_requests(body)
+        response = CompletionResponse(body)
+        if body.stream:
+            return await streamed(response.events(service.batcher.stream(model, requests)))
+        results = await service.batcher.generate(model, requests)
+        return Response(response.complete(results), media_type=_JSON)
 
 
 def _add_responses(router: APIRouter, service: ModelService) -> None:
@@ -85,15 +93,15 @@ def _add_responses(router: APIRouter, service: ModelService) -> None:
         responses=_STREAM,
     )
     async def create_response(request: Request) -> Response:
-        """Answer with text; nothing is stored."""
+        """Respond with text; responses are not stored."""
         refuse_unknown(request, ())
-        asked = await read_body(request, ResponseRequest)
-        model, wanted = await service.find(asked.model), response_request(asked)
-        answer = ResponseAnswer(asked)
-        if asked.stream:
-            return await streamed(answer.events(service.batcher.stream(model, [wanted])))
-        (result,) = await service.batcher.generate(model, [wanted])
-        return Response(answer.whole(result), media_type=_JSON)
+        body = await read_body(request, ResponseRequest)
+        model, requests = await service.find(body.model), response_request(body)
+        response = ResponsesApiResponse(body)
+        if body.stream:
+            return await streamed(response.events(service.batcher.stream(model, [requests])))
+        (result,) = await service.batcher.generate(model, [requests])
+        return Response(response.complete(result), media_type=_JSON)
 
 
 def _add_embeddings(router: APIRouter, service: ModelService) -> None:
@@ -101,9 +109,35 @@ def _add_embeddings(router: APIRouter, service: ModelService) -> None:
         "/embeddings", response_model=EmbeddingsObject, openapi_extra=body_of(EmbeddingsRequest)
     )
     async def create_embeddings(request: Request) -> Response:
-        """Turn texts into vectors: the mean of what the model's last layer gives for each token."""
+        """Embed texts: the mean of the model's last hidden states over all tokens."""
         refuse_unknown(request, ())
-        asked = await read_body(request, EmbeddingsRequest)
-        model = await service.find(asked.model)
-        results = await service.batcher.embed(model, embedding_requests(asked))
-        return Response(to_embeddings(asked, results), media_type=_JSON)
+        body = await read_body(request, EmbeddingsRequest)
+        model = await service.find(body.model)
+        results = await service.batcher.embed(model, embedding_requests(body))
+        return Response(to_embeddings(body, results), media_type=_JSON)
+
+
+def embedding_requests(request: EmbeddingsRequest) -> list[EmbeddingRequest]:
+    """Create a request for each input."""
+    return [EmbeddingRequest(request.model, prompt) for prompt in prompts_of(request.input)]
+
+
+def to_embeddings(request: EmbeddingsRequest, results: Sequence[EmbeddingResult]) -> bytes:
+    """Encode the response."""
+    used = sum(result.prompt_tokens for result in results)
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _base64(result.vector)
+            if request.encoding_format == "base64"
+            else list(result.vector),
+        }
+        for index, result in enumerate(results)
+    ]
+    usage = {"prompt_tokens": used, "total_tokens": used}
+    return encode({"object": "list", "model": request.model, "data": data, "usage": usage})
+
+
+def _base64(vector: Sequence[float]) -> str:
+    return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()

@@ -11,7 +11,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.api.request_reading import refuse_unknown
+from ratchet.language_models.service.api.request_parsing import refuse_unknown
 from ratchet.language_models.service.api.schemas.objects import Deleted, FileObject, Page
 from ratchet.language_models.service.service import ModelService
 
@@ -36,12 +36,12 @@ _UPLOAD: dict[str, Any] = {
 
 
 def file_routes(service: ModelService) -> APIRouter:
-    """Make the routes that take and give files."""
+    """Create the routes of file upload and download."""
     router = APIRouter(prefix="/v1/files", tags=["files"])
 
     @router.post("", response_model=FileObject, openapi_extra=_UPLOAD)
     async def create_file(request: Request) -> FileObject:
-        """Take a training file; it is checked line by line."""
+        """Upload a training file; it is checked line by line."""
         refuse_unknown(request, ())
         async with request.form(max_files=1, max_fields=4) as form:
             upload = _checked(form)
@@ -65,7 +65,7 @@ def file_routes(service: ModelService) -> APIRouter:
 
     @router.get("/{file_id}", response_model=FileObject)
     def retrieve_file(request: Request, file_id: str) -> FileObject:
-        """Show a file's entry."""
+        """Return a file's entry."""
         refuse_unknown(request, ())
         return service.files.describe(file_id)
 
@@ -115,5 +115,5 @@ def _checked(form: FormData) -> UploadFile:
 def _filename(upload: UploadFile) -> str:
     name = (upload.filename or "").encode("utf-8", "replace").decode()
     if not 0 < len(name) <= 255:
-        raise HTTPException(400, "the file needs a name of 1 to 255 characters")
+        raise HTTPException(400, "the file must have a name of 1 to 255 characters")
     return name

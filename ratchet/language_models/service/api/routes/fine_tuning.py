@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from ratchet.language_models.service.api.request_reading import (
+from ratchet.language_models.service.api.request_parsing import (
     body_of,
     metadata_filter,
     read_body,
@@ -40,15 +40,15 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 
 
 def fine_tuning_routes(service: ModelService) -> APIRouter:
-    """Make the routes that train models."""
+    """Create the routes of fine-tuning jobs."""
     router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["fine-tuning"])
 
     @router.post("", response_model=JobObject, openapi_extra=body_of(CreateJobRequest))
     async def create_job(request: Request, idempotency_key: IdempotencyKey = None) -> JobObject:
-        """Make a job, once for each idempotency key."""
+        """Create a job, once per idempotency key."""
         refuse_unknown(request, ())
-        asked = await read_body(request, CreateJobRequest)
-        job = await run_in_threadpool(service.jobs.create, asked, idempotency_key)
+        body = await read_body(request, CreateJobRequest)
+        job = await run_in_threadpool(service.jobs.create, body, idempotency_key)
         service.runner.wake()
         return job
 
@@ -61,13 +61,13 @@ def fine_tuning_routes(service: ModelService) -> APIRouter:
 
     @router.get("/{fine_tuning_job_id}", response_model=JobObject)
     def retrieve_job(request: Request, fine_tuning_job_id: str) -> JobObject:
-        """Show a job."""
+        """Return a job."""
         refuse_unknown(request, ())
         return service.jobs.get(fine_tuning_job_id)
 
     @router.post("/{fine_tuning_job_id}/cancel", response_model=JobObject)
     def cancel_job(request: Request, fine_tuning_job_id: str) -> JobObject:
-        """Cancel a job that waits or runs."""
+        """Cancel a queued or running job."""
         refuse_unknown(request, ())
         job = service.jobs.cancel(fine_tuning_job_id)
         service.runner.kill(fine_tuning_job_id)
@@ -81,7 +81,7 @@ def fine_tuning_routes(service: ModelService) -> APIRouter:
 def _add_pausing(router: APIRouter, service: ModelService) -> None:
     @router.post("/{fine_tuning_job_id}/pause", response_model=JobObject)
     def pause_job(request: Request, fine_tuning_job_id: str) -> JobObject:
-        """Stop a job that waits or runs, until it is resumed."""
+        """Pause a queued or running job until it is resumed."""
         refuse_unknown(request, ())
         job = service.jobs.pause(fine_tuning_job_id)
         service.runner.kill(fine_tuning_job_id)
@@ -89,7 +89,7 @@ def _add_pausing(router: APIRouter, service: ModelService) -> None:
 
     @router.post("/{fine_tuning_job_id}/resume", response_model=JobObject)
     def resume_job(request: Request, fine_tuning_job_id: str) -> JobObject:
-        """Put a paused job back into the queue; it starts again from its file."""
+        """Requeue a paused job; training restarts from its file."""
         refuse_unknown(request, ())
         job = service.jobs.resume(fine_tuning_job_id)
         service.runner.wake()
@@ -101,7 +101,7 @@ def _add_history(router: APIRouter, service: ModelService) -> None:
     def list_events(
         request: Request, fine_tuning_job_id: str, after: str | None = None, limit: Limit = 20
     ) -> Page[JobEventObject]:
-        """Tell what happened to a job, newest first."""
+        """List a job's events, newest first."""
         refuse_unknown(request, ("after", "limit"))
         service.jobs.row(fine_tuning_job_id)
         return service.history.events(fine_tuning_job_id, after=after, limit=limit)
@@ -110,7 +110,7 @@ def _add_history(router: APIRouter, service: ModelService) -> None:
     def list_checkpoints(
         request: Request, fine_tuning_job_id: str, after: str | None = None, limit: Limit = 10
     ) -> Page[CheckpointObject]:
-        """List the models that a job saved on its way, newest first."""
+        """List a job's checkpoint models, newest first."""
         refuse_unknown(request, ("after", "limit"))
         service.jobs.row(fine_tuning_job_id)
         return service.history.checkpoints(fine_tuning_job_id, after=after, limit=limit)

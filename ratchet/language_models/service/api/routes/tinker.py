@@ -1,8 +1,8 @@
-"""``/api/v1``: what the public ``tinker`` client asks for, done by training sessions.
+"""``/api/v1``: the API of the public ``tinker`` client, implemented by training sessions.
 
-A model to train is a session whose intent is the model's id. What a verb will give is named by the
-verb, so that it can be asked for after a restart; of samples that a restart has cost the client is
-told, and asks anew.
+A trained model is a session whose intent is the model's id. An operation's result has an id derived
+from the operation, so that it can be retrieved after a restart. If a restart lost samples, the
+client gets an error and requests them again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Asked = TypeVar("_Asked", bound=wire.WireModel)
 
 
 def tinker_routes(service: ModelService) -> APIRouter:
-    """Make the routes of the wire."""
+    """Create the routes."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
     wired = Wire(service)
     _add_service(router, service)
@@ -81,7 +81,7 @@ def _add_service(router: APIRouter, service: ModelService) -> None:
 
     @router.post("/cancel_future", status_code=204)
     def cancel() -> None:
-        """Samples are short; they are made to their end."""
+        """Do nothing: samples are short and always completed."""
 
 
 def _add_models(router: APIRouter, wired: Wire) -> None:
@@ -89,10 +89,10 @@ def _add_models(router: APIRouter, wired: Wire) -> None:
     async def create_model(request: Request) -> Json:
         asked = await _read(request, wire.CreateModel)
         if asked.optimizer_config.get("type") != "adamw":
-            raise ApiError(400, "optimizer_config: expected the type 'adamw'.")
+            raise ApiError(400, "optimizer_config: expected type 'adamw'.")
         lora = asked.lora_config
         if lora is not None and not (lora.train_mlp and lora.train_attn):
-            raise ApiError(400, "lora_config: adapters are to all projections of a layer.")
+            raise ApiError(400, "lora_config: adapters must cover all projections of a layer.")
         rank = 0 if lora is None else lora.rank
         seed = None if lora is None else lora.seed
         model_id = f"{asked.session_id}:train:{asked.model_seq_id}"
@@ -108,7 +108,7 @@ def _add_models(router: APIRouter, wired: Wire) -> None:
 
     @router.post("/get_info")
     async def get_info(request: Request) -> Json:
-        asked = await _read(request, wire.OfModel)
+        asked = await _read(request, wire.ModelScopedRequest)
         session = wired.session(asked.model_id)
         named = {"model_name": session.model, "tokenizer_id": session.model}
         return {
@@ -122,7 +122,7 @@ def _add_models(router: APIRouter, wired: Wire) -> None:
 
     @router.post("/unload_model")
     async def unload_model(request: Request) -> Json:
-        asked = await _read(request, wire.OfModel)
+        asked = await _read(request, wire.ModelScopedRequest)
         return {"request_id": f"unloaded|{asked.model_id}|0", "model_id": asked.model_id}
 
 

@@ -1,4 +1,4 @@
-"""``/v1/training/sessions``: a model trained verb by verb."""
+"""``/v1/training/sessions``: training a model operation by operation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.api.request_reading import body_of, read_body, refuse_unknown
+from ratchet.language_models.service.api.request_parsing import body_of, read_body, refuse_unknown
 from ratchet.language_models.service.api.schemas.training import (
     CreateSessionRequest,
     ForwardBackwardRequest,
     OptimStepRequest,
-    PassAnswer,
-    SampleAnswer,
+    PassResponse,
     SampleBody,
     SampledCompletion,
-    SavedAnswer,
+    SaveResponse,
     SaveWeightsRequest,
     SessionDeleted,
     SessionList,
     SessionObject,
-    StepAnswer,
+    SessionSampleResponse,
+    StepResponse,
 )
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.training_sessions.sessions import VERBS
@@ -34,16 +34,16 @@ _Result = TypeVar("_Result")
 
 
 def training_routes(service: ModelService) -> APIRouter:
-    """Make the routes of training sessions."""
+    """Create the routes of training sessions."""
     router = APIRouter(prefix="/v1/training/sessions", tags=["training"])
     sessions = service.training
 
     @router.post("", response_model=SessionObject, openapi_extra=body_of(CreateSessionRequest))
     async def create_session(request: Request) -> SessionObject:
-        """Open a session, once for each intent."""
+        """Open a session, once per intent."""
         refuse_unknown(request, ())
-        asked = await read_body(request, CreateSessionRequest)
-        return await run_in_threadpool(sessions.create, asked)
+        body = await read_body(request, CreateSessionRequest)
+        return await run_in_threadpool(sessions.create, body)
 
     @router.get("", response_model=SessionList)
     def list_sessions(request: Request) -> SessionList:
@@ -53,13 +53,13 @@ def training_routes(service: ModelService) -> APIRouter:
 
     @router.get("/{session_id}", response_model=SessionObject)
     def retrieve_session(request: Request, session_id: str) -> SessionObject:
-        """Show a session."""
+        """Return a session."""
         refuse_unknown(request, ())
         return sessions.records.describe(sessions.records.row(session_id))
 
     @router.delete("/{session_id}", response_model=SessionDeleted)
     async def delete_session(request: Request, session_id: str) -> SessionDeleted:
-        """Delete a session; the models that it saved stay."""
+        """Delete a session; the models that it saved remain."""
         refuse_unknown(request, ())
         await done(sessions.delete(session_id))
         return SessionDeleted(id=session_id)
@@ -72,51 +72,55 @@ def _add_verbs(router: APIRouter, service: ModelService) -> None:
     sessions = service.training
 
     async def do(request: Request, session_id: str, name: str) -> dict[str, Any]:
-        asked = await read_body(request, VERBS[name])
-        return await done(await run_in_threadpool(sessions.submit, session_id, name, asked))
+        body = await read_body(request, VERBS[name])
+        return await done(await run_in_threadpool(sessions.submit, session_id, name, body))
 
     @router.post(
         "/{session_id}/forward_backward",
-        response_model=PassAnswer,
+        response_model=PassResponse,
         openapi_extra=body_of(ForwardBackwardRequest),
     )
-    async def forward_backward(request: Request, session_id: str) -> PassAnswer:
-        """Read examples, and gather the gradient of their loss."""
-        return PassAnswer.model_validate(await do(request, session_id, "forward_backward"))
+    async def forward_backward(request: Request, session_id: str) -> PassResponse:
+        """Read examples, and accumulate the gradient of their loss."""
+        return PassResponse.model_validate(await do(request, session_id, "forward_backward"))
 
     @router.post(
         "/{session_id}/optim_step",
-        response_model=StepAnswer,
+        response_model=StepResponse,
         openapi_extra=body_of(OptimStepRequest),
     )
-    async def optim_step(request: Request, session_id: str) -> StepAnswer:
-        """Follow the gathered gradient once."""
-        return StepAnswer.model_validate(await do(request, session_id, "optim_step"))
+    async def optim_step(request: Request, session_id: str) -> StepResponse:
+        """Apply the accumulated gradient once."""
+        return StepResponse.model_validate(await do(request, session_id, "optim_step"))
 
     @router.post(
         "/{session_id}/save_weights",
-        response_model=SavedAnswer,
+        response_model=SaveResponse,
         openapi_extra=body_of(SaveWeightsRequest),
     )
-    async def save_weights(request: Request, session_id: str) -> SavedAnswer:
-        """Keep the weights as they are, as a model."""
-        return SavedAnswer.model_validate(await do(request, session_id, "save_weights"))
+    async def save_weights(request: Request, session_id: str) -> SaveResponse:
+        """Save the current weights as a model."""
+        return SaveResponse.model_validate(await do(request, session_id, "save_weights"))
 
     @router.post(
-        "/{session_id}/sample", response_model=SampleAnswer, openapi_extra=body_of(SampleBody)
+        "/{session_id}/sample",
+        response_model=SessionSampleResponse,
+        openapi_extra=body_of(SampleBody),
     )
-    async def sample(request: Request, session_id: str) -> SampleAnswer:
-        """Go on from token ids; the weights are the session's, or those of a saved model."""
-        asked = await read_body(request, SampleBody)
-        prompts = [prompt.to_request() for prompt in asked.requests]
+    async def sample(request: Request, session_id: str) -> SessionSampleResponse:
+        """Complete token ids with the session's weights, or those of a saved model."""
+        body = await read_body(request, SampleBody)
+        prompts = [prompt.to_request() for prompt in body.requests]
         found = await done(
-            await run_in_threadpool(sessions.sample, session_id, prompts, asked.model)
+            await run_in_threadpool(sessions.sample, session_id, prompts, body.model)
         )
-        return SampleAnswer(completions=[SampledCompletion(**asdict(item)) for item in found])
+        return SessionSampleResponse(
+            completions=[SampledCompletion(**asdict(item)) for item in found]
+        )
 
 
 async def done(verb: Future[_Result]) -> _Result:
-    """Wait for a verb; it goes on where nobody waits any more."""
+    """Wait for an operation; it continues if the client disconnects."""
     try:
         return await asyncio.shield(asyncio.wrap_future(verb))
     except asyncio.CancelledError:

@@ -1,1 +1,1 @@
-"""What comes in and what goes out, as OpenAI's API describes it."""
+"""Schemas of requests and responses, as in OpenAI's API."""

@@ -1,4 +1,4 @@
-"""Chat completions as OpenAI's API describes them: what comes in and what goes out."""
+"""Schemas of chat completions, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TEMPLATE_VARIABLES = frozenset({"messages", "add_generation_prompt", "chat_temp
 
 
 class StreamOptions(RequestModel):
-    """What a streamed answer holds besides its pieces."""
+    """Additional content of a streamed response."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
 class SamplingRequest(RequestModel):
-    """What all requests for text share, and defaults that clients send and that change nothing."""
+    """Fields of all requests for text, including clients' defaults without effect."""
 
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -54,7 +54,7 @@ class SamplingRequest(RequestModel):
 
 
 class StoppingRequest(SamplingRequest):
-    """What both kinds of completions share."""
+    """Fields of both kinds of completions."""
 
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -74,7 +74,7 @@ class StoppingRequest(SamplingRequest):
 
 
 class ChatCompletionRequest(StoppingRequest):
-    """The body of ``POST /v1/chat/completions``; what a small model cannot do is unknown here."""
+    """The body of ``POST /v1/chat/completions``, without features that are not supported."""
 
     messages: Annotated[list[AnyMessage], Field(min_length=1, max_length=4096)]
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
@@ -95,16 +95,16 @@ class ChatCompletionRequest(StoppingRequest):
 
     @field_validator("chat_template_kwargs")
     @classmethod
-    def _leave_the_chat_alone(
+    def _check_template_variables(
         cls, given: dict[str, JsonValue] | None
     ) -> dict[str, JsonValue] | None:
         taken = sorted(_TEMPLATE_VARIABLES.intersection(given or ()))
         if taken:
-            raise ValueError(f"{', '.join(taken)} is the service's to set")
+            raise ValueError(f"{', '.join(taken)} is set by the service")
         return given
 
     @model_validator(mode="after")
-    def _fits_together(self) -> ChatCompletionRequest:
+    def _check_combinations(self) -> ChatCompletionRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("'top_logprobs' needs 'logprobs' to be true")
         if self.return_token_ids and self.stream:
@@ -115,12 +115,12 @@ class ChatCompletionRequest(StoppingRequest):
             raise ValueError("give 'max_completion_tokens' or 'max_tokens', not both")
         forced = self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
         if forced and not self.required_tools:
-            raise ValueError("'tool_choice' asks for a tool that is not among 'tools'")
+            raise ValueError("'tool_choice' names a tool that is not in 'tools'")
         return self
 
     @property
     def template_variables(self) -> dict[str, JsonValue]:
-        """What the model's chat template is given besides the messages."""
+        """Variables of the model's chat template, in addition to the messages."""
         variables = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             variables.setdefault("reasoning_effort", self.reasoning_effort)
@@ -128,12 +128,12 @@ class ChatCompletionRequest(StoppingRequest):
 
     @property
     def offered_tools(self) -> list[FunctionTool]:
-        """The tools that may be called in the answer."""
+        """The tools that the completion may call."""
         return [] if self.tool_choice == "none" else list(self.tools or ())
 
     @property
     def required_tools(self) -> list[FunctionTool]:
-        """The tools of which one has to be called; none if the model may choose."""
+        """Required tools, any one of which must be called; empty if the model may choose."""
         if self.tool_choice == "required":
             return self.offered_tools
         if isinstance(self.tool_choice, ToolChoice):
@@ -143,7 +143,7 @@ class ChatCompletionRequest(StoppingRequest):
 
 
 class TopLogprob(BaseModel):
-    """A token that could have stood there."""
+    """An alternative token."""
 
     token: str
     bytes: list[int] | None
@@ -151,7 +151,7 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprob(TopLogprob):
-    """The token that stands there."""
+    """A generated token."""
 
     top_logprobs: list[TopLogprob]
 
@@ -164,22 +164,22 @@ class ChoiceLogprobs(BaseModel):
 
 
 class FunctionCall(BaseModel):
-    """What is called, with its arguments as JSON text."""
+    """A called function, with its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
 class ToolCallObject(BaseModel):
-    """A call that the model asks for."""
+    """A call requested by the model."""
 
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class AnswerMessage(BaseModel):
-    """What the model says, or calls."""
+class CompletionMessage(BaseModel):
+    """The model's text or calls."""
 
     role: Literal["assistant"]
     content: str | None
@@ -188,10 +188,10 @@ class AnswerMessage(BaseModel):
 
 
 class Choice(BaseModel):
-    """One of the ``n`` answers."""
+    """One of the ``n`` completions."""
 
     index: int
-    message: AnswerMessage
+    message: CompletionMessage
     logprobs: ChoiceLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
     token_ids: Annotated[list[int] | None, Field(exclude_if=is_none)] = None
@@ -206,7 +206,7 @@ class Usage(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """The answer."""
+    """The response."""
 
     id: str
     object: Literal["chat.completion"]

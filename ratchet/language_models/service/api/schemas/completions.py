@@ -1,4 +1,4 @@
-"""Continuations of texts as OpenAI's API describes them: what comes in and what goes out."""
+"""Schemas of text completions and embeddings, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from ratchet.language_models.service.api.schemas.chat import StoppingRequest, Usage
+from ratchet.language_models.service.api.schemas.messages import RequestModel
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
@@ -20,7 +21,7 @@ Prompt = (
 
 
 def prompts_of(given: Prompt) -> list[str | tuple[int, ...]]:
-    """Return the one prompt or all of them, each a text or token ids."""
+    """Return a list of prompts, each a text or token ids."""
     if isinstance(given, str):
         return [given]
     if isinstance(given[0], int):
@@ -42,13 +43,13 @@ class TextCompletionRequest(StoppingRequest):
     suffix: Annotated[str, Field(max_length=0)] | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> TextCompletionRequest:
+    def _check_combinations(self) -> TextCompletionRequest:
         if self.stream_options is not None and not self.stream:
             raise ValueError("'stream_options' needs 'stream' to be true")
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise ValueError("'best_of' must be 'n': all answers are given out")
+            raise ValueError("'best_of' must be 'n': all completions are returned")
         if self.stream and self.echo:
-            raise ValueError("'echo' is for answers that are not streamed")
+            raise ValueError("'echo' is not supported with 'stream'")
         return self
 
 
@@ -62,7 +63,7 @@ class TextLogprobs(BaseModel):
 
 
 class TextChoice(BaseModel):
-    """One of the answers, those to the first prompt first."""
+    """One of the completions, in prompt order."""
 
     index: int
     text: str
@@ -71,7 +72,7 @@ class TextChoice(BaseModel):
 
 
 class TextCompletion(BaseModel):
-    """The answer."""
+    """The response."""
 
     id: str
     object: Literal["text_completion"]
@@ -80,3 +81,36 @@ class TextCompletion(BaseModel):
     choices: list[TextChoice]
     usage: Usage
     system_fingerprint: str
+
+
+class EmbeddingsRequest(RequestModel):
+    """The body of ``POST /v1/embeddings``."""
+
+    model: str
+    input: Prompt
+    encoding_format: Literal["float", "base64"] | None = None
+    user: str | None = None
+
+
+class EmbeddingObject(BaseModel):
+    """A vector: numbers, or the base64 of little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    """Tokens read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsObject(BaseModel):
+    """The response."""
+
+    object: Literal["list"]
+    model: str
+    data: list[EmbeddingObject]
+    usage: EmbeddingUsage

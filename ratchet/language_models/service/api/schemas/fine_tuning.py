@@ -1,4 +1,4 @@
-"""Fine-tuning jobs as OpenAI's API describes them: what comes in and what goes out."""
+"""Schemas of fine-tuning jobs, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Suffix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$
 
 
 class SupervisedHyperParameters(RequestModel):
-    """How long and how strongly to train, and what.
+    """Training length and optimizer settings.
 
-    ``lora_*`` and ``micro_batch_size`` are not OpenAI's.
+    ``lora_*`` and ``micro_batch_size`` are extensions of OpenAI's API.
     """
 
     n_epochs: Auto | Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -35,10 +35,9 @@ class SupervisedHyperParameters(RequestModel):
     micro_batch_size: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
 
     def resolved(self) -> dict[str, HyperParameterValue]:
-        """Return every hyper-parameter, ``"auto"`` where nothing was said.
+        """Return every hyper-parameter, ``"auto"`` if unset.
 
-        Those that are not OpenAI's are there only if something was said: the service's settings
-        have the rest.
+        Extensions are included only if set: the service's settings contain the defaults.
         """
         values = {name: "auto" if value is None else value for name, value in self}
         ours = (*LORA_PARAMETERS, MICRO_BATCH_PARAMETER)
@@ -47,25 +46,25 @@ class SupervisedHyperParameters(RequestModel):
 
 
 class DpoHyperParameters(SupervisedHyperParameters):
-    """With the weight of staying near the model one starts from."""
+    """Adds the strength of regularisation to the initial model."""
 
     beta: Auto | Annotated[float, Field(gt=0, le=100)] | None = None
 
 
 class SupervisedSettings(RequestModel):
-    """What ``method.supervised`` holds."""
+    """The content of ``method.supervised``."""
 
     hyperparameters: SupervisedHyperParameters | None = None
 
 
 class DpoSettings(RequestModel):
-    """What ``method.dpo`` holds."""
+    """The content of ``method.dpo``."""
 
     hyperparameters: DpoHyperParameters | None = None
 
 
 class SupervisedMethod(RequestModel):
-    """Learn to say what the examples say."""
+    """Supervised learning of example completions."""
 
     type: Literal["supervised"]
     supervised: SupervisedSettings | None = None
@@ -78,7 +77,7 @@ class SupervisedMethod(RequestModel):
 
 
 class DpoMethod(RequestModel):
-    """Learn to prefer one answer to another."""
+    """Preference learning from pairs of completions."""
 
     type: Literal["dpo"]
     dpo: DpoSettings | None = None
@@ -104,14 +103,14 @@ class CreateJobRequest(RequestModel):
     integrations: Annotated[list[None], Field(max_length=0)] | None = None
 
     @model_validator(mode="after")
-    def _says_it_once(self) -> CreateJobRequest:
+    def _check_hyperparameters_given_once(self) -> CreateJobRequest:
         if self.method is not None and self.hyperparameters is not None:
             raise ValueError("give the hyper-parameters in 'method' or in 'hyperparameters'")
         return self
 
     @property
     def resolved_method(self) -> SupervisedMethod | DpoMethod:
-        """The method, also where only the older field ``hyperparameters`` was sent."""
+        """The method, also if only the older field ``hyperparameters`` was sent."""
         if self.method is not None:
             return self.method
         settings = SupervisedSettings(hyperparameters=self.hyperparameters)
@@ -119,7 +118,7 @@ class CreateJobRequest(RequestModel):
 
 
 class JobError(BaseModel):
-    """Why a job failed."""
+    """Reason of a job's failure."""
 
     code: str
     message: str
@@ -127,7 +126,7 @@ class JobError(BaseModel):
 
 
 class HyperParametersObject(BaseModel):
-    """What a job was given, and later what it used."""
+    """A job's given, and later used, hyper-parameters."""
 
     n_epochs: Auto | int
     batch_size: Auto | int
@@ -145,19 +144,19 @@ class DpoHyperParametersObject(HyperParametersObject):
 
 
 class SupervisedMethodContent(BaseModel):
-    """What ``method.supervised`` holds."""
+    """The content of ``method.supervised``."""
 
     hyperparameters: HyperParametersObject
 
 
 class DpoMethodContent(BaseModel):
-    """What ``method.dpo`` holds."""
+    """The content of ``method.dpo``."""
 
     hyperparameters: DpoHyperParametersObject
 
 
 class MethodObject(BaseModel):
-    """How a job trains."""
+    """A job's training method."""
 
     type: Literal["supervised", "dpo"]
     supervised: Annotated[SupervisedMethodContent | None, Field(exclude_if=is_none)] = None
@@ -188,7 +187,7 @@ class JobObject(Identified):
 
 
 class JobEventObject(Identified):
-    """Something that happened to a job."""
+    """An event of a job."""
 
     object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
     created_at: int
@@ -199,7 +198,7 @@ class JobEventObject(Identified):
 
 
 class CheckpointMetrics(BaseModel):
-    """Figures at a checkpoint; the validation file is always evaluated whole."""
+    """Metrics at a checkpoint, always over the complete validation file."""
 
     step: int
     train_loss: float
@@ -208,7 +207,7 @@ class CheckpointMetrics(BaseModel):
 
 
 class CheckpointObject(Identified):
-    """A model that was saved on the way, ready for use."""
+    """An intermediate model, ready for use."""
 
     object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
     created_at: int

@@ -1,4 +1,4 @@
-"""What an answer may look like: text, JSON, JSON of a schema, calls of tools."""
+"""Response formats: text, JSON, JSON of a schema, tool calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from ratchet.language_models.service.api.schemas.closing import closed
-from ratchet.language_models.service.api.schemas.messages import AskedModel, RequestModel
+from ratchet.language_models.service.api.schemas.messages import PromptModel, RequestModel
+from ratchet.language_models.service.api.schemas.strict_json import closed
 
 ANY_OBJECT = '{"type":"object"}'
 FormatName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -21,7 +21,7 @@ class TextFormat(RequestModel):
 
     @property
     def json_schema_text(self) -> str | None:
-        """The schema that the answer has to fit."""
+        """The schema of the completion."""
         return None
 
 
@@ -32,12 +32,12 @@ class JsonObjectFormat(RequestModel):
 
     @property
     def json_schema_text(self) -> str | None:
-        """The schema that the answer has to fit."""
+        """The schema of the completion."""
         return ANY_OBJECT
 
 
-class NamedSchema(AskedModel):
-    """A JSON schema; it holds whether ``strict`` is said or not."""
+class NamedSchema(PromptModel):
+    """A JSON schema; enforced regardless of ``strict``."""
 
     name: FormatName
     description: str | None = None
@@ -46,7 +46,7 @@ class NamedSchema(AskedModel):
 
     @property
     def json_schema_text(self) -> str | None:
-        """The schema that the answer has to fit."""
+        """The schema of the completion."""
         return ANY_OBJECT if self.schema_ is None else json.dumps(closed(self.schema_))
 
 
@@ -58,7 +58,7 @@ class JsonSchemaFormat(RequestModel):
 
     @property
     def json_schema_text(self) -> str | None:
-        """The schema that the answer has to fit."""
+        """The schema of the completion."""
         return self.json_schema.json_schema_text
 
 
@@ -67,7 +67,7 @@ ResponseFormat = Annotated[
 ]
 
 
-class FunctionContent(AskedModel):
+class FunctionContent(PromptModel):
     """A function that the model may call."""
 
     name: FormatName
@@ -76,14 +76,14 @@ class FunctionContent(AskedModel):
     strict: bool | None = None
 
 
-class FunctionTool(AskedModel):
+class FunctionTool(PromptModel):
     """A tool."""
 
     type: Literal["function"]
     function: FunctionContent
 
     def for_template(self) -> dict[str, JsonValue]:
-        """Return the tool as chat templates take it."""
+        """Return the tool in the format of chat templates."""
         function: dict[str, JsonValue] = {
             "name": self.function.name,
             "description": self.function.description or "",
@@ -99,7 +99,7 @@ class ChosenFunction(RequestModel):
 
 
 class ToolChoice(RequestModel):
-    """The one tool that has to be called."""
+    """The tool that must be called."""
 
     type: Literal["function"]
     function: ChosenFunction

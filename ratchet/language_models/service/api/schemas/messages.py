@@ -1,4 +1,4 @@
-"""Messages of a chat as OpenAI's API describes them."""
+"""Schemas of chat messages, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
 class RequestModel(BaseModel):
-    """A request: no unknown field, no silent conversion, no NaN."""
+    """A request: no unknown fields, no implicit conversion, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -27,7 +27,7 @@ class TextPart(RequestModel):
 Content = str | Annotated[list[TextPart], Field(min_length=1)]
 
 
-class GivenMessage(RequestModel):
+class MessageBody(RequestModel):
     """A message of the prompt, or of a training example."""
 
     role: Literal["system", "developer", "user"]
@@ -35,13 +35,13 @@ class GivenMessage(RequestModel):
     name: Name | None = None
 
     def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
+        """Return the message in the engine's format."""
         role: Role = "user" if self.role == "user" else "system"
         return ChatMessage(role, _joined(self.content), self.name)
 
 
-class GivenAssistantMessage(RequestModel):
-    """What the model has said, also in the form in which the SDK gives it out."""
+class AssistantMessageBody(RequestModel):
+    """A message by the model, also in the format that the SDK returns."""
 
     role: Literal["assistant"]
     content: Content
@@ -53,92 +53,92 @@ class GivenAssistantMessage(RequestModel):
     tool_calls: None = None
 
     def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
+        """Return the message in the engine's format."""
         return ChatMessage("assistant", _joined(self.content), self.name)
 
 
-class AskedPart(TextPart):
-    """A part of a message's content, with whatever a client keeps beside it."""
+class PromptContentPart(TextPart):
+    """A part of a message's content, with any further client fields."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-AskedContent = str | Annotated[list[AskedPart], Field(min_length=1)]
+AskedContent = str | Annotated[list[PromptContentPart], Field(min_length=1)]
 
 
-class AskedModel(RequestModel):
-    """A part of a chat that is only read: what a client keeps beside it does no harm."""
+class PromptModel(RequestModel):
+    """A part of a prompt; further client fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class AskedMessage(AskedModel):
-    """What the model is told."""
+class PromptMessage(PromptModel):
+    """A message to the model."""
 
     role: Literal["system", "developer", "user"]
     content: AskedContent
     name: Name | None = None
 
     def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
+        """Return the message in the engine's format."""
         role: Role = "user" if self.role == "user" else "system"
         return ChatMessage(role, _joined(self.content), self.name)
 
 
-class CalledFunction(AskedModel):
-    """What a call calls, with its arguments as JSON text."""
+class CalledFunction(PromptModel):
+    """A called function, with its arguments as JSON text."""
 
     name: Name
     arguments: str
 
 
-class AskedToolCall(AskedModel):
-    """A call that the model has made."""
+class PromptToolCall(PromptModel):
+    """A call by the model."""
 
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
 
     def to_tool_call(self) -> ToolCall:
-        """Return the call as the engine takes it."""
+        """Return the call in the engine's format."""
         return ToolCall(self.id, self.function.name, self.function.arguments)
 
 
-class AskedAssistantMessage(AskedModel):
-    """What the model has said or called."""
+class PromptAssistantMessage(PromptModel):
+    """A message or call by the model."""
 
     role: Literal["assistant"]
     content: AskedContent | None = None
     name: Name | None = None
-    tool_calls: list[AskedToolCall] | None = None
+    tool_calls: list[PromptToolCall] | None = None
 
     def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
+        """Return the message in the engine's format."""
         calls = tuple(call.to_tool_call() for call in self.tool_calls or ())
         return ChatMessage("assistant", _joined(self.content or ""), self.name, calls)
 
 
-class AskedToolMessage(AskedModel):
-    """What a call gave."""
+class PromptToolMessage(PromptModel):
+    """The result of a call."""
 
     role: Literal["tool"]
     content: AskedContent
     tool_call_id: str
 
     def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
+        """Return the message in the engine's format."""
         return ChatMessage("tool", _joined(self.content), tool_call_id=self.tool_call_id)
 
 
 AnyMessage = Annotated[
-    AskedMessage | AskedAssistantMessage | AskedToolMessage, Field(discriminator="role")
+    PromptMessage | PromptAssistantMessage | PromptToolMessage, Field(discriminator="role")
 ]
 
 
 def is_none(value: Any) -> bool:  # noqa: ANN401 -- whatever a field holds
-    """Whether a field of an answer is to be left out: OpenAI has no null in its place."""
+    """Return whether a response field must be omitted: OpenAI sends no null."""
     return value is None
 
 
-def _joined(content: str | list[TextPart] | list[AskedPart]) -> str:
+def _joined(content: str | list[TextPart] | list[PromptContentPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,4 +1,4 @@
-"""Files, models and lists as OpenAI's API describes them."""
+"""Schemas of files, models and lists, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, computed_field
 
 
 class Identified(BaseModel):
-    """What has an id."""
+    """An object with an id."""
 
     id: str
 
@@ -17,7 +17,7 @@ Item = TypeVar("Item", bound=Identified)
 
 
 class ModelObject(BaseModel):
-    """A model that can be asked or trained on; ``root`` is the folder of its weights."""
+    """A model that can be called or trained; ``root`` is the folder of its weights."""
 
     id: str
     object: Literal["model"] = "model"
@@ -34,7 +34,7 @@ class ModelList(BaseModel):
 
 
 class Deleted(BaseModel):
-    """Something is gone."""
+    """A deleted object."""
 
     id: str
     object: Literal["model", "file"]
@@ -42,7 +42,7 @@ class Deleted(BaseModel):
 
 
 class FileObject(Identified):
-    """A file that was uploaded, or that a job has written."""
+    """An uploaded file, or a job's result file."""
 
     object: Literal["file"] = "file"
     bytes: int
@@ -53,7 +53,7 @@ class FileObject(Identified):
 
 
 class Page(BaseModel, Generic[Item]):
-    """A part of a list; the next one comes ``after`` the last id."""
+    """A page of a list; the next one starts ``after`` the last id."""
 
     object: Literal["list"] = "list"
     data: list[Item]
@@ -73,7 +73,7 @@ class Page(BaseModel, Generic[Item]):
 
 
 class Health(BaseModel):
-    """Whether models can be asked yet, and why fine-tuning jobs make no progress if they don't."""
+    """Whether models can be called, and why fine-tuning jobs cannot run, if so."""
 
     status: Literal["ok", "starting", "degraded"]
     reason: str | None = None

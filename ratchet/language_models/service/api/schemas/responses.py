@@ -1,4 +1,4 @@
-"""Responses as OpenAI's API describes them, as far as they are text."""
+"""Schemas of text responses, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, JsonValue
 
 from ratchet.language_models.service.api.schemas.chat import SamplingRequest
-from ratchet.language_models.service.api.schemas.closing import closed
 from ratchet.language_models.service.api.schemas.formats import (
     FormatName,
     JsonObjectFormat,
     TextFormat,
 )
-from ratchet.language_models.service.api.schemas.messages import AskedModel, Name
+from ratchet.language_models.service.api.schemas.messages import Name, PromptModel
+from ratchet.language_models.service.api.schemas.strict_json import closed
 from ratchet.language_models.types import ChatMessage, Role
 
 
-class InputPart(AskedModel):
-    """A part of an item: what was given, or what the model has said."""
+class InputPart(PromptModel):
+    """A part of an input item or of the model's output."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
 
 
-class InputMessage(AskedModel):
-    """An item of the input: a message, also in the form in which an answer holds it."""
+class InputMessage(PromptModel):
+    """An input item: a message, also in the format of a response."""
 
     type: Literal["message"] | None = None
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[InputPart], Field(min_length=1)]
 
     def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
+        """Return the message in the engine's format."""
         role: Role = "system" if self.role == "developer" else self.role
         if isinstance(self.content, str):
             return ChatMessage(role, self.content)
         return ChatMessage(role, "".join(part.text for part in self.content))
 
 
-class SchemaFormat(AskedModel):
-    """JSON that fits a schema; it holds whether ``strict`` is said or not."""
+class SchemaFormat(PromptModel):
+    """JSON that fits a schema; enforced regardless of ``strict``."""
 
     type: Literal["json_schema"]
     name: FormatName
@@ -51,26 +51,26 @@ class SchemaFormat(AskedModel):
 
     @property
     def json_schema_text(self) -> str | None:
-        """The schema that the answer has to fit."""
+        """The schema of the completion."""
         return json.dumps(closed(self.schema_))
 
 
-class TextSettings(AskedModel):
-    """What the text may look like."""
+class TextSettings(PromptModel):
+    """Format of the text."""
 
     format: (
         Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None
     ) = None
 
 
-class ReasoningSettings(AskedModel):
-    """How much a model that thinks should think."""
+class ReasoningSettings(PromptModel):
+    """Reasoning effort."""
 
     effort: Name | None = None
 
 
 class ResponseRequest(SamplingRequest):
-    """The body of ``POST /v1/responses``; nothing is stored, whatever ``store`` says."""
+    """The body of ``POST /v1/responses``; never stored, regardless of ``store``."""
 
     input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=4096)]
     instructions: str | None = None
@@ -94,13 +94,13 @@ class ResponseRequest(SamplingRequest):
 
     @property
     def json_schema_text(self) -> str | None:
-        """The schema that the answer has to fit."""
+        """The schema of the completion."""
         chosen = None if self.text is None else self.text.format
         return None if chosen is None else chosen.json_schema_text
 
 
 class OutputText(BaseModel):
-    """What the model says."""
+    """The model's text."""
 
     type: Literal["output_text"]
     text: str
@@ -108,7 +108,7 @@ class OutputText(BaseModel):
 
 
 class OutputMessage(BaseModel):
-    """The one item of an answer."""
+    """The only item of a response."""
 
     id: str
     type: Literal["message"]
@@ -118,19 +118,19 @@ class OutputMessage(BaseModel):
 
 
 class IncompleteDetails(BaseModel):
-    """Why an answer is not whole."""
+    """Reason of an incomplete response."""
 
     reason: Literal["max_output_tokens"]
 
 
 class TokenDetails(BaseModel):
-    """What of the tokens read was known already: nothing is kept."""
+    """Cached prompt tokens; always 0."""
 
     cached_tokens: int
 
 
 class OutputTokenDetails(BaseModel):
-    """What of the tokens written was thought: not told apart."""
+    """Reasoning tokens; always 0: not counted separately."""
 
     reasoning_tokens: int
 
@@ -146,7 +146,7 @@ class ResponseUsage(BaseModel):
 
 
 class ResponseObject(BaseModel):
-    """The answer."""
+    """The response."""
 
     id: str
     object: Literal["response"]

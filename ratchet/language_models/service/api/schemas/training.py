@@ -1,4 +1,4 @@
-"""Training sessions: what clients send, and what they are told."""
+"""Schemas of training sessions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WeightsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$"
 
 
 class CreateSessionRequest(RequestModel):
-    """A model to train; the same intent gives the same session.
+    """A model to train; equal intents give the same session.
 
-    With ``resume`` the model is one that a session has saved with its optimizer: the new session
-    goes on where that one was, with its base, adapter and seed.
+    With ``resume``, the model was saved by a session with its optimizer: the new session continues
+    from there, with its base model, adapter and seed.
     """
 
     model: str
@@ -31,8 +31,8 @@ class CreateSessionRequest(RequestModel):
     resume: bool = False
 
 
-class GivenExample(RequestModel):
-    """A sequence to learn from."""
+class ExampleBody(RequestModel):
+    """A training sequence."""
 
     tokens: tuple[int, ...]
     loss_mask: tuple[int, ...]
@@ -41,29 +41,29 @@ class GivenExample(RequestModel):
     log_probs: tuple[float, ...] | None = None
 
     def to_example(self) -> TrainingExample:
-        """Return it as training takes it."""
+        """Return it in the trainer's format."""
         return TrainingExample(
             self.tokens, self.loss_mask, self.weights, self.advantages, self.log_probs
         )
 
 
-class Verb(RequestModel):
-    """What changes a session, or is to be answered in its turn."""
+class SessionOperation(RequestModel):
+    """An operation that changes a session, or must be executed in order."""
 
     sequence: _Natural
 
 
-class ForwardBackwardRequest(Verb):
-    """Examples, and the loss whose gradient is gathered; without ``backward`` none is."""
+class ForwardBackwardRequest(SessionOperation):
+    """Examples, and the loss whose gradient is accumulated, unless ``backward`` is false."""
 
-    examples: Annotated[tuple[GivenExample, ...], Field(min_length=1)]
+    examples: Annotated[tuple[ExampleBody, ...], Field(min_length=1)]
     loss: str = "cross_entropy"
     loss_config: dict[str, float] = Field(default_factory=dict)
     backward: bool = True
 
 
-class GivenOptimizer(RequestModel):
-    """The figures of one step."""
+class OptimizerBody(RequestModel):
+    """Optimizer settings of one step."""
 
     learning_rate: float
     beta1: float = _USUAL.beta1
@@ -73,31 +73,31 @@ class GivenOptimizer(RequestModel):
     max_grad_norm: float = _USUAL.max_grad_norm
 
     def to_settings(self) -> OptimizerSettings:
-        """Return them as training takes them."""
+        """Return them in the trainer's format."""
         return OptimizerSettings(**self.model_dump())
 
 
-class OptimStepRequest(Verb):
-    """A step along the gathered gradient."""
+class OptimStepRequest(SessionOperation):
+    """A step along the accumulated gradient."""
 
-    optimizer: GivenOptimizer
+    optimizer: OptimizerBody
 
 
-class SaveWeightsRequest(Verb):
-    """A name for the weights as they are; with ``optimizer`` a session can go on from them."""
+class SaveWeightsRequest(SessionOperation):
+    """A name for the current weights; with ``optimizer`` a session can resume from them."""
 
     name: WeightsName
     optimizer: bool = False
 
 
-class RefusedRequest(Verb):
-    """A numbered request that could not be read; it uses up its number and changes nothing."""
+class RefusedRequest(SessionOperation):
+    """A numbered request that could not be parsed; it uses its number and changes no state."""
 
     message: str
 
 
-class GivenPrompt(RequestModel):
-    """A prompt to go on from."""
+class PromptBody(RequestModel):
+    """A prompt to complete."""
 
     prompt: Annotated[tuple[int, ...], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)]
@@ -107,16 +107,16 @@ class GivenPrompt(RequestModel):
     stop_ids: tuple[int, ...] = ()
 
     def to_request(self) -> SampleRequest:
-        """Return it as sampling takes it."""
+        """Return it in the sampler's format."""
         return SampleRequest(
             self.prompt, self.max_tokens, self.seed, self.temperature, self.top_p, self.stop_ids
         )
 
 
 class SampleBody(RequestModel):
-    """Prompts, and the saved model that goes on from them; the session's weights where None."""
+    """Prompts, and the saved model that completes them; None for the session's weights."""
 
-    requests: Annotated[tuple[GivenPrompt, ...], Field(min_length=1)]
+    requests: Annotated[tuple[PromptBody, ...], Field(min_length=1)]
     model: str | None = None
 
 
@@ -142,22 +142,22 @@ class SessionList(BaseModel):
     data: list[SessionObject]
 
 
-class PassAnswer(BaseModel):
-    """What a pass over examples has given."""
+class PassResponse(BaseModel):
+    """The result of a pass over examples."""
 
     sequence: int
     metrics: dict[str, float]
     log_probs: list[list[float]]
 
 
-class StepAnswer(BaseModel):
-    """What a step has given."""
+class StepResponse(BaseModel):
+    """The result of a step."""
 
     sequence: int
     metrics: dict[str, float]
 
 
-class SavedAnswer(BaseModel):
+class SaveResponse(BaseModel):
     """The id of the model that has the weights."""
 
     sequence: int
@@ -165,21 +165,21 @@ class SavedAnswer(BaseModel):
 
 
 class SampledCompletion(BaseModel):
-    """What was sampled."""
+    """A sampled completion."""
 
     tokens: list[int]
     log_probs: list[float]
     finish_reason: Literal["stop", "length"]
 
 
-class SampleAnswer(BaseModel):
-    """Completions, in the order of their prompts."""
+class SessionSampleResponse(BaseModel):
+    """Completions, in prompt order."""
 
     completions: list[SampledCompletion]
 
 
 class SessionDeleted(BaseModel):
-    """A session is gone; the models that it saved stay."""
+    """A deleted session; the models that it saved remain."""
 
     id: str
     object: Literal["training.session"] = "training.session"
@@ -187,7 +187,7 @@ class SessionDeleted(BaseModel):
 
 
 class TokenizerObject(BaseModel):
-    """The texts of a model's tokenizer and configuration, by the names of their files."""
+    """The texts of a model's tokenizer and configuration, by file name."""
 
     object: Literal["training.tokenizer"] = "training.tokenizer"
     model: str

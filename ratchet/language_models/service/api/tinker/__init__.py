@@ -1,1 +1,1 @@
-"""The wire of the public ``tinker`` client, spoken by the service."""
+"""The wire format of the public ``tinker`` client."""

@@ -1,7 +1,7 @@
-"""The protobuf messages of the wire: passes over examples, and what they and sampling give.
+"""Protobuf messages of the wire: passes over examples, their results, and samples.
 
-Written down as far as they are read or sent here; other fields are skipped in reading. Maps are
-messages of a key and a value, as protobuf sends them.
+Only the fields used here are declared; others are skipped. Maps are messages of a key and a value,
+as protobuf encodes them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MESSAGES: dict[str, tuple[_Field, ...]] = {
 
 @cache
 def _classes() -> dict[str, Any]:
-    """Make the messages' classes, apart from those that a client in this process may have."""
+    """Create the message classes, independent of a client's in this process."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="wire.proto", package=_PACKAGE, syntax="proto3")
@@ -91,12 +91,12 @@ def _classes() -> dict[str, Any]:
 
 
 def read_pass(content: bytes) -> Any:  # noqa: ANN401 -- a generated class
-    """Read a ``ForwardBackwardRequest``; raises DataError if it is none."""
+    """Parse a ``ForwardBackwardRequest``; raises DataError if invalid."""
     message = _classes()["ForwardBackwardRequest"]()
     try:
         message.ParseFromString(content)
     except Exception as error:  # protobuf's DecodeError, whose module depends on the build
-        raise DataError(f"The body is no ForwardBackwardRequest: {error}.") from error
+        raise DataError(f"The body is not a ForwardBackwardRequest: {error}.") from error
     return message
 
 
@@ -123,7 +123,7 @@ def numbers_of(datum: Any, name: str) -> list[float] | None:  # noqa: ANN401
 
 
 def write_pass(metrics: dict[str, float], log_probs: list[list[float]]) -> bytes:
-    """Write a ``ForwardBackwardOutput``."""
+    """Encode a ``ForwardBackwardOutput``."""
     record = _classes()["ArrayRecord"](type_tag="ArrayRecord", num_datums=len(log_probs))
     arrays = [np.asarray(values, np.float32) for values in log_probs]
     offsets = np.cumsum([0, *(array.nbytes for array in arrays)], dtype=np.int64)
@@ -140,7 +140,7 @@ def write_pass(metrics: dict[str, float], log_probs: list[list[float]]) -> bytes
 
 
 def write_samples(completions: list[Completion], prompt: list[float] | None) -> bytes:
-    """Write a ``SampleResponse``; ``prompt`` are the prompt's log-probabilities."""
+    """Encode a ``SampleResponse``; ``prompt`` contains the prompt's log-probabilities."""
     message = _classes()["SampleResponse"]()
     for completion in completions:
         message.sequences.add(

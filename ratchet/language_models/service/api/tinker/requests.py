@@ -1,4 +1,4 @@
-"""Requests of the wire as verbs of a training session."""
+"""Requests of the wire, converted to operations of a training session."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.schemas.training import (
+    ExampleBody,
     ForwardBackwardRequest,
-    GivenExample,
-    GivenOptimizer,
-    GivenPrompt,
+    OptimizerBody,
+    PromptBody,
 )
 from ratchet.language_models.service.api.tinker.messages import numbers_of, tokens_of
 from ratchet.seeding import derive_seed
 
 
 class WireModel(BaseModel):
-    """A request; fields that later versions of the client add are passed over."""
+    """A request; fields of later client versions are ignored."""
 
     model_config = ConfigDict(protected_namespaces=())
 
 
 class LoraConfig(WireModel):
-    """The adapter that is trained."""
+    """The adapter to train."""
 
     rank: int = Field(ge=1, le=1024)
     seed: int | None = None
@@ -33,7 +33,7 @@ class LoraConfig(WireModel):
 
 
 class CreateSession(WireModel):
-    """A client that begins."""
+    """A new client session."""
 
     user_metadata: dict[str, object] | None = None
 
@@ -49,7 +49,7 @@ class CreateModel(WireModel):
 
 
 class AdamParams(WireModel):
-    """The figures of a step."""
+    """Optimizer settings of a step."""
 
     learning_rate: float = 1e-4
     beta1: float = 0.9
@@ -58,10 +58,10 @@ class AdamParams(WireModel):
     weight_decay: float = 0.0
     grad_clip_norm: float = 0.0
 
-    def to_optimizer(self) -> GivenOptimizer:
-        """Return them by our names."""
+    def to_optimizer(self) -> OptimizerBody:
+        """Return them under Ratchet's names."""
         given = self.model_dump(exclude={"grad_clip_norm"})
-        return GivenOptimizer(max_grad_norm=max(0.0, self.grad_clip_norm), **given)
+        return OptimizerBody(max_grad_norm=max(0.0, self.grad_clip_norm), **given)
 
 
 class OptimStep(WireModel):
@@ -73,14 +73,14 @@ class OptimStep(WireModel):
 
 
 class Numbered(WireModel):
-    """The fields that every request with a place in a model's sequence has."""
+    """Fields of every request in a model's sequence."""
 
     model_id: str
     seq_id: int = Field(ge=1)
 
 
 class SaveWeights(WireModel):
-    """A name for the weights; without one they are only to be sampled from."""
+    """A name for the weights; unnamed weights are for sampling only."""
 
     model_id: str
     seq_id: int = Field(ge=1)
@@ -91,7 +91,7 @@ class SaveWeights(WireModel):
 
 
 class LoadWeights(WireModel):
-    """A model to train that starts from saved weights, with their optimizer or a new one."""
+    """A model to train from saved weights, with their optimizer or a new one."""
 
     session_id: str
     model_seq_id: int
@@ -99,8 +99,8 @@ class LoadWeights(WireModel):
     optimizer: bool
 
 
-class OfModel(WireModel):
-    """Something about a model."""
+class ModelScopedRequest(WireModel):
+    """A request about a model."""
 
     model_id: str
 
@@ -115,7 +115,7 @@ class CreateSamplingSession(WireModel):
 
 
 class SamplingParams(WireModel):
-    """How to sample."""
+    """Sampling parameters."""
 
     max_tokens: int | None = None
     seed: int | None = None
@@ -139,7 +139,7 @@ class ModelInput(WireModel):
 
 
 class Sample(WireModel):
-    """A prompt to go on from, several times."""
+    """A prompt to complete several times."""
 
     num_samples: int = Field(default=1, ge=1, le=4096)
     prompt: ModelInput
@@ -160,7 +160,7 @@ class Sample(WireModel):
 
     @property
     def end_ids(self) -> tuple[int, ...] | None:
-        """What ends an answer in place of the model's end tokens; None for these.
+        """Token ids that replace the model's end tokens; None for the model's.
 
         Raises
         ------
@@ -174,14 +174,14 @@ class Sample(WireModel):
             raise DataError("stop: got text, expected token ids.")
         return tuple(int(end) for end in stop)
 
-    def to_prompts(self, context_left: int) -> list[GivenPrompt]:
-        """Return one prompt for each sample, with a seed of its own."""
+    def to_prompts(self, context_left: int) -> list[PromptBody]:
+        """Return one prompt for each sample, each with its own seed."""
         params = self.sampling_params
         seed, purpose = params.seed, ""
         if seed is None:
             seed, purpose = self.seq_id, self.sampling_session_id
         return [
-            GivenPrompt(
+            PromptBody(
                 prompt=tuple(self.tokens),
                 max_tokens=params.max_tokens or context_left,
                 seed=derive_seed(seed, "sample", number, purpose),
@@ -193,18 +193,18 @@ class Sample(WireModel):
 
 
 class RetrieveFuture(WireModel):
-    """What was asked for before."""
+    """The id of an earlier request."""
 
     request_id: str
 
 
 def to_pass(message: Any) -> ForwardBackwardRequest:  # noqa: ANN401 -- a generated class
-    """Turn a ``ForwardBackwardRequest`` into a verb.
+    """Convert a ``ForwardBackwardRequest`` to an operation.
 
     Raises
     ------
     DataError
-        If its targets are not the tokens that follow, or a vector has not one value for each.
+        If its targets are not the next tokens, or a vector has the wrong length.
     """
     return ForwardBackwardRequest(
         sequence=message.seq_id - 1,
@@ -215,18 +215,18 @@ def to_pass(message: Any) -> ForwardBackwardRequest:  # noqa: ANN401 -- a genera
     )
 
 
-def _to_example(datum: Any) -> GivenExample:  # noqa: ANN401
+def _to_example(datum: Any) -> ExampleBody:  # noqa: ANN401
     read, targets = tokens_of(datum), numbers_of(datum, "target_tokens")
     if targets is None or len(targets) != len(read):
         count = "none" if targets is None else len(targets)
         raise DataError(
             f"target_tokens: got {count}, expected {len(read)}, one for each token of model_input."
         )
-    for place, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
+    for position, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
         if target != follows:
             raise DataError(
-                f"target_tokens[{place}]: got {target:.0f}, expected {follows}, the token of"
-                " model_input that follows. Give a token that is not to be learned the weight 0."
+                f"target_tokens[{position}]: got {target:.0f}, expected {follows}, the token of"
+                " model_input that follows. Set the weight of a token to 0 to exclude it."
             )
     tokens = (*read, int(targets[-1]))
 
@@ -237,7 +237,7 @@ def _to_example(datum: Any) -> GivenExample:  # noqa: ANN401
     mask = (0, *[1] * len(read))
     factors, masked = shifted("weights"), shifted("mask")
     weights = masked if factors is None else factors
-    return GivenExample(
+    return ExampleBody(
         tokens=tokens,
         loss_mask=mask,
         weights=weights,

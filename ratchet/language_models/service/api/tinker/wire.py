@@ -1,4 +1,4 @@
-"""What the wire names, found among what the service has."""
+"""Mapping of the wire's names to the service's sessions and models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratchet.language_models.service.api.schemas.training import (
     RefusedRequest,
     SaveWeightsRequest,
     SessionObject,
-    Verb,
+    SessionOperation,
 )
 from ratchet.language_models.service.api.tinker import requests as wire
 from ratchet.language_models.service.api.tinker.messages import PROTOBUF, write_pass, write_samples
@@ -47,7 +47,7 @@ class Wire:
         self._samples: OrderedDict[str, Future[_SamplesAndPrompt]] = OrderedDict()
 
     def model(self, name: str) -> str:
-        """Return a model's id if there is one."""
+        """Return a model's id if it exists."""
         return self._models.get(name).id
 
     def sampled(self, sampler: str) -> str:
@@ -55,7 +55,7 @@ class Wire:
         return self.model(":".join(sampler.split(":")[3:]))
 
     def session(self, model_id: str) -> SessionObject:
-        """Return the session of a model that is trained."""
+        """Return the session of a trained model."""
         records = self._training.records
         return records.describe(records.of_intent(_intent(model_id)))
 
@@ -68,7 +68,7 @@ class Wire:
         )
 
     def create_from(self, model_id: str, path: str, resume: bool) -> None:
-        """Open the session of a model that starts from saved weights, with an adapter as theirs."""
+        """Open the session of a model from saved weights, with the same adapter size."""
         saved = self.model(path.removeprefix(SCHEME))
         if resume:
             self._training.create(
@@ -78,39 +78,39 @@ class Wire:
         saver = self._training.records.saver_of(saved)
         self.create(model_id, saved, 0 if saver is None else saver["lora_rank"], None)
 
-    async def save(self, kind: str, asked: wire.SaveWeights) -> Json:
-        """Take a name for the weights, with the optimizer's state where they are ``state``."""
-        name, whole = asked.path or "sampler", kind == "state"
-        verb = SaveWeightsRequest(sequence=asked.seq_id - 1, name=name, optimizer=whole)
-        return await self.submit(kind, asked.model_id, "save_weights", verb)
+    async def save(self, kind: str, body: wire.SaveWeights) -> Json:
+        """Return a name for the weights, with the optimizer's state for ``state``."""
+        name, with_optimizer = body.path or "sampler", kind == "state"
+        verb = SaveWeightsRequest(sequence=body.seq_id - 1, name=name, optimizer=with_optimizer)
+        return await self.submit(kind, body.model_id, "save_weights", verb)
 
     async def refuse(self, model_id: str, seq_id: int, message: str) -> Json:
         """Refuse a numbered request through its future.
 
-        The client has spent the number by then: without a verb of that number, the session would
-        refuse every later request.
+        The client has used the number by then: without an operation of that number, the session
+        would refuse every later request.
         """
         verb = RefusedRequest(sequence=seq_id - 1, message=message)
         return await self.submit("refused", model_id, "refused", verb)
 
-    async def submit(self, kind: str, model_id: str, name: str, verb: Verb) -> Json:
-        """Take a verb; return the name of what it will give."""
+    async def submit(self, kind: str, model_id: str, name: str, verb: SessionOperation) -> Json:
+        """Submit an operation; return the id of its result."""
         session = await run_in_threadpool(self.session, model_id)
         try:
             await run_in_threadpool(self._training.submit, session.id, name, verb)
         except ApiError as error:
-            if error.status == _CONFLICT:  # which the client would try again for minutes
+            if error.status == _CONFLICT:  # which the client would retry for minutes
                 raise ApiError(400, str(error), code=error.code, param=error.param) from error
             raise
         return {"request_id": f"{kind}|{model_id}|{verb.sequence}", "model_id": model_id}
 
-    def sample(self, asked: wire.Sample) -> Json:
-        """Take a prompt; the same request is one."""
-        model = self.sampled(asked.sampling_session_id)
-        request_id = f"samples|{asked.sampling_session_id}|{asked.seq_id}"
+    def sample(self, body: wire.Sample) -> Json:
+        """Submit a prompt; equal requests are one."""
+        model = self.sampled(body.sampling_session_id)
+        request_id = f"samples|{body.sampling_session_id}|{body.seq_id}"
         if request_id not in self._samples:
             try:
-                prompts, end_ids = asked.to_prompts(_MOST_TOKENS), asked.end_ids
+                prompts, end_ids = body.to_prompts(_MOST_TOKENS), body.end_ids
             except DataError as error:
                 raise ApiError(400, str(error), code="invalid_value") from error
             except ValidationError as error:
@@ -118,16 +118,16 @@ class Wire:
             self._samples[request_id] = self._training.sample_and_score(
                 model,
                 [prompt.to_request() for prompt in prompts],
-                asked.tokens if asked.prompt_logprobs else None,
+                body.tokens if body.prompt_logprobs else None,
                 end_ids,
             )
             while len(self._samples) > _KEPT_SAMPLES:
                 self._samples.popitem(last=False)
-        ids = [f"{request_id}|{number}" for number in range(asked.num_samples)]
+        ids = [f"{request_id}|{number}" for number in range(body.num_samples)]
         return {"request_id": request_id, "sample_sequence_ids": ids}
 
     async def retrieve(self, request_id: str) -> Response:
-        """Return what was asked for, or that it is not there yet."""
+        """Return a result, or that it is pending."""
         kind, _, rest = request_id.partition("|")
         name, _, number = rest.rpartition("|")
         try:
@@ -139,7 +139,7 @@ class Wire:
                 return JSONResponse({"type": "load_weights", "model_id": name})
             session = await run_in_threadpool(self.session, name)
             verb = self._training.again(session.id, int(number))
-            return _told(kind, name, number, await _within(verb))
+            return _to_wire(kind, name, number, await _within(verb))
         except TimeoutError:
             waiting = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(waiting, status_code=408)
@@ -151,13 +151,15 @@ class Wire:
     async def _retrieve_samples(self, request_id: str) -> Response:
         waiting = self._samples.get(request_id)
         if waiting is None:
-            raise ApiError(410, "These samples are gone; ask anew.", code="gone")
+            raise ApiError(
+                410, "These samples are no longer stored; request them again.", code="gone"
+            )
         completions, prompt = await _within(waiting)
         return Response(write_samples(completions, prompt), media_type=PROTOBUF)
 
 
-def _told(kind: str, model_id: str, number: str, answer: Json) -> Response:
-    """Return the answer to a verb as the wire has it."""
+def _to_wire(kind: str, model_id: str, number: str, answer: Json) -> Response:
+    """Return an operation's response in the wire's format."""
     if kind == "passed":
         metrics = {
             f"{name}:{'sum' if name in ('loss', 'tokens') else 'mean'}": value
@@ -178,6 +180,6 @@ def _intent(model_id: str) -> str:
 
 
 async def _within(waiting: Future[_Result]) -> _Result:
-    """Wait for as long as a client holds the line."""
+    """Wait within the time that a client keeps the connection open."""
     future = asyncio.wrap_future(waiting)
     return await asyncio.wait_for(asyncio.shield(future), _POLL_SECONDS)

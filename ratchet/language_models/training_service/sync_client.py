@@ -1,4 +1,4 @@
-"""How code that is not asynchronous asks a training service: until there is an answer."""
+"""Synchronous client of a training service, with retries."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ratchet.language_models.endpoints import EMBEDDED, Endpoint
 from ratchet.language_models.retrying import RetryPolicy, with_retries
 
 
-class Link:
-    """Asks a service in an event loop of its own; a context manager.
+class SyncClient:
+    """Calls a service in a separate event loop; a context manager.
 
     Parameters
     ----------
     url
         The service's, with or without ``/v1``, or ``"embedded"`` for the one that Ratchet starts.
     api_key_name
-        The environment variable that holds the key.
+        The environment variable that contains the key.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Link:
         self._policy = policy or RetryPolicy()
         self._runner = asyncio.Runner()
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -52,14 +52,14 @@ class Link:
         /,
         **fields: TypeAdapter[Any],
     ) -> dict[str, Any]:
-        """Ask until there is an answer that has these fields; return them.
+        """Retry until a response has these fields; return them.
 
-        A form can be sent once, so that one is made for each attempt.
+        A form can be sent only once, so one is created for each attempt.
         """
 
         async def once() -> dict[str, Any]:
             form = None if make_form is None else make_form()
-            answer = await self._connection.ask(method, path, body, form=form)
+            answer = await self._connection.request_json(method, path, body, form=form)
             try:
                 return {
                     name: adapter.validate_python(answer[name]) for name, adapter in fields.items()
@@ -72,10 +72,10 @@ class Link:
 
     def close(self) -> None:
         """Close the connections."""
-        with ThreadPoolExecutor(1) as thread:  # whoever closes may be in another event loop
+        with ThreadPoolExecutor(1) as thread:  # the caller may be in another event loop
             thread.submit(self._runner.close).result()
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> SyncClient:
         return self
 
     def __exit__(

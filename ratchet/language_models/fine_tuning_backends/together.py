@@ -1,10 +1,10 @@
 """Together's fine-tuning API.
 
 ``POST /files/upload``, ``GET /files``; ``POST /fine-tunes``, ``GET /fine-tunes``,
-``/fine-tunes/{id}``, ``…/cancel``. Jobs carry no metadata and know no idempotency key: a job is
-found by its training file, whose name has the intent's digest. A LoRA model is called serverless by
-its output name, where its base is served so; others need a dedicated endpoint (``POST /endpoints``,
-``GET /endpoints``, ``DELETE /endpoints/{id}``), found again by its ``display_name``.
+``/fine-tunes/{id}``, ``…/cancel``. Jobs have no metadata and no idempotency key: a job is found by
+its training file, whose name contains the intent's digest. A LoRA model is called serverless by its
+output name if its base model supports it; others need a dedicated endpoint (``POST /endpoints``,
+``GET /endpoints``, ``DELETE /endpoints/{id}``), found by its ``display_name``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import Connection, StatusError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob, JobStatus
-from ratchet.language_models.retrying import TransientError
-from ratchet.language_models.tuning.base import (
+from ratchet.language_models.fine_tuning_backends.base import (
     Deployment,
     DeploymentIntent,
     DeploymentStatus,
-    TuningBackend,
+    FineTuningBackend,
 )
-from ratchet.language_models.tuning.registry import register_tuning_backend
+from ratchet.language_models.fine_tuning_backends.registry import register_tuning_backend
+from ratchet.language_models.retrying import TransientError
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 
 _NOT_FOUND = 404
@@ -46,14 +46,14 @@ _STATES: Mapping[str, DeploymentStatus] = {
 
 
 @register_tuning_backend("together")
-class TogetherBackend(TuningBackend):
+class TogetherBackend(FineTuningBackend):
     """Together, at ``https://api.together.xyz/v1``.
 
-    With ``hardware`` each trained model gets an endpoint of its own, which costs by the minute.
+    With ``hardware``, each trained model gets a dedicated endpoint, billed by the minute.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"hardware"})
-    hyper_parameters: ClassVar[frozenset[str]] = TuningBackend.hyper_parameters | {
+    hyper_parameters: ClassVar[frozenset[str]] = FineTuningBackend.hyper_parameters | {
         "learning_rate",
         "lora_rank",
     }
@@ -64,7 +64,7 @@ class TogetherBackend(TuningBackend):
         self._connection = Connection(endpoint)
 
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """List ids of the uploaded files that are the intent's; upload it if there is none."""
+        """Return ids of the intent's uploaded files; upload it if missing."""
         known = [
             str(file["id"])
             for file in await self._list("files")
@@ -76,7 +76,7 @@ class TogetherBackend(TuningBackend):
         form.add_field("purpose", "fine-tune")
         form.add_field("file_name", intent.file_name)
         form.add_field("file", content, filename=intent.file_name, content_type="application/jsonl")
-        return [self._id(await self._connection.ask("POST", "files/upload", form=form))]
+        return [self._id(await self._connection.request_json("POST", "files/upload", form=form))]
 
     async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
         """List the jobs on the intent's files."""
@@ -85,16 +85,16 @@ class TogetherBackend(TuningBackend):
         return [self._read(job, attempt) for attempt, job in enumerate(jobs)]
 
     async def job(self, job_id: str) -> FineTuneJob | None:
-        """Retrieve a job."""
+        """Return a job."""
         try:
-            return self._read(await self._connection.ask("GET", f"fine-tunes/{job_id}"))
+            return self._read(await self._connection.request_json("GET", f"fine-tunes/{job_id}"))
         except StatusError as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
 
     async def create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
-        """Ask for a job, of LoRA if a rank is given, else of what the service has by default."""
+        """Request a job, with LoRA if a rank is given, otherwise the service's default."""
         values = dict(intent.hyper_parameters)
         method: dict[str, Any] = {"method": "dpo" if intent.method == "dpo" else "sft"}
         if intent.method == "supervised":
@@ -111,9 +111,9 @@ class TogetherBackend(TuningBackend):
         if intent.suffix is not None:
             body["suffix"] = intent.suffix
         parents = [job for job in await self._list("fine-tunes") if _made(job) == intent.model]
-        if parents:  # a model that was trained here goes on from its job
+        if parents:  # a model trained here continues from its job
             body |= {"model": parents[0].get("model"), "from_checkpoint": self._id(parents[0])}
-        answer = await self._connection.ask("POST", "fine-tunes", {**body, **values})
+        answer = await self._connection.request_json("POST", "fine-tunes", {**body, **values})
         return self._read(answer, attempt)
 
     async def cancel(self, job_id: str) -> None:
@@ -121,7 +121,7 @@ class TogetherBackend(TuningBackend):
         await self._connection.send("POST", f"fine-tunes/{job_id}/cancel")
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
-        """List the endpoints of the intent's names; a stopped one serves no more."""
+        """List the endpoints of the intent's names; a stopped one counts as lost."""
         found = [
             self._read_endpoint(item, attempt)
             for item in await self._list("endpoints")
@@ -130,28 +130,30 @@ class TogetherBackend(TuningBackend):
         return sorted(found, key=lambda deployment: deployment.attempt)
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
-        """Ask for a dedicated endpoint."""
+        """Request a dedicated endpoint."""
         body = {
             "model": intent.model,
             "hardware": self.service.hardware,
             "display_name": intent.name(attempt),
             "autoscaling": {"min_replicas": 1, "max_replicas": 1},
         }
-        return self._read_endpoint(await self._connection.ask("POST", "endpoints", body), attempt)
+        return self._read_endpoint(
+            await self._connection.request_json("POST", "endpoints", body), attempt
+        )
 
     async def undeploy(self, deployment: Deployment) -> None:
         """Delete an endpoint."""
         await self._connection.send("DELETE", f"endpoints/{deployment.id}")
 
     async def _list(self, what: str) -> list[dict[str, Any]]:
-        items = (await self._connection.ask("GET", what)).get("data")
+        items = (await self._connection.request_json("GET", what)).get("data")
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise TransientError(f"{self.label}: the list of {what} has no 'data'")
         return items
 
     def _id(self, answer: Mapping[str, Any]) -> str:
         if not isinstance(answer.get("id"), str):
-            raise TransientError(f"{self.label}: answered without an 'id'")
+            raise TransientError(f"{self.label}: the response has no 'id'")
         return str(answer["id"])
 
     def _read(self, job: Mapping[str, Any], attempt: int = 0) -> FineTuneJob:
@@ -184,12 +186,12 @@ class TogetherBackend(TuningBackend):
 
 
 def _made(job: Mapping[str, Any]) -> str | None:
-    """Return the name of the model that a job makes."""
+    """Return the name of the model that a job creates."""
     name = job.get("model_output_name") or job.get("output_name")
     return None if name is None else str(name)
 
 
 def _last_event(job: Mapping[str, Any]) -> str | None:
-    """Return what the job's last event says: Together gives no other reason."""
+    """Return the message of the job's last event: Together gives no other reason."""
     events = [event for event in job.get("events") or () if isinstance(event, dict)]
     return str(events[-1].get("message")) if events else None

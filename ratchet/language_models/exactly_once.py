@@ -1,8 +1,7 @@
-"""Have a service make something exactly once: a job, a deployment, whatever it is called there.
+"""Exactly-once creation of jobs and deployments at a service.
 
-What is asked for is written down before, so that a run that was killed at any point, or was
-answered with a time-out, an error or nothing, knows that it may be there, waits until it shows, and
-adopts it.
+Each request is recorded before it is sent. A run that was killed, or got a timeout, an error or no
+response, therefore finds that the resource may exist, waits until it is listed, and adopts it.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _LOGGER = logging.getLogger(__name__)
 _LONGEST_PAUSE = 10.0
 
 
-class Made(Protocol):
-    """What a service has made of an intent; ``attempt`` counts what it made of it, from 0."""
+class CreatedResource(Protocol):
+    """A resource created for an intent; ``attempt`` counts the intent's resources from 0."""
 
     @property
     def id(self) -> str: ...  # noqa: D102 -- see the class
@@ -34,47 +33,47 @@ class Made(Protocol):
     def is_lost(self) -> bool: ...  # noqa: D102
 
 
-_Made = TypeVar("_Made", bound=Made)
+_Resource = TypeVar("_Resource", bound=CreatedResource)
 
 
 @dataclass(frozen=True)
-class Order(Generic[_Made]):
-    """What is to be made, and how it is looked for and asked for.
+class CreationRequest(Generic[_Resource]):
+    """A resource to create, with its lookup and creation functions.
 
     Parameters
     ----------
     what, thing
         For messages: "fine-tuning 'x'", "job".
     file_id
-        What it is made of.
+        The input from which it is created.
     find
-        Looks for one that isn't lost, else for the last lost one; given what was asked for before.
-        Tries again what may pass.
+        Finds one that is not lost, otherwise the last lost one, given the earlier request. Retries
+        transient errors.
     make
-        Asks for an attempt's, once; raises TransientError for what may pass.
+        Creates one attempt, once; raises TransientError for transient failures.
     on_lost
-        Told of one that is lost before another is made for it.
+        Called with a lost one before its replacement is created.
     """
 
     intent: Intent
     what: str
     thing: str
     file_id: str
-    find: Callable[[JobRecord | None], Awaitable[_Made | None]]
-    make: Callable[[int], Awaitable[_Made]]
-    on_lost: Callable[[_Made], None] | None = None
+    find: Callable[[JobRecord | None], Awaitable[_Resource | None]]
+    make: Callable[[int], Awaitable[_Resource]]
+    on_lost: Callable[[_Resource], None] | None = None
 
 
-class MadeOnce:
-    """Makes what is ordered at one service, once.
+class ExactlyOnceCreator:
+    """Creates resources at one service, each exactly once.
 
     Parameters
     ----------
     label
         The service's name, for messages.
     settle_seconds
-        How long something may take to show in the service's lists. So long what may have been made
-        is looked for, before it is asked for again.
+        The service's listing delay. A resource that may have been created is searched for this long
+        before it is requested again.
     """
 
     def __init__(self, label: str, policy: RetryPolicy, settle_seconds: float) -> None:
@@ -82,13 +81,13 @@ class MadeOnce:
         self._policy = policy
         self._settle_seconds = settle_seconds
 
-    async def ensure(self, order: Order[_Made], records: JobRecordFile) -> _Made:
-        """Return what there is of an order; have it made if there is nothing but lost ones.
+    async def ensure(self, order: CreationRequest[_Resource], records: JobRecordFile) -> _Resource:
+        """Return the resource of a request; create it if none exists, or only lost ones.
 
         Raises
         ------
         FineTuneRefusedError
-            If the service refuses; with its reason.
+            If the service refuses, with its reason.
         FineTuneError
             If it failed too often.
         """
@@ -115,17 +114,19 @@ class MadeOnce:
                 return found
         raise FineTuneError(
             f"{self._label}: {order.what} failed {self._policy.max_attempts} times, the last time"
-            f" with: {failure}. Nothing was made twice; run the same command again when the"
-            " service answers."
+            f" with: {failure}. No duplicate was created; run the same command again when the"
+            " service responds."
         )
 
-    async def _make(self, order: Order[_Made], record: JobRecord, records: JobRecordFile) -> _Made:
-        """Ask once, and write down before and after what is known of it.
+    async def _make(
+        self, order: CreationRequest[_Resource], record: JobRecord, records: JobRecordFile
+    ) -> _Resource:
+        """Send one creation request, recorded before and after.
 
         Raises
         ------
         TransientError
-            If it may be taken another time, or has been taken already.
+            If a retry may succeed, or the resource may exist already.
         """
         records.write(record)
         try:
@@ -141,12 +142,12 @@ class MadeOnce:
         return made
 
     async def _settle(
-        self, order: Order[_Made], record: JobRecord | None, at_least: float = 0.0
-    ) -> _Made | None:
-        """Look for what the service may have taken, for as long as it may take to show.
+        self, order: CreationRequest[_Resource], record: JobRecord | None, at_least: float = 0.0
+    ) -> _Resource | None:
+        """Search for the resource until the service's listing delay has passed.
 
-        Without it, the last lost one is returned if there is one. It takes ``at_least`` so many
-        seconds to say that there is no other.
+        If it is not found, returns the last lost one, if any. ``at_least``: minimal seconds of the
+        search.
         """
         loop = asyncio.get_running_loop()
         open_seconds = 0.0 if record is None else record.open_seconds(self._settle_seconds)
@@ -164,7 +165,7 @@ class MadeOnce:
                 break
             if look == 0 and open_seconds > 0:
                 _LOGGER.warning(
-                    "%s may have been taken; looking for its %s for %.0f s",
+                    "%s may have been accepted; searching for its %s for %.0f s",
                     what,
                     order.thing,
                     open_seconds,
@@ -172,5 +173,5 @@ class MadeOnce:
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
         if open_seconds > 0:
-            _LOGGER.warning("%s: no %s of it has shown; it is taken as not made", what, order.thing)
+            _LOGGER.warning("%s: its %s was not listed; treated as not created", what, order.thing)
         return found

@@ -1,7 +1,7 @@
-"""Schemas whose objects hold what they name and nothing else.
+"""JSON schemas without additional properties.
 
-What fits the closed schema fits the open one; a small model that may invent properties goes on
-doing so until its room is used.
+JSON that fits the closed schema also fits the open one; a small model that may invent properties
+does so until its token limit.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _SHARING = ("properties", "anyOf", "oneOf", "$ref")
 
 
 def closed(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Close all objects that name properties and do not say whether there may be others.
+    """Close all objects that name properties and do not mention additional ones.
 
-    A schema with ``allOf``, ``not`` or ``if``, or with ``properties`` beside ``anyOf``, stays as it
-    is: its parts do not each stand for all of an object.
+    A schema with ``allOf``, ``not`` or ``if``, or with ``properties`` next to ``anyOf``, is
+    unchanged: its parts do not describe complete objects.
     """
     return dict(schema) if _combines(schema) else _closed(schema)
 

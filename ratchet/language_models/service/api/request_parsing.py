@@ -1,4 +1,4 @@
-"""How requests are read: JSON bodies by their schema, nothing unknown among the query's names."""
+"""Request parsing: JSON bodies by schema; unknown query parameters are refused."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def read_body(request: Request, schema: type[Body]) -> Body:
 
 
 def body_of(schema: type[RequestModel]) -> dict[str, Any]:
-    """Describe the JSON body of a route whose function reads it with :func:`read_body`."""
+    """Describe the JSON body of a route that reads it by :func:`read_body`."""
     reference = {"$ref": f"#/components/schemas/{schema.__name__}"}
     content = {"application/json": {"schema": reference}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def refuse_unknown(request: Request, known: Collection[str]) -> None:
-    """Refuse parameters of the query that nobody would read."""
+    """Refuse unknown query parameters."""
     for name in request.query_params:
         if name.partition("[")[0] not in known:
             hint = nearest(name, known) if known else ""
@@ -46,7 +46,7 @@ def refuse_unknown(request: Request, known: Collection[str]) -> None:
 
 
 def metadata_filter(request: Request) -> tuple[dict[str, str], bool]:
-    """Read ``metadata[k]=v``, and whether ``metadata=null`` asks for jobs without any."""
+    """Parse ``metadata[k]=v``, and whether ``metadata=null`` selects jobs without metadata."""
     pairs: dict[str, str] = {}
     nothing = False
     for name, value in request.query_params.multi_items():

@@ -1,33 +1,40 @@
-"""From a chat request to what the engine takes, and from its results to OpenAI's answer."""
+"""Chat requests to engine requests, and results to OpenAI's responses.
+
+Tool calls are parsed in these formats: ``<tool_call>{…}</tool_call>`` (Hermes, Qwen), and a reply
+that consists of the JSON of one call or a list of calls (Llama, Mistral, and every reply with a
+required call).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest, StoppingRequest
-from ratchet.language_models.service.api.streaming import DONE, data_event, encode
-from ratchet.language_models.service.api.tool_calls import call_schema, read_calls
+from ratchet.language_models.service.api.schemas.formats import FunctionTool
+from ratchet.language_models.service.api.schemas.strict_json import closed
+from ratchet.language_models.service.api.streaming import DONE, data_event, encode, response_id
 from ratchet.language_models.service.engine.interface import (
     GeneratedToken,
+    GenerationChunk,
     GenerationRequest,
     GenerationResult,
-    Piece,
     TokenChoice,
 )
 from ratchet.language_models.types import ToolCall
 from ratchet.seeding import derive_seed
 
 MOST_IMPROBABLE = -9999.0
-"""What OpenAI writes for what is next to impossible."""
+"""OpenAI's value for an extremely unlikely token."""
 
 
 def seeds_of(request: StoppingRequest) -> list[int]:
-    """Draw or derive a seed for each of the ``n`` answers."""
+    """Sample or derive a seed for each of the ``n`` completions."""
     seed = secrets.randbits(63) if request.seed is None else request.seed % 2**63
     return [
         seed if index == 0 else derive_seed(seed, "completion", index)
@@ -36,7 +43,7 @@ def seeds_of(request: StoppingRequest) -> list[int]:
 
 
 def generation_requests(request: ChatCompletionRequest) -> list[GenerationRequest]:
-    """Make the ``n`` requests, each with a seed of its own."""
+    """Create the ``n`` requests, each with its own seed."""
     messages = tuple(message.to_chat_message() for message in request.messages)
     most = request.max_completion_tokens
     schema = None
@@ -66,22 +73,22 @@ def generation_requests(request: ChatCompletionRequest) -> list[GenerationReques
     ]
 
 
-class ChatAnswer:
-    """What answers one chat request, in OpenAI's shapes."""
+class ChatResponse:
+    """Responses to one chat request, in OpenAI's format."""
 
     def __init__(self, request: ChatCompletionRequest) -> None:
         self._request = request
         options = request.stream_options
         self._with_usage = options is not None and bool(options.include_usage)
         self._head = {
-            "id": answer_id("chatcmpl-"),
+            "id": response_id("chatcmpl-"),
             "created": int(time.time()),
             "model": request.model,
             "system_fingerprint": fingerprint(request.model),
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> bytes:
-        """Return the whole answer (``chat.completion``)."""
+    def complete(self, results: Sequence[GenerationResult]) -> bytes:
+        """Return the complete response (``chat.completion``)."""
         choices = []
         for index, result in enumerate(results):
             message, reason = self._message(result)
@@ -99,12 +106,12 @@ class ChatAnswer:
         return encode({**self._head, **content, **read})
 
     async def events(
-        self, news: AsyncIterator[tuple[int, Piece | GenerationResult]]
+        self, news: AsyncIterator[tuple[int, GenerationChunk | GenerationResult]]
     ) -> AsyncIterator[bytes]:
-        """Return the answer piece by piece (``chat.completion.chunk``).
+        """Stream the response in chunks (``chat.completion.chunk``).
 
-        Where tools may be called an answer comes when it is whole: only then it is clear whether
-        it says or calls something.
+        With tools, a choice is sent when it is complete: only then is it known whether it is text
+        or a call.
         """
         results: dict[int, GenerationResult] = {}
         begun: set[int] = set()
@@ -113,7 +120,7 @@ class ChatAnswer:
             if index not in begun:
                 begun.add(index)
                 yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
-            if isinstance(got, Piece):
+            if isinstance(got, GenerationChunk):
                 if not whole_only:
                     yield self._chunk(index, {"content": got.text}, got.tokens)
                 continue
@@ -131,7 +138,7 @@ class ChatAnswer:
         yield DONE
 
     def _message(self, result: GenerationResult) -> tuple[dict[str, Any], str]:
-        """What an answer says or calls, and why it ended."""
+        """Return a completion's text or calls, and its finish reason."""
         said, calls = result.text, tuple[ToolCall, ...]()
         if self._request.offered_tools:
             said, calls = read_calls(result.text, self._request.offered_tools)
@@ -158,7 +165,7 @@ class ChatAnswer:
         return {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
 
     def _ids(self, name: str, ids: Sequence[int]) -> dict[str, list[int]]:
-        """Return token ids under vLLM's names, where they are wanted."""
+        """Return token ids under vLLM's names, if requested."""
         return {name: list(ids)} if self._request.return_token_ids else {}
 
     def _logprobs(self, tokens: Sequence[GeneratedToken]) -> dict[str, Any] | None:
@@ -172,7 +179,7 @@ class ChatAnswer:
 
 
 def usage(results: Sequence[GenerationResult], per_prompt: int | None = None) -> dict[str, int]:
-    """Count the tokens of answers, ``per_prompt`` (all) to each prompt, which is counted once."""
+    """Count tokens; the prompt of ``per_prompt`` completions (default: all) is counted once."""
     prompt = sum(result.prompt_tokens for result in results[:: per_prompt or len(results)])
     written = sum(result.completion_tokens for result in results)
     return {
@@ -183,7 +190,7 @@ def usage(results: Sequence[GenerationResult], per_prompt: int | None = None) ->
 
 
 def fingerprint(model: str) -> str:
-    """Return OpenAI's word for what answers: it follows from the model's name."""
+    """Return OpenAI's ``system_fingerprint``, derived from the model's name."""
     return f"fp_{hashlib.sha256(model.encode()).hexdigest()[:10]}"
 
 
@@ -191,3 +198,68 @@ def _logprob(token: GeneratedToken | TokenChoice) -> dict[str, Any]:
     content = list(token.token.encode("utf-8", "replace"))
     logprob = max(token.logprob, MOST_IMPROBABLE)
     return {"token": token.token, "bytes": content, "logprob": logprob}
+
+
+_MARKED = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+
+def call_schema(tools: Sequence[FunctionTool]) -> str:
+    """Return the schema of one call of any of these tools."""
+    parameters = {tool.function.name: _moved(tool) for tool in tools}
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/{name}"}},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for name in parameters
+    ]
+    return json.dumps({"$defs": parameters, "anyOf": calls})
+
+
+def read_calls(text: str, tools: Sequence[FunctionTool]) -> tuple[str, tuple[ToolCall, ...]]:
+    """Split a reply into text and calls; calls of unknown tools remain text."""
+    names = {tool.function.name for tool in tools}
+    marked = list(_MARKED.finditer(text))
+    written = [found[1] for found in marked] or [text]
+    calls = [call for piece in written for call in _calls(piece)]
+    if not calls or any(name not in names for name, _ in calls):
+        return text, ()
+    said = text[: marked[0].start()].strip() if marked else ""
+    return said, tuple(ToolCall(response_id("call_"), *call) for call in calls)
+
+
+def _calls(text: str) -> list[tuple[str, str]]:
+    """Return names and arguments; empty if the text is no call."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return []
+    calls = []
+    for item in content if isinstance(content, list) else [content]:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+            return []
+        arguments = item.get("arguments", item.get("parameters"))
+        if not isinstance(arguments, dict):
+            return []
+        calls.append((item["name"], json.dumps(arguments, ensure_ascii=False)))
+    return calls
+
+
+def _moved(tool: FunctionTool) -> Any:  # noqa: ANN401 -- parsed JSON
+    """Return a tool's parameters, with root references rewritten to their new location."""
+    root = f"#/$defs/{tool.function.name}"
+
+    def moved(value: Any) -> Any:  # noqa: ANN401 -- parsed JSON
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        content = {name: moved(item) for name, item in value.items()}
+        reference = content.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            content["$ref"] = root + reference[1:]
+        return content
+
+    return moved(closed(tool.function.parameters or {"type": "object", "properties": {}}))

@@ -1,4 +1,4 @@
-"""Continuations of texts, in OpenAI's shapes; with ``echo`` the prompts are scored too."""
+"""Text completions in OpenAI's format; with ``echo``, prompts are scored too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from ratchet.language_models.service.api.answer_ids import answer_id
-from ratchet.language_models.service.api.chat_answers import (
+from ratchet.language_models.service.api.chat_responses import (
     MOST_IMPROBABLE,
     fingerprint,
     seeds_of,
@@ -17,20 +16,20 @@ from ratchet.language_models.service.api.schemas.completions import (
     TextCompletionRequest,
     prompts_of,
 )
-from ratchet.language_models.service.api.streaming import DONE, data_event, encode
+from ratchet.language_models.service.api.streaming import DONE, data_event, encode, response_id
 from ratchet.language_models.service.engine.interface import (
     GeneratedToken,
+    GenerationChunk,
     GenerationRequest,
     GenerationResult,
-    Piece,
     PromptToken,
 )
 
-_MAX_TOKENS = 16  # where nothing is said, as with OpenAI
+_MAX_TOKENS = 16  # OpenAI's default
 
 
 def text_requests(request: TextCompletionRequest) -> list[GenerationRequest]:
-    """Make ``n`` requests for each prompt."""
+    """Create ``n`` requests for each prompt."""
     return [
         GenerationRequest(
             model=request.model,
@@ -51,23 +50,23 @@ def text_requests(request: TextCompletionRequest) -> list[GenerationRequest]:
     ]
 
 
-class TextAnswer:
-    """What answers one request for continuations."""
+class CompletionResponse:
+    """Responses to one text completion request."""
 
     def __init__(self, request: TextCompletionRequest) -> None:
         self._request = request
         options = request.stream_options
         self._with_usage = options is not None and bool(options.include_usage)
         self._head = {
-            "id": answer_id("cmpl-"),
+            "id": response_id("cmpl-"),
             "object": "text_completion",
             "created": int(time.time()),
             "model": request.model,
             "system_fingerprint": fingerprint(request.model),
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> bytes:
-        """Return the whole answer."""
+    def complete(self, results: Sequence[GenerationResult]) -> bytes:
+        """Return the complete response."""
         choices = [
             self._choice(
                 index,
@@ -80,14 +79,14 @@ class TextAnswer:
         return encode({**self._head, "choices": choices, "usage": self._usage(results)})
 
     async def events(
-        self, news: AsyncIterator[tuple[int, Piece | GenerationResult]]
+        self, news: AsyncIterator[tuple[int, GenerationChunk | GenerationResult]]
     ) -> AsyncIterator[bytes]:
-        """Return the answer piece by piece."""
+        """Stream the response in chunks."""
         results: dict[int, GenerationResult] = {}
         characters: dict[int, int] = {}
         more: dict[str, Any] = {"usage": None} if self._with_usage else {}
         async for index, got in news:
-            if isinstance(got, Piece):
+            if isinstance(got, GenerationChunk):
                 at = characters.get(index, 0)
                 characters[index] = at + len(got.text)
                 choice = self._choice(index, got.text, got.tokens, None, at)

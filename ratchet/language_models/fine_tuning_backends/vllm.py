@@ -1,9 +1,9 @@
-"""Models that Ratchet's service trains, asked at a vLLM that loads their adapters.
+"""Models trained by Ratchet's service and served by a vLLM that loads their adapters.
 
 ``POST /v1/load_lora_adapter`` with ``lora_name`` and ``lora_path``, ``POST
-/v1/unload_lora_adapter``; ``GET /v1/models`` lists what is loaded. vLLM takes adapters when it was
-started with ``--enable-lora`` and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``, and forgets them when
-it ends. A name that is taken is refused, so that none is loaded twice.
+/v1/unload_lora_adapter``; ``GET /v1/models`` lists loaded ones. vLLM must be started with
+``--enable-lora`` and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``; it loses loaded adapters when it
+ends. Names in use are refused, so that none is loaded twice.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from ratchet.errors import ParameterError
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
+from ratchet.language_models.fine_tuning_backends.base import (
+    Deployment,
+    DeploymentIntent,
+    FineTuningBackend,
+)
+from ratchet.language_models.fine_tuning_backends.openai_api import RatchetBackend
+from ratchet.language_models.fine_tuning_backends.registry import register_tuning_backend
 from ratchet.language_models.retrying import TransientError
-from ratchet.language_models.tuning.base import Deployment, DeploymentIntent, TuningBackend
-from ratchet.language_models.tuning.embedded import RatchetBackend
-from ratchet.language_models.tuning.registry import register_tuning_backend
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 
 _ADAPTER_PATH = "{root}"
 
 
 @register_tuning_backend("vllm")
-class VllmBackend(TuningBackend):
-    """A vLLM at the agent's ``base_url``, and at ``url`` the service that trains its adapters."""
+class VllmBackend(FineTuningBackend):
+    """A vLLM at the agent's ``base_url``; ``url`` is the service that trains its adapters."""
 
     reads: ClassVar[frozenset[str]] = frozenset({"url", "api_key_name", "adapter_path"})
     hyper_parameters: ClassVar[frozenset[str]] = RatchetBackend.hyper_parameters
@@ -45,16 +49,16 @@ class VllmBackend(TuningBackend):
 
     @property
     def label(self) -> str:
-        """The name of the service that trains."""
+        """The name of the training service."""
         return self._trainer.label
 
     @property
     def is_free(self) -> bool:
-        """Whether jobs cost nothing: they do on one's own machine."""
+        """Always True: jobs run on the user's machine."""
         return True
 
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """Upload the training file to the service that trains."""
+        """Upload the training file to the training service."""
         return await self._trainer.deliver(intent, content)
 
     async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
@@ -62,11 +66,11 @@ class VllmBackend(TuningBackend):
         return await self._trainer.find(intent, files)
 
     async def job(self, job_id: str) -> FineTuneJob | None:
-        """Retrieve a job."""
+        """Return a job."""
         return await self._trainer.job(job_id)
 
     async def create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
-        """Ask for a job."""
+        """Request a job."""
         return await self._trainer.create(intent, file_id, attempt)
 
     async def cancel(self, job_id: str) -> None:
@@ -74,37 +78,37 @@ class VllmBackend(TuningBackend):
         await self._trainer.cancel(job_id)
 
     async def steps(self, job: FineTuneJob) -> tuple[int, int] | None:
-        """Return how many steps a running job has done and has."""
+        """Return a running job's completed and total steps."""
         return await self._trainer.steps(job)
 
     async def health(self) -> Mapping[str, Any]:
-        """Return what the service that trains says of itself."""
+        """Return the training service's health report."""
         return await self._trainer.health()
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
         """Return the adapter of the model's name, if it is loaded."""
-        items = (await self._connection.ask("GET", "models")).get("data")
+        items = (await self._connection.request_json("GET", "models")).get("data")
         if not isinstance(items, list):
             raise TransientError(f"{self.endpoint.label}: the list of models has no 'data'")
         loaded = any(item.get("id") == intent.model for item in items)
         return [_loaded(intent.model)] if loaded else []
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
-        """Load the adapter that was trained, under the model's name."""
-        model = await self._training.ask("GET", f"models/{quote(intent.model, safe=':')}")
+        """Load the trained adapter under the model's name."""
+        model = await self._training.request_json("GET", f"models/{quote(intent.model, safe=':')}")
         root = model.get("root")
         template = self.service.adapter_path or _ADAPTER_PATH
         if not isinstance(root, str) and ("{root}" in template or "{folder}" in template):
             raise ParameterError(
-                f"fine_tuning_service.adapter_path: {self.label} doesn't say where"
-                f" {intent.model!r} lies; expected a path with no {{root}} or {{folder}} in it."
+                f"fine_tuning_service.adapter_path: {self.label} does not report where"
+                f" {intent.model!r} is stored; expected a path without {{root}} or {{folder}}."
             )
         folder = PurePosixPath(root or "").name
         path = template.format(root=root, folder=folder, model=intent.model)
         return await self.load(intent.model, path)
 
     async def load(self, name: str, path: str) -> Deployment:
-        """Load the adapter of a folder, wherever it was trained; ``path`` is as vLLM sees it."""
+        """Load the adapter of a folder, trained anywhere; ``path`` is as vLLM sees it."""
         await self._connection.send(
             "POST", "load_lora_adapter", {"lora_name": name, "lora_path": path}
         )

@@ -1,4 +1,4 @@
-"""``ModelCalls``: whatever is no agent asks chat models with it, and pays for no answer twice."""
+"""Cached chat-model calls outside the game; a completed call is never billed twice."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
 
 REFUSED = "refused"
-"""How a completion ended that a service would not give: withheld, or the prompt was too long."""
+"""``finish_reason`` of a completion that the service refused: filtered, or prompt too long."""
 
 
 @dataclass(frozen=True, slots=True)
-class AskedModel:
-    """What a model is asked for besides playing: ``calls`` that help, ``most_calls`` at most.
+class AuxiliaryModel:
+    """Expected calls of a model that plays no agent: typically ``calls``, at most ``most_calls``.
 
-    Both are None where nobody knows before the data are read. ``max_tokens`` is of one reply.
+    Both are None if they depend on the data. ``max_tokens`` limits each completion.
     """
 
     model: ServedModel
@@ -42,18 +42,18 @@ class AskedModel:
 
 
 class ModelCalls:
-    """The calls of one stage. Use it as a context manager.
+    """The auxiliary calls of one stage. Use it as a context manager.
 
     Parameters
     ----------
     settings
-        Of these: workers, limits per minute, seconds of a request, and prices.
+        Used here: workers, limits per minute, the request timeout, and prices.
     usage
-        Counts what answered calls used, and has attempts billed.
+        Counts the use of completed calls, and has attempts billed.
     journal
-        The file of finished calls; without one they are kept only while this is open.
+        The file of completed calls; without it they are cached only while this is open.
     before_first
-        Called before the first call, to have services ready.
+        Called before the first call, to start services.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class ModelCalls:
         requests: Mapping[str, ChatRequest],
         dummy: Callable[[ChatRequest], Completion],
     ) -> dict[str, Completion]:
-        """Ask for a completion of each request, many at once; by the calls' names.
+        """Request a completion for each named request, concurrently; return them by name.
 
-        ``who`` asks, for the table of what was used. ``dummy`` answers where the model's parameters
-        say so. What a service would not give ends with :data:`REFUSED`.
+        ``who`` is the caller in the usage table. ``dummy`` generates completions for a model
+        without a service. Refused requests have ``finish_reason`` :data:`REFUSED`.
 
         Raises
         ------
         LanguageModelError
-            If some failed, when all others have ended: these are not asked for again.
+            If some failed, after all others have ended; completed calls are not repeated.
         BudgetExceededError
-            If there is no room for a call.
+            If a call would exceed the budget.
         """
         journal, price = self._opened(), self._price(model)
         client = None if model.use_dummy_api else self._client(model)
@@ -123,7 +123,7 @@ class ModelCalls:
                 raise error
             raise type(error)(
                 f"{who}: {len(failed)} of {len(outcomes)} calls failed. The first, {name}:"
-                f" {error} Calls that were answered are kept: run the same again."
+                f" {error} Completed calls are cached: run the same command again."
             ) from error
         return {outcome.item: outcome.result for outcome in outcomes if outcome.result is not None}
 

@@ -1,10 +1,10 @@
-"""Fireworks' control plane, and the LoRA deployments that its trained models are asked through.
+"""Fireworks' control plane, and the LoRA deployments of its trained models.
 
 ``POST /accounts/{account}/datasets``, ``…/datasets/{id}:upload``, ``GET …/datasets/{id}``;
 ``…/supervisedFineTuningJobs`` and ``…/dpoJobs`` (``POST``, ``GET``, ``…/{id}:cancel``);
 ``…/deployments``, or ``…/deployedModels`` to load a model onto a deployment with add-ons. The
-client chooses the ids of datasets, jobs and deployments: a second request for one is answered with
-409 ``ALREADY_EXISTS``.
+client chooses the ids of datasets, jobs and deployments: a repeated request gets a 409
+``ALREADY_EXISTS``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from aiohttp import FormData
 from ratchet.language_models.connection import Connection, StatusError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob, JobStatus
-from ratchet.language_models.retrying import TransientError
-from ratchet.language_models.tuning.base import (
+from ratchet.language_models.fine_tuning_backends.base import (
     Deployment,
     DeploymentIntent,
     DeploymentStatus,
-    TuningBackend,
+    FineTuningBackend,
 )
-from ratchet.language_models.tuning.registry import register_tuning_backend
+from ratchet.language_models.fine_tuning_backends.registry import register_tuning_backend
+from ratchet.language_models.retrying import TransientError
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 
 CONTROL_URL = "https://api.fireworks.ai/v1"
@@ -57,12 +57,12 @@ _PAGE = 200
 
 
 @register_tuning_backend("fireworks")
-class FireworksBackend(TuningBackend):
-    """Fireworks; its models are asked at ``https://api.fireworks.ai/inference/v1``.
+class FireworksBackend(FineTuningBackend):
+    """Fireworks; its models are called at ``https://api.fireworks.ai/inference/v1``.
 
-    A job's id is the intent's digest and the number of the attempt. Its model is loaded onto
-    ``deployment`` if one is given; else it gets one of its own, which costs by the hour while it
-    has replicas, and has none when it is not asked for long.
+    A job's id is the intent's digest and the attempt's number. Its model is loaded onto
+    ``deployment`` if set; otherwise it gets a dedicated deployment, billed by the hour while it has
+    replicas, which scales to none when idle.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset(
@@ -80,11 +80,11 @@ class FireworksBackend(TuningBackend):
         self._control = Connection(Endpoint(service.url or CONTROL_URL, key))
 
     def check(self) -> None:
-        """Check that the account is known."""
+        """Check that the account is set."""
         self._required("account", "my-account")
 
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """Make the intent's dataset if there is none, fill it if it is empty; return its name."""
+        """Create the intent's dataset if missing, upload it if empty; return its name."""
         dataset_id = f"ratchet-{intent.digest[:32]}"
         dataset = await self._get(f"datasets/{dataset_id}")
         if dataset is None:
@@ -94,7 +94,7 @@ class FireworksBackend(TuningBackend):
                 "format": "CHAT",
             }
             body = {"datasetId": dataset_id, "dataset": shape}
-            dataset = await self._control.ask("POST", self._path("datasets"), body)
+            dataset = await self._control.request_json("POST", self._path("datasets"), body)
         if dataset.get("state") != "READY":
             form = FormData()
             form.add_field("file", content, filename=intent.file_name)
@@ -106,7 +106,7 @@ class FireworksBackend(TuningBackend):
         return [self._path(f"datasets/{dataset_id}")]
 
     async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
-        """Look for the jobs of the intent's ids, until there is none."""
+        """Look for jobs under the intent's ids until one is missing."""
         found = []
         for attempt in range(_MOST_ATTEMPTS):
             job = await self.job(self._job_name(intent, attempt))
@@ -116,12 +116,12 @@ class FireworksBackend(TuningBackend):
         return found
 
     async def job(self, job_id: str) -> FineTuneJob | None:
-        """Get a job by its name within the account."""
+        """Return a job by its name within the account."""
         answer = await self._get(job_id)
         return None if answer is None else self._read(job_id, answer)
 
     async def create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
-        """Ask for a job of an id that no other has."""
+        """Request a job under a unique id."""
         values = intent.hyper_parameters
         given = {
             "epochs": values.get("n_epochs"),
@@ -142,7 +142,7 @@ class FireworksBackend(TuningBackend):
             body |= config
         collection = _COLLECTIONS[intent.method]
         path = self._path(f"{collection}?{collection[:-1]}Id={self._id(intent, attempt)}")
-        answer = await self._control.ask("POST", path, body)
+        answer = await self._control.request_json("POST", path, body)
         return self._read(self._job_name(intent, attempt), answer)
 
     async def cancel(self, job_id: str) -> None:
@@ -150,9 +150,9 @@ class FireworksBackend(TuningBackend):
         await self._control.send("POST", self._path(f"{job_id}:cancel"), {})
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
-        """Look for the deployments of the intent's ids, or for the model on the one that is given.
+        """Find deployments under the intent's ids, or the model on the configured one.
 
-        What was deleted shows for some days, and its id is not free before.
+        A deleted deployment is listed for some days; its id is not free before.
         """
         if self.service.deployment is not None:
             return await self._find_loaded(intent)
@@ -165,7 +165,7 @@ class FireworksBackend(TuningBackend):
         return found
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
-        """Load the model onto the deployment that is given, or ask for one of its own."""
+        """Load the model onto the configured deployment, or request a dedicated one."""
         body: dict[str, Any]
         if self.service.deployment is not None:
             body = {
@@ -173,7 +173,7 @@ class FireworksBackend(TuningBackend):
                 "deployment": self._shared,
                 "displayName": intent.name(attempt),
             }
-            answer = await self._control.ask("POST", self._path("deployedModels"), body)
+            answer = await self._control.request_json("POST", self._path("deployedModels"), body)
             return self._read_loaded(answer, attempt)
         body = {
             "baseModel": intent.model,
@@ -184,7 +184,9 @@ class FireworksBackend(TuningBackend):
         if self.service.hardware is not None:
             body["acceleratorType"] = self.service.hardware
         path = self._path(f"deployments?deploymentId={intent.name(attempt)}")
-        return self._read_deployment(await self._control.ask("POST", path, body), intent, attempt)
+        return self._read_deployment(
+            await self._control.request_json("POST", path, body), intent, attempt
+        )
 
     async def undeploy(self, deployment: Deployment) -> None:
         """Unload a model, or delete its deployment."""
@@ -196,7 +198,7 @@ class FireworksBackend(TuningBackend):
         token = ""
         while True:
             page = f"&pageToken={token}" if token else ""
-            answer = await self._control.ask(
+            answer = await self._control.request_json(
                 "GET", self._path(f"deployedModels?pageSize=200{page}")
             )
             items += answer.get("deployedModels") or []
@@ -227,7 +229,7 @@ class FireworksBackend(TuningBackend):
 
     async def _get(self, path: str) -> dict[str, Any] | None:
         try:
-            return await self._control.ask("GET", self._path(path))
+            return await self._control.request_json("GET", self._path(path))
         except StatusError as error:
             if error.status == _NOT_FOUND:
                 return None

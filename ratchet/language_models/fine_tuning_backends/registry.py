@@ -1,4 +1,4 @@
-"""The registry of tuning backends by name; an own one may be given as ``path/to/file.py:Class``."""
+"""Registry of fine-tuning backends; a custom one is given as ``path/to/file.py:Class``."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from ratchet.registry import Registry
 
 if TYPE_CHECKING:
     from ratchet.language_models.endpoints import Endpoint
-    from ratchet.language_models.tuning.base import TuningBackend
+    from ratchet.language_models.fine_tuning_backends.base import FineTuningBackend
     from ratchet.parameters.chat_agents import TextAgentParameters
 
-_Backend = TypeVar("_Backend", bound="type[TuningBackend]")
+_Backend = TypeVar("_Backend", bound="type[FineTuningBackend]")
 
-TUNING_BACKENDS: Registry[TuningBackend] = Registry(
+TUNING_BACKENDS: Registry[FineTuningBackend] = Registry(
     "tuning_backend",
-    "ratchet.language_models.tuning.base:TuningBackend",
-    "ratchet.language_models.tuning",
+    "ratchet.language_models.fine_tuning_backends.base:FineTuningBackend",
+    "ratchet.language_models.fine_tuning_backends",
     parameter="fine_tuning_service.backend",
 )
 
 
 def register_tuning_backend(name: str) -> Callable[[_Backend], _Backend]:
-    """Give a backend the name that ``fine_tuning_service.backend`` has.
+    """Register a backend under a name for ``fine_tuning_service.backend``.
 
     Raises
     ------
     ParameterError
-        If another class has taken the name.
+        If another class has the name.
     """
     return TUNING_BACKENDS.register(name)
 
 
 def tuning_backend_class(
     endpoint: Endpoint, service: FineTuningServiceParameters, base_dir: str | None = None
-) -> type[TuningBackend]:
-    """Find the class of the backend that parameters name, or that fits the endpoint.
+) -> type[FineTuningBackend]:
+    """Return the configured backend class, or the one that fits the endpoint.
 
-    The path of one's own starts from ``base_dir``.
+    The path of a custom one is relative to ``base_dir``.
 
     Raises
     ------
     UnknownNameError
-        If there is none of that name; the message has the nearest.
+        If the name is not registered; with the nearest one.
     """
     name = service.backend
     if name is None:
@@ -57,8 +57,8 @@ def build_tuning_backend(
     endpoint: Endpoint,
     service: FineTuningServiceParameters | None = None,
     base_dir: str | None = None,
-) -> TuningBackend:
-    """Make the backend of an endpoint."""
+) -> FineTuningBackend:
+    """Build the backend of an endpoint."""
     service = service or FineTuningServiceParameters()
     return tuning_backend_class(endpoint, service, base_dir)(endpoint, service)
 
@@ -66,12 +66,12 @@ def build_tuning_backend(
 def check_tuning(
     agent: str, parameters: TextAgentParameters, endpoint: Endpoint, base_dir: str | None = None
 ) -> None:
-    """Check that a backend can do what an agent's parameters ask of it.
+    """Check that a backend supports an agent's parameters.
 
     Raises
     ------
     ParameterError
-        If it does not read a parameter that was set, or its service has no such hyper-parameter.
+        If it ignores a parameter that is set, or its service lacks a hyper-parameter.
     """
     found = tuning_backend_class(endpoint, parameters.fine_tuning_service, base_dir)
     for section, known in (
@@ -82,6 +82,6 @@ def check_tuning(
         unread = sorted(given.keys() - known)
         if unread:
             raise ParameterError(
-                f"agents.{agent}.{section}: got {', '.join(unread)}, which {found.__name__} doesn't"
-                f" read; expected only {', '.join(sorted(known))}."
+                f"agents.{agent}.{section}: got {', '.join(unread)}, which {found.__name__} does"
+                f" not read; expected only {', '.join(sorted(known))}."
             )

@@ -1,4 +1,4 @@
-"""What a model thinks is told apart from what it answers, however the service gives it."""
+"""Reasoning is split from the answer, however the service returns it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.thinking import empty_block_length, opened_tags, split_thinking
+from ratchet.language_models.reasoning import empty_block_length, opened_tags, split_reasoning
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 
 REQUEST = ChatRequest("m", (ChatMessage("user", "?"),))
@@ -24,7 +24,7 @@ REQUEST = ChatRequest("m", (ChatMessage("user", "?"),))
         ("<thinking>Hm.</thinking>Yes", "Hm.", "Yes"),
         ("[THINK]Hm.[/THINK]Yes", "Hm.", "Yes"),
         ("<think></think><think>Hm.</think>Yes", "Hm.", "Yes"),
-        ("<think>\nHm, the loop", "Hm, the loop", ""),  # cut off
+        ("<think>\nHm, the loop", "Hm, the loop", ""),  # truncated
         ("Hm.\n</think>\n\nYes", "Hm.", "Yes"),  # the prompt has opened it
         ("Question: what is <think>x</think>?", "", "Question: what is <think>x</think>?"),
         ("Question: why </think> here?", "", "Question: why </think> here?"),
@@ -32,7 +32,7 @@ REQUEST = ChatRequest("m", (ChatMessage("user", "?"),))
     ],
 )
 def test_a_leading_block_of_thinking_is_taken_off(text, thinking, answer):
-    assert split_thinking(text) == (thinking, answer)
+    assert split_reasoning(text) == (thinking, answer)
 
 
 def test_only_an_empty_block_is_a_templates_own():

@@ -1,8 +1,8 @@
-"""OpenAI's fine-tuning API, which other services speak, too.
+"""OpenAI's fine-tuning API, also implemented by other services.
 
 ``POST /files``, ``GET /files``, ``POST /fine_tuning/jobs``, ``GET /fine_tuning/jobs`` (with a
-filter of metadata where there is one), ``/fine_tuning/jobs/{id}``, ``…/cancel``, ``…/events``. The
-trained model is callable at once.
+metadata filter if supported), ``/fine_tuning/jobs/{id}``, ``…/cancel``, ``…/events``. The trained
+model is callable immediately.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob, job_status
+from ratchet.language_models.fine_tuning_backends.base import FineTuningBackend
+from ratchet.language_models.fine_tuning_backends.registry import register_tuning_backend
 from ratchet.language_models.retrying import TransientError
-from ratchet.language_models.tuning.base import TuningBackend
-from ratchet.language_models.tuning.registry import register_tuning_backend
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.types.fine_tuning import FineTuningJob
+
 
 _PAGE = 100
 _LAST_EVENTS = 5
@@ -33,14 +34,14 @@ _Result = TypeVar("_Result")
 
 
 @register_tuning_backend("openai")
-class OpenAiBackend(TuningBackend):
-    """OpenAI, and what speaks as it does.
+class OpenAiBackend(FineTuningBackend):
+    """OpenAI and compatible services.
 
-    A job is found by the intent's digest in its metadata, or by its training file, whose name has
-    the digest. The number of the attempt is sent as ``Idempotency-Key``, which OpenAI ignores.
+    A job is found by the intent's digest in its metadata, or by its training file, whose name
+    contains the digest. The attempt's number is sent as ``Idempotency-Key``, which OpenAI ignores.
     """
 
-    hyper_parameters: ClassVar[frozenset[str]] = TuningBackend.hyper_parameters | {
+    hyper_parameters: ClassVar[frozenset[str]] = FineTuningBackend.hyper_parameters | {
         "learning_rate_multiplier"
     }
 
@@ -50,7 +51,7 @@ class OpenAiBackend(TuningBackend):
         self._uploaded: dict[str, str] = {}
 
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """List ids of the uploaded files that are the intent's; upload it if there is none."""
+        """Return ids of the intent's uploaded files; upload it if missing."""
 
         async def find_or_upload(client: AsyncOpenAI) -> list[str]:
             known = [
@@ -81,12 +82,12 @@ class OpenAiBackend(TuningBackend):
                 jobs = [job async for job in _each(client.fine_tuning.jobs.list(limit=_PAGE))]
             ours = [job for job in jobs if _belongs(job, intent, files)]
             ours.sort(key=lambda job: job.created_at or 0)
-            return [_read_job(job, place) for place, job in enumerate(ours)]
+            return [_read_job(job, number) for number, job in enumerate(ours)]
 
         return await self._ask(look)
 
     async def job(self, job_id: str) -> FineTuneJob | None:
-        """Retrieve a job."""
+        """Return a job."""
 
         async def ask(client: AsyncOpenAI) -> FineTuneJob | None:
             try:
@@ -97,7 +98,7 @@ class OpenAiBackend(TuningBackend):
         return await self._ask(ask)
 
     async def create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
-        """Ask for a job whose metadata say what it is found by."""
+        """Request a job with the metadata by which it is found."""
         metadata = intent.metadata(attempt)
 
         async def ask(client: AsyncOpenAI) -> FineTuneJob:
@@ -129,7 +130,7 @@ class OpenAiBackend(TuningBackend):
         return max(((int(found[1]), int(found[2])) for found in steps), default=None)
 
     async def health(self) -> Mapping[str, Any]:
-        """Return what ``/health`` says, where there is one."""
+        """Return the response of ``/health``, if it exists."""
         health = await self._connection.health()
         return {name: self._connection.redact(str(value)) for name, value in health.items()}
 
@@ -139,11 +140,11 @@ class OpenAiBackend(TuningBackend):
             return await make(client)
         except openai.OpenAIError as error:
             failure = self._connection.failure(error)
-        raise failure  # outside the except block: other errors' texts may hold the key
+        raise failure  # outside the except block: texts of other errors may contain the key
 
 
 async def _filtered_jobs(client: AsyncOpenAI, intent: FineTuneIntent) -> list[FineTuningJob]:
-    """List with the service's metadata filter; nothing where it has none."""
+    """List with the service's metadata filter; empty if unsupported."""
     wanted = {"ratchet_intent": intent.digest}
     try:
         return [
@@ -154,7 +155,7 @@ async def _filtered_jobs(client: AsyncOpenAI, intent: FineTuneIntent) -> list[Fi
 
 
 async def _each(pages: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- the SDK's paginator
-    """Return each item once; stop where a service repeats itself instead of going on."""
+    """Return each item once; stop if a service repeats items instead of paging."""
     seen: set[str] = set()
     async for item in pages:
         if item.id in seen:
@@ -164,7 +165,7 @@ async def _each(pages: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- the SDK's 
 
 
 def _belongs(job: FineTuningJob, intent: FineTuneIntent, files: Sequence[str]) -> bool:
-    """Return whether a job is the intent's; by its file where the service keeps no metadata."""
+    """Return whether a job is the intent's; by its file if the service stores no metadata."""
     if job.metadata:
         return job.metadata.get("ratchet_intent") == intent.digest
     return job.training_file in files
@@ -204,3 +205,16 @@ def _read_job(job: FineTuningJob, attempt: int = 0) -> FineTuneJob:
         attempt=int(known) if known.isdigit() else attempt,
         trained_tokens=job.trained_tokens,
     )
+
+
+@register_tuning_backend("ratchet")
+class RatchetBackend(OpenAiBackend):
+    """The embedded service, or ``ratchet llm serve`` on any machine."""
+
+    hyper_parameters: ClassVar[frozenset[str]] = OpenAiBackend.hyper_parameters | {"lora_rank"}
+    lists_at_once: ClassVar[bool] = True
+
+    @property
+    def is_free(self) -> bool:
+        """Always True: jobs run on the user's machine."""
+        return True

@@ -1,4 +1,4 @@
-"""What fine-tune jobs may cost: held in the ledger before they are made, settled at their end."""
+"""Budget for fine-tune jobs: reserved in the ledger before creation, settled at the end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ratchet.language_models.pricing import FREE, PriceTable
 _LETTERS_PER_TOKEN = 4
 
 
-class TrainingAllowance:
-    """What fine-tune jobs are billed, in the ledger of all that is spent.
+class BudgetReservation:
+    """Reserves and settles the cost of fine-tune jobs in the run's ledger.
 
-    Ratchet's own service, ``embedded``, costs nothing.
+    The ``embedded`` service is free.
     """
 
     def __init__(self, ledger: Ledger, prices: PriceTable) -> None:
@@ -27,43 +27,42 @@ class TrainingAllowance:
         embedded: bool = False,
         tuned_from: str | None = None,
     ) -> bool:
-        """Set aside what a job will cost, or refuse it before it is made; the same again is held.
+        """Reserve the estimated cost of a job; the same reservation again changes nothing.
 
-        Four ``letters`` of its examples are taken for a token. ``tuned_from`` is the model that
-        the intent's was trained from. Returns whether it was held before: the job may have been
-        made, and not have been seen to its end.
+        Four characters of its examples count as a token. ``tuned_from`` is the model from which the
+        intent's model was trained. Returns whether it was already reserved: the job may exist, and
+        its end may not have been recorded.
 
         Raises
         ------
         BudgetExceededError
-            If this job and what is billed and held already would be more than the budget.
+            If this job would exceed the budget, together with all billed and reserved costs.
         """
         price = self._prices.find(intent.model, embedded=embedded, tuned_from=tuned_from) or FREE
         epochs = intent.hyper_parameters.get("n_epochs", AUTO_EPOCHS)
         most = price.of_training(int(letters // _LETTERS_PER_TOKEN * epochs))
-        was_held = self._ledger.holds(_name(intent)) is not None
+        was_reserved = self._ledger.reservation(_name(intent)) is not None
         if most > 0:
-            self._ledger.hold(_name(intent), most)
-        return was_held
+            self._ledger.reserve(_name(intent), most)
+        return was_reserved
 
     def release(self, intent: FineTuneIntent) -> None:
-        """Give back what was held for a job that the service has refused to make."""
-        if self._ledger.holds(_name(intent)):
+        """Release the reservation of a job that the service refused to create."""
+        if self._ledger.reservation(_name(intent)):
             self._ledger.settle(_name(intent), NOTHING)
 
     def settle(
         self, intent: FineTuneIntent, job: FineTuneJob, *, tuned_from: str | None = None
     ) -> None:
-        """Enter what a job has cost at its end, under the id that the service gave it.
+        """Bill a job's final cost under the service's id.
 
-        One that failed without a count of its tokens has trained on nothing. One that was
-        cancelled is billed for what it has trained on until then; without a count it may have cost
-        what was held.
+        A failed job without a token count has trained on no token. A cancelled job is billed for
+        its trained tokens; without a count, for the reserved amount.
         """
-        held = self._ledger.holds(_name(intent))
-        if held is None:
+        reserved = self._ledger.reservation(_name(intent))
+        if reserved is None:
             return
-        charge = held
+        charge = reserved
         if job.trained_tokens or job.status == "failed":
             price = self._prices.find(intent.model, tuned_from=tuned_from) or FREE
             cost = price.of_training(job.trained_tokens or 0)
@@ -74,14 +73,14 @@ class TrainingAllowance:
     def replace(
         self, intent: FineTuneIntent, job: FineTuneJob, *, tuned_from: str | None = None
     ) -> None:
-        """Enter what a job has cost that came to nothing, and hold its cost again for the next.
+        """Bill a job that produced no model, and reserve its cost again for the next attempt.
 
         Raises as :meth:`reserve`.
         """
-        held = self._ledger.holds(_name(intent))
-        if held is not None:
+        reserved = self._ledger.reservation(_name(intent))
+        if reserved is not None:
             self.settle(intent, job, tuned_from=tuned_from)
-            self._ledger.hold(_name(intent), held.at_most)
+            self._ledger.reserve(_name(intent), reserved.at_most)
 
 
 def _name(intent: FineTuneIntent) -> str:

@@ -1,9 +1,9 @@
-"""Azure's form of OpenAI's API, and the deployment that a trained model needs before it is asked.
+"""Azure's variant of OpenAI's API, with the deployment that a trained model requires.
 
-Jobs are made at the resource (``{base_url}/openai/fine_tuning/jobs``). Deployments are made by the
-management plane ("Deployments - Create Or Update": ``PUT``, ``GET`` and ``DELETE
-{account}/deployments/{name}``), whose ``properties.provisioningState`` says when one is ready. A
-deployment's name has the model's digest, so that the same request twice is one deployment.
+Jobs are created at the resource (``{base_url}/openai/fine_tuning/jobs``). Deployments are created
+by the management plane ("Deployments - Create Or Update": ``PUT``, ``GET`` and ``DELETE
+{account}/deployments/{name}``), whose ``properties.provisioningState`` shows when it is ready. A
+deployment's name contains the model's digest, so that a repeated request is one deployment.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import Any, ClassVar
 
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.fine_tuning_backends.base import (
+    Deployment,
+    DeploymentIntent,
+    DeploymentStatus,
+)
+from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend
+from ratchet.language_models.fine_tuning_backends.registry import register_tuning_backend
 from ratchet.language_models.retrying import TransientError
-from ratchet.language_models.tuning.base import Deployment, DeploymentIntent, DeploymentStatus
-from ratchet.language_models.tuning.openai_api import OpenAiBackend
-from ratchet.language_models.tuning.registry import register_tuning_backend
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 
 MANAGEMENT_URL = "https://management.azure.com"
@@ -31,14 +35,14 @@ _FINAL: Mapping[str, DeploymentStatus] = {
     "disabled": "failed",
 }
 _UNREAD = ("pending", "running", "uploading")
-"""What a training file's status is until it can be used."""
+"""Statuses of a training file before it can be used."""
 
 
 @register_tuning_backend("azure")
 class AzureBackend(OpenAiBackend):
     """A resource of Azure OpenAI.
 
-    A deployment costs by the hour until it is deleted, which is not in the price table.
+    A deployment is billed by the hour until it is deleted; the price table does not contain this.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset(
@@ -52,20 +56,22 @@ class AzureBackend(OpenAiBackend):
         self._management = Connection(management)
 
     def check(self) -> None:
-        """Check that it is known where deployments are made, and with which token."""
+        """Check that the deployments' account and token are set."""
         self._required("account", _ACCOUNT)
         self._required("api_key_name", "AZURE_MANAGEMENT_TOKEN")
 
     def _usable(self, files: list[Any]) -> list[Any]:
-        """Leave out files that are still being read: a job on them would be refused."""
+        """Exclude files that are still processed: a job on them would be refused."""
         usable = [file for file in files if file.status not in _UNREAD]
         if not usable:
-            raise TransientError(f"{self.label}: the training file {files[0].id} is still read")
+            raise TransientError(
+                f"{self.label}: the training file {files[0].id} is still being processed"
+            )
         return usable
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
         """List the resource's deployments of the intent's names."""
-        answer = await self._management.ask("GET", self._path(""))
+        answer = await self._management.request_json("GET", self._path(""))
         items = answer.get("value")
         if not isinstance(items, list):
             raise TransientError(f"{self.label}: the list of deployments has no 'value'")
@@ -77,7 +83,7 @@ class AzureBackend(OpenAiBackend):
         return sorted(found, key=lambda deployment: deployment.attempt)
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
-        """Ask for a deployment, by its name."""
+        """Request a deployment by name."""
         body = {
             "sku": {
                 "name": self.service.hardware or "Standard",
@@ -86,7 +92,7 @@ class AzureBackend(OpenAiBackend):
             "properties": {"model": {"format": "OpenAI", "name": intent.model, "version": "1"}},
         }
         path = self._path(f"/{intent.name(attempt)}")
-        return self._read(await self._management.ask("PUT", path, body), attempt)
+        return self._read(await self._management.request_json("PUT", path, body), attempt)
 
     async def undeploy(self, deployment: Deployment) -> None:
         """Delete a deployment."""

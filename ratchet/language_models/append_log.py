@@ -1,7 +1,7 @@
-"""A file of lines that only grows: for what must be kept the moment it is known.
+"""Append-only file of lines, for records that must survive a crash.
 
-Whoever opens it writes whole lines only. A write that failed is taken back, and a torn tail (the
-writer was killed) is ended, so that the next line always begins at a line's beginning.
+Every writer appends complete lines. A failed write is rolled back, and a torn tail (its writer was
+killed) is terminated, so that the next line starts on its own line.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 _LOGGER = logging.getLogger(__name__)
 
 
-class AppendedLines:
-    """Appends lines to a file, each with one write, and reads what others have appended.
+class AppendLog:
+    """Appends lines to a file, one write each, and reads the lines of other writers.
 
-    Lines that can't be written now may be kept in memory: they go before the next line. Where
-    several processes write, all do so, and read before, in :meth:`exclusive`.
+    Lines that cannot be written yet can be buffered in memory; they are written before the next
+    line. Where several processes write, all of them read and write within :meth:`exclusive`.
 
     Parameters
     ----------
     path
-        The file; made, with its folder, if it isn't there.
+        The file; created, with its folder, if missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,11 +34,11 @@ class AppendedLines:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._end = 0
         self._is_inside_a_line = False
-        self._kept: list[bytes] = []
+        self._buffered: list[bytes] = []
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other processes out; a killed one never blocks."""
+        """Lock out other processes; a killed process never blocks."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             yield
@@ -46,12 +46,12 @@ class AppendedLines:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     @property
-    def num_kept(self) -> int:
-        """The number of lines that are not written yet."""
-        return len(self._kept)
+    def num_buffered(self) -> int:
+        """The number of buffered lines."""
+        return len(self._buffered)
 
     def read(self) -> list[bytes]:
-        """Return the lines behind what was read or written here; a last torn one, too."""
+        """Return the lines after those read or written here, including a torn last one."""
         missing = os.fstat(self._file).st_size - self._end
         if missing <= 0:
             return []
@@ -61,39 +61,39 @@ class AppendedLines:
         return [line for line in content.split(b"\n") if line]
 
     def append(self, line: bytes) -> None:
-        """Write the lines that were kept, and this one.
+        """Write the buffered lines and this one.
 
         Raises
         ------
         OSError
-            If they can't be written. The file ends as it did before, or in a torn line that the
-            next write ends.
+            If they cannot be written. The file is unchanged, or ends in a torn line that the next
+            write terminates.
         """
-        self._write([*self._kept, line])
-        self._kept.clear()
+        self._write([*self._buffered, line])
+        self._buffered.clear()
 
-    def append_or_keep(self, line: bytes) -> None:
-        """Write a line, or keep it in memory until one can be written."""
+    def append_or_buffer(self, line: bytes) -> None:
+        """Write a line, or buffer it in memory until it can be written."""
         try:
             self.append(line)
         except OSError as error:
-            self._kept.append(line)
-            _LOGGER.error("%s: can't be written (%s); lines are kept in memory", self.path, error)
+            self._buffered.append(line)
+            _LOGGER.error("%s: cannot write (%s); lines are buffered in memory", self.path, error)
 
-    def write_kept(self) -> None:
-        """Write the lines that were kept; errors as :meth:`append`."""
-        if self._kept:
-            self._write(self._kept)
-            self._kept.clear()
+    def write_buffered(self) -> None:
+        """Write the buffered lines; raises as :meth:`append`."""
+        if self._buffered:
+            self._write(self._buffered)
+            self._buffered.clear()
 
     def close(self) -> None:
-        """Write everything through to the disk, and let the file go."""
+        """Flush everything to disk and close the file."""
         if self._file < 0:
             return
         try:
-            self.write_kept()
+            self.write_buffered()
         except OSError as error:
-            _LOGGER.error("%s: %d lines are lost (%s)", self.path, self.num_kept, error)
+            _LOGGER.error("%s: %d lines are lost (%s)", self.path, self.num_buffered, error)
         os.fsync(self._file)
         os.close(self._file)
         self._file = -1
@@ -104,17 +104,17 @@ class AppendedLines:
             content = b"\n" + content
         written = 0
         try:
-            while written < len(content):  # a full disk cuts one short, and refuses the next
+            while written < len(content):  # a full disk truncates one write and refuses the next
                 written += os.write(self._file, content[written:])
         except BaseException:
             if written:
-                self._take_back(written)
+                self._truncate(written)
             raise
         self._end += written
         self._is_inside_a_line = False
 
-    def _take_back(self, size: int) -> None:
-        """Cut off the last bytes; where that fails, too, the next write ends the torn line."""
+    def _truncate(self, size: int) -> None:
+        """Truncate the last bytes; if that fails, the next write terminates the torn line."""
         try:
             os.ftruncate(self._file, os.fstat(self._file).st_size - size)
         except OSError:

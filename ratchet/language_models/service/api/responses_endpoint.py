@@ -1,4 +1,4 @@
-"""From a request for a response to what the engine takes, and back: whole or as events."""
+"""OpenAI's responses: requests to engine requests, and results to responses or events."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.schemas.responses import ResponseRequest
-from ratchet.language_models.service.api.streaming import data_event, encode
+from ratchet.language_models.service.api.streaming import data_event, encode, response_id
 from ratchet.language_models.service.engine.interface import (
+    GenerationChunk,
     GenerationRequest,
     GenerationResult,
-    Piece,
 )
 
 Emit = Callable[..., bytes]
 
 
 def response_request(request: ResponseRequest) -> GenerationRequest:
-    """Make the engine's request."""
+    """Create the engine's request."""
     effort = None if request.reasoning is None else request.reasoning.effort
     return GenerationRequest(
         model=request.model,
@@ -34,13 +33,13 @@ def response_request(request: ResponseRequest) -> GenerationRequest:
     )
 
 
-class ResponseAnswer:
-    """What answers one request for a response."""
+class ResponsesApiResponse:
+    """Responses to one request, complete or streamed."""
 
     def __init__(self, request: ResponseRequest) -> None:
-        self._item = answer_id("msg_")
+        self._item = response_id("msg_")
         self._head: dict[str, Any] = {
-            "id": answer_id("resp_"),
+            "id": response_id("resp_"),
             "object": "response",
             "created_at": int(time.time()),
             "error": None,
@@ -56,14 +55,14 @@ class ResponseAnswer:
             "store": False,
         }
 
-    def whole(self, result: GenerationResult) -> bytes:
-        """Return the whole response."""
+    def complete(self, result: GenerationResult) -> bytes:
+        """Return the complete response."""
         return encode(self._response(result))
 
     async def events(
-        self, news: AsyncIterator[tuple[int, Piece | GenerationResult]]
+        self, news: AsyncIterator[tuple[int, GenerationChunk | GenerationResult]]
     ) -> AsyncIterator[bytes]:
-        """Return the response event by event."""
+        """Stream the response as events."""
         number = -1
 
         def emit(kind: str, **content: Any) -> bytes:  # noqa: ANN401 -- JSON
@@ -75,36 +74,36 @@ class ResponseAnswer:
         async for _, got in news:
             if not begun:
                 begun = True
-                for event in self._beginning(emit):
+                for event in self._start_events(emit):
                     yield event
-            if isinstance(got, Piece):
-                place = self._place()
-                yield emit("response.output_text.delta", **place, delta=got.text, logprobs=[])
+            if isinstance(got, GenerationChunk):
+                position = self._position()
+                yield emit("response.output_text.delta", **position, delta=got.text, logprobs=[])
                 continue
-            for event in self._end(emit, got):
+            for event in self._end_events(emit, got):
                 yield event
 
-    def _beginning(self, emit: Emit) -> list[bytes]:
+    def _start_events(self, emit: Emit) -> list[bytes]:
         empty = self._response(None)
         item = self._message("in_progress", [])
         return [
             emit("response.created", response=empty),
             emit("response.in_progress", response=empty),
             emit("response.output_item.added", output_index=0, item=item),
-            emit("response.content_part.added", **self._place(), part=_part("")),
+            emit("response.content_part.added", **self._position(), part=_part("")),
         ]
 
-    def _end(self, emit: Emit, result: GenerationResult) -> list[bytes]:
-        place, part = self._place(), _part(result.text)
+    def _end_events(self, emit: Emit, result: GenerationResult) -> list[bytes]:
+        position, part = self._position(), _part(result.text)
         item = self._message(_status(result), [part])
         return [
-            emit("response.output_text.done", **place, text=result.text, logprobs=[]),
-            emit("response.content_part.done", **place, part=part),
+            emit("response.output_text.done", **position, text=result.text, logprobs=[]),
+            emit("response.content_part.done", **position, part=part),
             emit("response.output_item.done", output_index=0, item=item),
             emit(f"response.{_status(result)}", response=self._response(result)),
         ]
 
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"item_id": self._item, "output_index": 0, "content_index": 0}
 
     def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Processes that end with those who need them, however these end.
+"""Processes that end with their parent or their users, even if those are killed.
 
-A trainer ends with its service: it reads a pipe that the kernel closes when the service dies.
-An embedded service ends with the last process that uses it: each user holds a shared lock, which
-the kernel gives back when the user dies.
+A trainer ends with its service: it reads a pipe that the kernel closes when the service dies. An
+embedded service ends with its last user: each user holds a shared lock, which the kernel releases
+when the user dies.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 _POLL_SECONDS = 0.25
-_GRACE_SECONDS = 5.0  # for an orderly end
+_GRACE_SECONDS = 5.0  # for a clean shutdown
 
 
-def leave_with_parent() -> None:
+def exit_with_parent() -> None:
     """End this process when the other side of its standard input is closed."""
 
     def watch() -> None:
@@ -31,21 +31,20 @@ def leave_with_parent() -> None:
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
-def hold_as_user(path: Path) -> BinaryIO:
-    """Count this process among the users until the returned file is closed or it dies.
+def register_user(path: Path) -> BinaryIO:
+    """Register this process as a user until the returned file is closed or it dies.
 
-    The lock is made when missing. Waits while a service that nobody used is leaving.
+    The lock is created if missing. Waits while an unused service is ending.
     """
     file = path.open("ab")
     fcntl.flock(file.fileno(), fcntl.LOCK_SH)
     return file
 
 
-def leave_without_users(path: Path, leave: threading.Event) -> None:
-    """Set ``leave`` once nobody holds the users' lock, and end the process soon after.
+def exit_without_users(path: Path, leave: threading.Event) -> None:
+    """Set ``leave`` once no user holds the lock, and end the process soon after.
 
-    The lock is held by whoever started this process. From then on newcomers wait until it has
-    ended.
+    The starter of this process holds the lock. New users wait until the process has ended.
     """
 
     def watch() -> None:
@@ -58,6 +57,6 @@ def leave_without_users(path: Path, leave: threading.Event) -> None:
             else:
                 leave.set()
                 time.sleep(_GRACE_SECONDS)
-                os._exit(0)  # the lock has stayed ours until here
+                os._exit(0)  # the lock is held until here
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()

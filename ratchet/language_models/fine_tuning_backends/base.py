@@ -1,8 +1,7 @@
-"""What a service has to say for models to be fine-tuned by it: ``TuningBackend``.
+"""``FineTuningBackend``: the interface of a fine-tuning service.
 
-A backend has a service's words only. What must hold of all of them (nothing is made twice, what
-was asked for is known after a kill, what may pass is tried again) is said once, in
-``fine_tuning`` and ``made_once``.
+A backend only translates to a service's API. Guarantees common to all (exactly-once creation,
+recovery after a kill, retries) are implemented in ``fine_tuning`` and ``exactly_once``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DeploymentStatus = Literal["pending", "ready", "failed"]
 
 @dataclass(frozen=True)
 class DeploymentIntent:
-    """All that decides a deployment: the model that is to become callable."""
+    """All inputs of a deployment: the model to make callable."""
 
     model: str
 
@@ -33,12 +32,12 @@ class DeploymentIntent:
         return hashlib.sha256(f"deployment:{self.model}".encode()).hexdigest()
 
     def name(self, attempt: int) -> str:
-        """Return what an attempt's deployment is called: by it, it is found again."""
+        """Return the name of an attempt's deployment, by which it is found again."""
         name = f"ratchet-{self.digest[:20]}"
         return f"{name}-{attempt}" if attempt else name
 
     def attempt_of(self, name: str) -> int | None:
-        """Return which attempt's a deployment is; None if it is not the intent's."""
+        """Return the attempt of a deployment; None if it is not the intent's."""
         if name == self.name(0):
             return 0
         number = name.removeprefix(f"{self.name(0)}-")
@@ -50,16 +49,16 @@ class DeploymentIntent:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DeploymentIntent:
-        """Make the intent of plain data; the inverse of :meth:`to_dict`."""
+        """Build the intent from plain data; the inverse of :meth:`to_dict`."""
         return cls(**data)
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model made callable, as the service last described it.
+    """A deployed model, as last reported by the service.
 
-    ``called_as`` is what requests for completions name; ``attempt`` counts the intent's
-    deployments from 0.
+    ``called_as`` is its name in completion requests; ``attempt`` counts the intent's deployments
+    from 0.
     """
 
     id: str
@@ -74,29 +73,30 @@ class Deployment:
         return self.status == "failed"
 
 
-class TuningBackend(ABC):
-    """A service that makes models of training files.
+class FineTuningBackend(ABC):
+    """A service that fine-tunes models.
 
-    Each method asks once, and raises :class:`ratchet.language_models.retrying.TransientError` for
-    what may pass, another :class:`ratchet.errors.LanguageModelError` for what will not. None of
-    them waits, remembers or tries again.
+    Each method sends one request, and raises
+    :class:`ratchet.language_models.retrying.TransientError` for transient failures, another
+    :class:`ratchet.errors.LanguageModelError` for permanent ones. No method waits, stores state or
+    retries.
 
     Parameters
     ----------
     endpoint
-        Where the models are asked.
+        The endpoint that serves the models.
     service
-        What the agent's ``fine_tuning_service`` says.
+        The agent's ``fine_tuning_service``.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset()
-    """The fields of ``fine_tuning_service`` that it reads, besides ``backend``."""
+    """The fields of ``fine_tuning_service`` that it reads, in addition to ``backend``."""
     hyper_parameters: ClassVar[frozenset[str]] = frozenset({"n_epochs", "batch_size", "beta"})
-    """The fields of ``fine_tuning`` that its service takes."""
+    """The fields of ``fine_tuning`` that its service supports."""
     lists_at_once: ClassVar[bool] = False
-    """Whether what was taken shows at once, or can't be taken a second time."""
+    """Whether accepted requests are listed immediately, or cannot be accepted twice."""
     deploys: bool = False
-    """Whether a trained model must be made callable first."""
+    """Whether a trained model must be deployed before it is called."""
 
     def __init__(self, endpoint: Endpoint, service: FineTuningServiceParameters) -> None:
         self.endpoint = endpoint
@@ -107,16 +107,16 @@ class TuningBackend(ABC):
 
     @property
     def label(self) -> str:
-        """The name, for messages and records, of the service that makes the jobs."""
+        """The name, for messages and records, of the service that runs the jobs."""
         return self.endpoint.label
 
     @property
     def is_free(self) -> bool:
-        """Whether jobs cost nothing."""
+        """Whether jobs are free."""
         return False
 
     def check(self) -> None:  # noqa: B027 -- most need nothing
-        """Check that there is what jobs and deployments need, before either is asked for.
+        """Check the prerequisites of jobs and deployments before either is requested.
 
         Raises
         ------
@@ -126,42 +126,43 @@ class TuningBackend(ABC):
 
     @abstractmethod
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """Return ids of the intent's training file at the service; bring it there if it isn't.
+        """Return ids of the intent's training file at the service; upload it if missing.
 
         Raises
         ------
         TransientError
-            Also while a file that is there can't be used yet.
+            Also while an uploaded file cannot be used yet.
         """
 
     @abstractmethod
     async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
         """List the intent's jobs, oldest first, each with its attempt.
 
-        ``files`` are ids of its training file: all that finds a job where services keep no more.
+        ``files`` are ids of its training file: the only way to find a job if a service stores no
+        metadata.
         """
 
     @abstractmethod
     async def job(self, job_id: str) -> FineTuneJob | None:
-        """Return how a job is; None if the service says that there is none."""
+        """Return a job's state; None if the service reports that it does not exist."""
 
     @abstractmethod
     async def create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
-        """Ask for a job."""
+        """Request a job."""
 
     @abstractmethod
     async def cancel(self, job_id: str) -> None:
-        """Ask that a job ends without a model."""
+        """Request a job's cancellation."""
 
     async def steps(self, job: FineTuneJob) -> tuple[int, int] | None:
-        """Return how many steps a running job has done and has, where the service says so.
+        """Return a running job's completed and total steps, if the service reports them.
 
-        Nothing depends on it, so that it fails in silence.
+        For display only; failures are ignored.
         """
         return None
 
     async def health(self) -> Mapping[str, Any]:
-        """Return what the service says of itself; nothing where it doesn't speak of it."""
+        """Return the service's health report; empty if it has none."""
         return {}
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
@@ -169,18 +170,18 @@ class TuningBackend(ABC):
         return []
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
-        """Ask that a model becomes callable."""
-        raise NotImplementedError(f"{type(self).__name__} has nothing to deploy")
+        """Request a model's deployment."""
+        raise NotImplementedError(f"{type(self).__name__} does not support deployments")
 
     async def undeploy(self, deployment: Deployment) -> None:
-        """Ask that a model is not callable any more."""
-        raise NotImplementedError(f"{type(self).__name__} has nothing to undeploy")
+        """Request the deletion of a model's deployment."""
+        raise NotImplementedError(f"{type(self).__name__} does not support deployments")
 
     def _required(self, field: str, example: str) -> str:
         value: str | None = getattr(self.service, field)
         if value is None:
             raise ParameterError(
                 f"fine_tuning_service.{field} of {self.label}: got none, expected one, such as"
-                f" {example!r}. Finished work is kept: set it and run the same command again."
+                f" {example!r}. Finished work is stored: set it and run the same command again."
             )
         return value

@@ -1,4 +1,4 @@
-"""Rows that begin alike, such as the answers to one task: what they share is read once."""
+"""Prefix sharing: rows with a common prefix, such as one task's completions, read it once."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ratchet.language_models.service.engine.plain_llama import PlainLlama
 
-_PAYS = 2  # rows a beginning, on average; with fewer, more is moved about than saved
+_PAYS = 2  # mean rows per prefix; below, copying costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPrompts:
-    """Rows cut in two before the first place that is asked about.
+class SharedPrefixes:
+    """Rows split into a shared prefix and the rest.
 
     Parameters
     ----------
     prompts
-        int[U, P], what rows begin with, each once, padded on the right.
+        int[U, P], the distinct prefixes, padded on the right.
     of_row
-        int[B], which of them a row begins with.
+        int[B], each row's prefix.
     lengths
-        int[B], how long it is.
+        int[B], the length of that prefix.
     rest
-        int[B, A], what follows, padded on the right.
+        int[B, A], the remaining tokens, padded on the right.
     chosen
-        bool[B, A], the places there that are asked about.
+        bool[B, A], the chosen positions in ``rest``.
     """
 
     prompts: Tensor
@@ -40,41 +40,41 @@ class SharedPrompts:
 
 
 def chosen_logits(llama: PlainLlama, ids: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits [n, V] after chosen places, as rows that are read alone have them.
+    """Return the logits [n, V] after chosen positions, as for rows that are read separately.
 
-    But for rounding; see :func:`share_prompts` for the shapes.
+    Except for rounding; see :func:`share_prefixes` for the shapes.
     """
-    shared = share_prompts(ids, chosen)
+    shared = share_prefixes(ids, chosen)
     if shared is None:
         return llama.logits(llama(ids)[chosen])
     read = llama.read_behind(shared.prompts, shared.of_row, shared.lengths, shared.rest)
     return llama.logits(read[shared.chosen])
 
 
-def share_prompts(ids: Tensor, chosen: Tensor) -> SharedPrompts | None:
-    """Cut rows int[B, T], padded on the right, before their first of chosen places, bool[B, T].
+def share_prefixes(ids: Tensor, chosen: Tensor) -> SharedPrefixes | None:
+    """Split rows int[B, T], padded on the right, before their first chosen position, bool[B, T].
 
-    None where there is little to share.
+    None if too little is shared.
     """
     rows, width = ids.shape
     lengths = chosen.int().argmax(1)
     longest = int(lengths.max())
     if rows < _PAYS or longest < 1:
         return None
-    place = torch.arange(longest, device=ids.device)
-    # -1 is no token: a prompt differs from a longer one that begins like it
-    keys = ids[:, :longest].masked_fill(place >= lengths[:, None], -1)
+    position = torch.arange(longest, device=ids.device)
+    # -1 is no token: a prompt differs from a longer one with the same prefix
+    keys = ids[:, :longest].masked_fill(position >= lengths[:, None], -1)
     seen: dict[bytes, int] = {}
     of_row = [seen.setdefault(key.tobytes(), len(seen)) for key in keys.cpu().numpy()]
     if _PAYS * len(seen) > rows:
         return None
     firsts = [of_row.index(prompt) for prompt in range(len(seen))]
     following = lengths[:, None] + torch.arange(width - int(lengths.min()), device=ids.device)
-    places = following.clamp(max=width - 1)
-    return SharedPrompts(
+    positions = following.clamp(max=width - 1)
+    return SharedPrefixes(
         prompts=keys[firsts].clamp(min=0),
         of_row=torch.tensor(of_row, device=ids.device),
         lengths=lengths,
-        rest=ids.gather(1, places),
-        chosen=chosen.gather(1, places) & (following < width),
+        rest=ids.gather(1, positions),
+        chosen=chosen.gather(1, positions) & (following < width),
     )

@@ -1,4 +1,4 @@
-"""Where models lie that are to be trained, and what tells one from another. Light: no torch."""
+"""Locations and digests of models to train; does not import torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ratchet.language_models.service.engine.adapters import weights_print
 
 
 def find_model(name_or_folder: str | Path, base_dir: Path) -> Path:
-    """Return a model's folder: one relative to ``base_dir``, or that in Hugging Face's cache.
+    """Return a model's folder: relative to ``base_dir``, or in Hugging Face's cache.
 
     Raises
     ------
     DataError
-        If there is neither.
+        If neither exists.
     """
     folder = base_dir / name_or_folder
     if folder.is_dir():
@@ -27,14 +27,14 @@ def find_model(name_or_folder: str | Path, base_dir: Path) -> Path:
         return Path(snapshot_download(str(name_or_folder), local_files_only=True))
     except (HFValidationError, LocalEntryNotFoundError) as error:
         raise DataError(
-            f"model: got {str(name_or_folder)!r}, but there is no folder {folder}, and no model of"
+            f"model: got {str(name_or_folder)!r}, but no folder {folder} exists, and no model of"
             " this name in Hugging Face's cache. Write the folder's path, or download the model"
             f" first: `hf download {name_or_folder}`."
         ) from error
 
 
 def model_digest(name_or_folder: str | Path, base_dir: Path) -> str:
-    """Return a digest of a model's files; an adapter's say what it stands on.
+    """Return a digest of a model's files; an adapter's include its base model's digest.
 
     Raises DataError as :func:`find_model`.
     """
