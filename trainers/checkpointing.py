@@ -33,7 +33,7 @@ from ratchet.tracking.trainer_files import (
     checkpoint_versions,
 )
 from trainers.custom_state import (
-    KeepsAttributes,
+    StoredAttributes,
     load_attributes,
     put_attributes,
     save_attributes,
@@ -62,7 +62,7 @@ class MetricRecord:
     values: dict[str, float]
 
 
-class CheckpointingTrainer(KeepsAttributes, ABC):
+class CheckpointingTrainer(StoredAttributes, ABC):
     """What every trainer can keep of itself, and continue from."""
 
     hyper_params: HyperParameters

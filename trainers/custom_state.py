@@ -22,7 +22,7 @@ ATTRIBUTES_NAME = "attributes"
 _FRAMEWORK = frozenset({"ratchet", "trainers", "tasks", "flows", "deployments"})
 
 
-class KeepsAttributes:
+class StoredAttributes:
     """Base of trainers: records the attributes that code outside Ratchet assigns to ``self``."""
 
     transient_attributes: ClassVar[Collection[str]] = ()
@@ -47,7 +47,7 @@ def is_custom_method(kind: type, name: str) -> bool:
 
 
 def take_attributes(
-    owner: KeepsAttributes, *, strict: bool = True, in_place: bool = True
+    owner: StoredAttributes, *, strict: bool = True, in_place: bool = True
 ) -> Attributes:
     """Return what a state has to contain of the attributes that a user's class has assigned.
 
@@ -84,7 +84,7 @@ def take_attributes(
     return result
 
 
-def put_attributes(owner: KeepsAttributes, stored: Mapping[str, Any]) -> None:
+def put_attributes(owner: StoredAttributes, stored: Mapping[str, Any]) -> None:
     """Restore what :func:`take_attributes` returned; attributes assigned since are removed."""
     built = _built(owner)
     for name in _assigned(owner).keys() - stored.keys() - built.keys():
@@ -119,12 +119,12 @@ def _is_framework(module: str) -> bool:
     return module.partition(".")[0] in _FRAMEWORK
 
 
-def _assigned(owner: KeepsAttributes) -> Attributes:
+def _assigned(owner: StoredAttributes) -> Attributes:
     values = vars(owner)
     return {name: values[name] for name in values.get("_assigned", ()) if name in values}
 
 
-def _built(owner: KeepsAttributes) -> Attributes:
+def _built(owner: StoredAttributes) -> Attributes:
     """Return the attributes as they were when the first state was taken or put."""
     found: Attributes = owner.__dict__.setdefault("_attributes_built", _assigned(owner))
     return found

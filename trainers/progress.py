@@ -45,14 +45,14 @@ def progress_reporter(reporter: ProgressReporter) -> Iterator[None]:
 
 
 @contextmanager
-def also_told(reporter: ProgressReporter) -> Iterator[None]:
+def tee_progress(reporter: ProgressReporter) -> Iterator[None]:
     """Tell ``reporter``, and whoever listens already, about every loop that runs inside."""
     known = _REPORTER.get()
-    with progress_reporter(reporter if known is None else _Both(known, reporter)):
+    with progress_reporter(reporter if known is None else _TeeReporter(known, reporter)):
         yield
 
 
-class _Both:
+class _TeeReporter:
     """Passes everything on to two reporters."""
 
     def __init__(self, *reporters: ProgressReporter) -> None:
@@ -79,17 +79,17 @@ class _Both:
             reporter.finish()
 
 
-_PLACE: ContextVar[tuple[str, ...]] = ContextVar("progress_place", default=())
+_PATH: ContextVar[tuple[str, ...]] = ContextVar("progress_path", default=())
 
 
 @contextmanager
-def progress_place(*words: str) -> Iterator[None]:
+def progress_path(*words: str) -> Iterator[None]:
     """Say where what runs inside stands, such as its arm: descriptions begin with it."""
-    token = _PLACE.set((*_PLACE.get(), *words))
+    token = _PATH.set((*_PATH.get(), *words))
     try:
         yield
     finally:
-        _PLACE.reset(token)
+        _PATH.reset(token)
 
 
 def describe(description: str) -> None:
@@ -106,13 +106,13 @@ def show(metrics: Mapping[str, float]) -> None:
         reporter.show(metrics)
 
 
-def is_listened_to() -> bool:
+def has_reporter() -> bool:
     """Return whether anybody hears of the progress."""
     return _REPORTER.get() is not None
 
 
 def _placed(description: str) -> str:
-    return " · ".join([*_PLACE.get(), description])
+    return " · ".join([*_PATH.get(), description])
 
 
 class IterationContext:

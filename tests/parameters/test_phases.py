@@ -10,7 +10,7 @@ from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.reading.deep_merge import merge_changes
 from ratchet.tracking.manifest import describe_phases
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 
 AGENTS = ("prover", "verifier")
 FIRST = {"name": "first", "num_iterations": 3, "learners": ["verifier"]}

@@ -11,8 +11,8 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.tensor_files import save_rollouts
 from ratchet.scenarios import build_scenario_instance
-from trainers.combinations import check_combination
-from trainers.tensordict.imitation.teaching import HandMadeTeachers
+from trainers.compatibility import check_combination
+from trainers.tensordict.imitation.demonstrations import ScriptedDemonstrator
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 PROVER = {
@@ -98,7 +98,7 @@ def test_training_in_one_go_is_the_same_as_its_stages(tiny):
 
 def test_what_is_equally_good_to_a_hand_made_agent_is_right(tiny):
     trainer = made(tiny)
-    teachers = HandMadeTeachers(trainer)
+    teachers = ScriptedDemonstrator(trainer)
     frames = teachers.held_out()
     frames = frames[frames["agents", "active"][:, 0, 0]]
     assert teachers.right(frames, frames, "prover").all()

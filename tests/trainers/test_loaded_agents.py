@@ -13,7 +13,7 @@ from ratchet.errors import (
 )
 from ratchet.experiment_files.base_run import loaded_states, with_loaded_agents
 from ratchet.parameters.settings import ExperimentSettings
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.tensordict.states.state import State
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 

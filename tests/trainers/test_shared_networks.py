@@ -8,7 +8,7 @@ import torch
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios import build_scenario_instance
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 

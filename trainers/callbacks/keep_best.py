@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
     from trainers.callbacks.registry import CallbackSpec
-    from trainers.callbacks.trainer import CallingTrainer
+    from trainers.callbacks.trainer import CallbackTrainer
 
 
 class KeepBestParameters(SubParameters):
@@ -42,7 +42,7 @@ class KeepBest(Callback):
     Parameters = KeepBestParameters
     steers = True
     parameters: KeepBestParameters
-    trainer: CallingTrainer
+    trainer: CallbackTrainer
 
     best: float | None = None
     _weights: CallbackState | None = None

@@ -1,4 +1,4 @@
-"""``CallingTrainer``: a trainer whose training callbacks are told of."""
+"""``CallbackTrainer``: a trainer whose training callbacks are told of."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from functools import cached_property
 
 from trainers.base import Trainer
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.calling import Callbacks
+from trainers.callbacks.callback_list import CallbackList
 
 
-class CallingTrainer(Trainer):
+class CallbackTrainer(Trainer):
     """Base of the bases that call the moments of training."""
 
     @cached_property
-    def callbacks(self) -> Callbacks:
+    def callbacks(self) -> CallbackList:
         """Who is told of the training, as the experiment asks."""
-        return Callbacks(self)
+        return CallbackList(self)
 
     @property
     def has_stopped(self) -> bool:

@@ -21,7 +21,7 @@ from ratchet.parameters.language import LanguageParameters
 from ratchet.parameters.reading.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import KeepsAttributes
+from trainers.custom_state import StoredAttributes
 
 if TYPE_CHECKING:
     from ratchet.language_models.endpoints import ModelAddress
@@ -39,7 +39,7 @@ _Section = TypeVar("_Section", bound=SubParameters)
 
 
 @dataclass(frozen=True)
-class LearningMoment:
+class TrainingPosition:
     """Where training stands when a trainer is asked to learn."""
 
     seed: int = 0
@@ -48,7 +48,7 @@ class LearningMoment:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class InitialModel:
     """What a trainer begins with.
 
     Attributes
@@ -72,7 +72,7 @@ class Beginning:
     only_plays: bool = False
 
 
-class BaseTrainer(KeepsAttributes, NamedTrainer):
+class BaseTrainer(StoredAttributes, NamedTrainer):
     """What one model learns by. Subclasses write :meth:`train`.
 
     ``config`` has what the experiment file says, by name: the fields of the section ``language``
@@ -102,7 +102,7 @@ class BaseTrainer(KeepsAttributes, NamedTrainer):
         fields = LanguageParameters.model_fields
         named = {str(name): value for name, value in given.items() if name in fields}
         self.language = _validated(LanguageParameters, named, "language")
-        self.moment = LearningMoment(num_iterations=int(given.get("total_train_steps", 1)))
+        self.moment = TrainingPosition(num_iterations=int(given.get("total_train_steps", 1)))
         self._setup()
 
     def _setup(self) -> None:
@@ -145,7 +145,7 @@ class BaseTrainer(KeepsAttributes, NamedTrainer):
         """Learn from an iteration's trajectories; return metrics."""
 
     @abstractmethod
-    def begin(self, beginning: Beginning) -> None:
+    def begin(self, beginning: InitialModel) -> None:
         """Take the model that is trained, as it is before any training."""
 
     @property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
 
 
-class ComparesGroups(BaseTrainer):
+class GroupRelativeMixin(BaseTrainer):
     """Reads the section ``grpo``, says which groups are kept, and compares answers.
 
     See :class:`ratchet.parameters.language.GrpoParameters`. To be put before a base that has a

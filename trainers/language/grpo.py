@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ratchet.rollouts.batch import Batch
-from trainers.language.groups import ComparesGroups
+from trainers.language.groups import GroupRelativeMixin
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.registry import register_trainer
 
 
 @register_trainer("grpo")
-class GrpoTrainer(ComparesGroups, SelfHostedTrainer):
+class GrpoTrainer(GroupRelativeMixin, SelfHostedTrainer):
     """Group relative policy optimisation, and what ``grpo.variant`` says.
 
     See :class:`ratchet.parameters.language.GrpoParameters`.

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ratchet.seeding import torch_generator
-from trainers.language.base import LearningMoment
+from trainers.language.base import TrainingPosition
 
 
 def minibatches(
-    rows: int, size: int, *, epoch: int, moment: LearningMoment, together: int = 1
+    rows: int, size: int, *, epoch: int, moment: TrainingPosition, together: int = 1
 ) -> Iterator[Tensor]:
     """Go through the places of a pass's minibatches: all rows once, by the seed.
 

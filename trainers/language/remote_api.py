@@ -19,7 +19,7 @@ from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.parameters.language import TINKER, PolicyLossParameters
 from trainers.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from trainers.callbacks.base import CallbackState
-from trainers.language.base import BaseTrainer, Beginning
+from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.learning_rate import LearningRate
 from trainers.language.minibatches import minibatches
 from trainers.language.policy_loss import PolicyLoss
@@ -59,7 +59,7 @@ class RemoteApiTrainer(BaseTrainer):
         behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
         self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
         self._optimizer = given.optimizer(self.language.optimizer)
-        self._beginning: Beginning | None = None
+        self._beginning: InitialModel | None = None
         self._session_id, self._model, self._steps = "", "", 0
         self._first_session = ""  # which learns nothing; before there is another
         self._base: str | None = None
@@ -101,7 +101,7 @@ class RemoteApiTrainer(BaseTrainer):
 
     # -- the model and its service -----------------------------------------------------------
 
-    def begin(self, beginning: Beginning) -> None:
+    def begin(self, beginning: InitialModel) -> None:
         """Keep where the model comes from; the service is asked when it is first needed."""
         self._beginning = beginning
 
@@ -142,7 +142,7 @@ class RemoteApiTrainer(BaseTrainer):
         return self._backend.open({**asked, "intent": intent})
 
     @property
-    def _begun(self) -> Beginning:
+    def _begun(self) -> InitialModel:
         if self._beginning is None:
             raise StateError(f"{type(self).__name__}: there is no model yet; call begin() first.")
         return self._beginning

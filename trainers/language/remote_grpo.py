@@ -8,7 +8,7 @@ import torch
 
 from ratchet.errors import ParameterError
 from trainers.algorithms.language.metrics import log_grpo_metrics
-from trainers.language.groups import ComparesGroups
+from trainers.language.groups import GroupRelativeMixin
 from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_settings import ServiceConfig, check_loss
 from trainers.registry import register_trainer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @register_trainer("remote_grpo")
-class RemoteGrpoTrainer(ComparesGroups, RemoteApiTrainer):
+class RemoteGrpoTrainer(GroupRelativeMixin, RemoteApiTrainer):
     """Group relative policy optimisation at a training service, and what ``grpo.variant`` says.
 
     See :class:`ratchet.parameters.language.GrpoParameters`; without what the service has not: a

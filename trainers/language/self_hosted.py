@@ -26,13 +26,13 @@ from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.algorithms.language.trajectories import batch_advantages
 from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.callbacks.base import CallbackState
-from trainers.language.base import BaseTrainer, Beginning
+from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
-from trainers.language.prepared import check_finite, prepared
+from trainers.language.batch_validation import check_finite, prepared
 from trainers.language.ranks.rows import of_rows
-from trainers.language.ranks.share import Share
+from trainers.language.ranks.share import RankShare
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
@@ -82,10 +82,10 @@ class SelfHostedTrainer(BaseTrainer):
     model: LanguageModel
     """The model that learns."""
 
-    share: Share | None = None
+    share: RankShare | None = None
     """Of which part of each minibatch this trainer learns, in a rank."""
 
-    def begin(self, beginning: Beginning) -> None:
+    def begin(self, beginning: InitialModel) -> None:
         """Build the model, and the engine that answers with it."""
         model, asked = beginning.build_model(), self.language.engine
         base = beginning.settings.base_dir
@@ -225,7 +225,7 @@ class SelfHostedTrainer(BaseTrainer):
         weights, shares = self._weights(batch)
         figures: Figures = {}
         self._optimizer.zero_grad()
-        share = self.share or Share()
+        share = self.share or RankShare()
         size = self._in_blocks(self.language.micro_batch_size or share.most(len(batch)))
         for rows, counts in share.parts(len(batch), size):
             whole = size >= len(batch)

@@ -31,9 +31,9 @@ from trainers.custom_state import (
     put_attributes,
     take_attributes,
 )
-from trainers.language.base import BaseTrainer, Beginning, LearningMoment, config_of
+from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
 from trainers.language.models import MADE_HERE, build_model, load_built_model
-from trainers.language.player import BesideTrainer
+from trainers.language.rollout_worker import BesideTrainer
 from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
@@ -127,7 +127,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
             learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
         with self._threads(), seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
-            learner.begin(Beginning(build, agent, settings, intent, self.only_plays))
+            learner.begin(InitialModel(build, agent, settings, intent, self.only_plays))
         return learner
 
     def close(self) -> None:
@@ -355,7 +355,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
             ahead = self._play_ahead(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
         learner = self.learner
-        learner.moment = LearningMoment(
+        learner.moment = TrainingPosition(
             self.hyper_params.seed, iteration, self.num_train_iterations
         )
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")

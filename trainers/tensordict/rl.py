@@ -44,7 +44,7 @@ from trainers.tensordict.solo import pretraining
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.components import Components
-from trainers.tensordict.states.earlier_selves import draw_selves, read_pool
+from trainers.tensordict.states.policy_pool import sample_from_pool, read_pool
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
@@ -360,7 +360,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def _collect(self, iteration: int) -> TensorDictBase:
         """Play the rollouts of an iteration, ``[E, T]``, and estimate their advantages."""
         parts = self.components
-        draw_selves(parts.agents, parts.pool, seed=self.hyper_params.seed, iteration=iteration)
+        sample_from_pool(parts.agents, parts.pool, seed=self.hyper_params.seed, iteration=iteration)
         rollouts = parts.collector.collect(iteration)
         return rollouts if parts.gae is None else parts.gae(rollouts)
 

@@ -18,7 +18,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.trainer import CallingTrainer
+from trainers.callbacks.trainer import CallbackTrainer
 from trainers.custom_state import Attributes, put_attributes, take_attributes
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.sampled_tests import sampled_test, tests_both_ways
@@ -48,7 +48,7 @@ _LOOPS = (
 )
 
 
-class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
+class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer):
     """Base of trainers of local networks whose training is a row of alike iterations."""
 
     State: ClassVar[type[Any]] = TrainerState

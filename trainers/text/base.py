@@ -29,7 +29,7 @@ from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.rollouts.tokens import even_out_tokens
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
-from trainers.progress import describe, progress_place, show
+from trainers.progress import describe, progress_path, show
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
 from trainers.text.jobs import await_jobs, no_job_stats
@@ -252,7 +252,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             self.training_usage = UsageMeter("await_fine_tune_jobs", self.ledger)
             self._set_training_allowance()
             with (
-                progress_place(self._place(iteration)),
+                progress_path(self._place(iteration)),
                 self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics,
             ):
                 groups, usage = self.shared_model_groups, self.training_usage
@@ -265,7 +265,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     def _describe(self, description: str, iteration: int | Literal["test"]) -> None:
         """Tell whoever listens which stage of which iteration is done."""
-        with progress_place(*([] if iteration == "test" else [self._place(iteration)])):
+        with progress_path(*([] if iteration == "test" else [self._place(iteration)])):
             describe(description)
 
     def job_stats(self) -> Metrics:

@@ -13,7 +13,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from ratchet.tracking.trainer_files import METADATA_FILE
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.trainer import CallingTrainer
+from trainers.callbacks.trainer import CallbackTrainer
 from trainers.checkpointing import write_json
 from trainers.custom_state import put_attributes, take_attributes
 from trainers.text.run_files import RunFiles
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.instance import TextScenarioInstance
 
 
-class TextTrainerComponents(CallingTrainer):
+class TextTrainerComponents(CallbackTrainer):
     """A trainer of chat models that knows its components and its state, and not yet its loop."""
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {

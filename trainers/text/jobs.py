@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.errors import FineTuneError
-from trainers.progress import describe, is_listened_to
+from trainers.progress import describe, has_reporter
 
 if TYPE_CHECKING:
     from ratchet.language_models.fine_tune_jobs import FineTuneJob
@@ -73,7 +73,7 @@ class _Queue:
 
     def listener(self, name: str) -> Callable[[FineTuneJob], None] | None:
         """Return who is to look at a group's job, if anybody listens."""
-        return partial(self.look, name) if is_listened_to() else None
+        return partial(self.look, name) if has_reporter() else None
 
     def look(self, name: str, job: FineTuneJob) -> None:
         """Take what the service says of a group's job, and pass it on to whoever listens."""

@@ -49,7 +49,7 @@ class State:
         Where a run that only tests stands in the states of the run it builds on.
     callbacks
         What callbacks continue from, and whether one has stopped the run; empty without any. See
-        :class:`trainers.callbacks.calling.Callbacks`.
+        :class:`trainers.callbacks.callback_list.CallbackList`.
     attributes
         The attributes that a user's trainer class has assigned, in files of their own.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchrl.trainers import Trainer, TrainerHookBase
 
 from ratchet.errors import ParameterError
-from trainers.torchrl.playing import play_episodes
+from trainers.torchrl.evaluation_rollouts import play_episodes
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

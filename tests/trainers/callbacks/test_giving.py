@@ -10,7 +10,7 @@ from ratchet import HyperParameters
 from ratchet.errors import ParameterError, UnknownNameError
 from trainers.callbacks.early_stopping import EarlyStopping
 from trainers.callbacks.registry import callback_specs
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STOP = {"name": "early_stopping", "metric": "grad_norm"}

@@ -13,7 +13,7 @@ from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
 from trainers.callbacks.base import Moment
 from trainers.callbacks.message_regression import MessageRegression, episode_messages
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 from trainers.tensordict.states.state import State
 

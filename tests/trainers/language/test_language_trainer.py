@@ -15,11 +15,11 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
 from trainers.callbacks.base import CallbackState
-from trainers.combinations import check_combination
-from trainers.companion import Companion
-from trainers.language import player_process
+from trainers.compatibility import check_combination
+from trainers.subprocess_worker import SubprocessWorker
+from trainers.language import rollout_worker_main
 from trainers.language.grpo import GrpoTrainer
-from trainers.language.player import Player
+from trainers.language.rollout_worker import RolloutWorker
 from trainers.language.trainer import Rollouts, loop_around
 from trainers.progress import progress_reporter
 from trainers.registry import trainer_class
@@ -146,10 +146,10 @@ def test_a_process_that_plays_makes_nothing_to_learn_with(tmp_path, monkeypatch)
     for name in ("played", "temporary"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    player, made, asked = Player(given, learns.settings, tmp_path / "datasets"), {}, {}
+    player, made, asked = RolloutWorker(given, learns.settings, tmp_path / "datasets"), {}, {}
     monkeypatch.setattr(player._companion, "ask", asked.update)
     player.play(tmp_path / "0", 0, tmp_path / "played", beginning=tmp_path / "0")
-    player_process._play(made, asked)
+    rollout_worker_main._play(made, asked)
     assert Rollouts.load(tmp_path / "played") == learns.play_rollouts(0)
     assert not list((tmp_path / "temporary").iterdir()), "which nobody would remove"
     assert made["trainer"].learner._reference is None
@@ -171,8 +171,8 @@ def test_what_plays_beside_plays_on_while_a_run_stops(tmp_path, monkeypatch):
     (tmp_path / "stops.py").write_text(STOPS)
     stops = [f"{tmp_path / 'stops.py'}:Stops"]
     made = {}
-    monkeypatch.setattr(Companion, "ask", lambda _, asked: player_process._play(made, asked))
-    monkeypatch.setattr(Companion, "wait", lambda _: {})
+    monkeypatch.setattr(SubprocessWorker, "ask", lambda _, asked: rollout_worker_main._play(made, asked))
+    monkeypatch.setattr(SubprocessWorker, "wait", lambda _: {})
     alone, together = (
         build(parameters(callbacks=stops, language={"mode": "one_step_behind"})) for _ in range(2)
     )

@@ -22,7 +22,7 @@ from ratchet.plugins import load_class
 from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.ranks.classes import class_reference
-from trainers.language.ranks.share import Share
+from trainers.language.ranks.share import RankShare
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 
 GRPO = {
@@ -168,7 +168,7 @@ def test_an_own_trainer_with_a_value_head_adapts_a_model_in_two_processes(make, 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 2), (8, 2), (3, 5), (10, 4)])
 def test_shares_are_everything_once_and_equally_many(world_size, count, size):
-    shares = [Share(rank, world_size) for rank in range(world_size)]
+    shares = [RankShare(rank, world_size) for rank in range(world_size)]
     parts = [list(share.parts(count, size)) for share in shares]
     assert len({len(of_one) for of_one in parts}) == 1
     read = [rows for of_one in parts for rows, counts in of_one if counts]

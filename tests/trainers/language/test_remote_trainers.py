@@ -24,7 +24,7 @@ from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from tests.trainers.language.conftest import differ, weights_of
-from trainers.language.base import Beginning, LearningMoment
+from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_grpo import RemoteGrpoTrainer
@@ -61,7 +61,7 @@ def begin(served, new_model):
         service = {"backend": "ratchet", "url": url or served.url, **config.pop("service", {})}
         trainer = trainer_class({"max_tokens": 6, "train_service": service, **config})
         agent = LanguageAgentParameters(**(agent or {}))
-        trainer.begin(Beginning(new_model, agent, ExperimentSettings(), "data"))
+        trainer.begin(InitialModel(new_model, agent, ExperimentSettings(), "data"))
         begun.append(trainer)
         return trainer
 
@@ -79,7 +79,7 @@ def learn(trainer, play, steps=3, first=0):
     for iteration in range(first, first + steps):
         if iteration not in PLAYED:
             PLAYED[iteration] = play(seed=iteration)
-        trainer.moment = LearningMoment(seed=5, iteration=iteration, num_iterations=8)
+        trainer.moment = TrainingPosition(seed=5, iteration=iteration, num_iterations=8)
         metrics.append(trainer.train(PLAYED[iteration]))
     return metrics
 

@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.estimates import estimate_experiment
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import trainer_class
 from trainers.text import plans
 from trainers.text.plans import train_plan

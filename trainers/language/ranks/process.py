@@ -31,12 +31,12 @@ from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.sharding import cut, gather, held_bytes, own_share
 from ratchet.rollouts.batch import Batch
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.language.base import LearningMoment
+from trainers.language.base import TrainingPosition
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
 from trainers.language.ranks.optimization import ShardedOptimizer
 from trainers.language.ranks.rows import method_of
-from trainers.language.ranks.share import Share
+from trainers.language.ranks.share import RankShare
 from trainers.state_tree import load_tree, save_tree
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Rank:
 
     trainer: RankTrainer
 
-    def __init__(self, share: Share, place: Path) -> None:
+    def __init__(self, share: RankShare, place: Path) -> None:
         self.share, self._place = share, place
 
     def answer(self, what: str, folder: Path) -> None:
@@ -129,7 +129,7 @@ class Rank:
 
     def learn(self, asked: Tree) -> Tree:
         """Take a batch's steps; the first rank answers with the weights as they are then."""
-        trainer, moment = self.trainer, LearningMoment(**asked["moment"])
+        trainer, moment = self.trainer, TrainingPosition(**asked["moment"])
         trainer.moment = moment
         for name, value in asked["attributes"].items():
             # the run's own process has none of the models that are read here alone
@@ -181,7 +181,7 @@ def _main() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
     # none of the views is changed in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    process = Rank(Share(rank, world_size), place)
+    process = Rank(RankShare(rank, world_size), place)
     while True:
         asked = lines.get()
         answer: dict[str, str] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RankShare:
     """What one of several processes does of the work of all; alone it does everything.
 
     Attributes

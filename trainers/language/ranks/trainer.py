@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.parameters.language import LanguageParameters
     from ratchet.rollouts.batch import Batch
-    from trainers.language.base import LearningMoment
+    from trainers.language.base import TrainingPosition
     from trainers.language.optimization import LanguageOptimizer
     from trainers.language.policy_loss import Figures
-    from trainers.language.ranks.share import Share
+    from trainers.language.ranks.share import RankShare
 
 
-class ReadsRows(Protocol):
+class RowShardedMethod(Protocol):
     """What has a trainer's method read some of a batch's rows each."""
 
     def read_rows(self, method: str, batch: Batch) -> Tensor:
@@ -31,13 +31,13 @@ class RankTrainer(Protocol):
 
     language: LanguageParameters
     model: LanguageModel
-    moment: LearningMoment
-    share: Share | None
+    moment: TrainingPosition
+    share: RankShare | None
     _config: DictConfig
     _optimizer: LanguageOptimizer
 
     @property
-    def _ranks(self) -> ReadsRows | None: ...
+    def _ranks(self) -> RowShardedMethod | None: ...
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model from now on."""

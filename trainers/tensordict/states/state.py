@@ -69,7 +69,7 @@ class State:
         Which datapoints come next.
     callbacks, callback_tensors
         What callbacks continue from, and whether one has stopped the run; empty without any. See
-        :class:`trainers.callbacks.calling.Callbacks`.
+        :class:`trainers.callbacks.callback_list.CallbackList`.
     stand_ins
         As ``agents``, of those who play in an agent's place in a phase.
     pool

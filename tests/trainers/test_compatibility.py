@@ -22,7 +22,7 @@ from ratchet.scenarios import registry as scenarios
 from ratchet.scenarios.registry import build_scenario
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers import registry as trainers
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import trainer_class
 from trainers.staged import StagedTrainer
 

@@ -1,4 +1,4 @@
-"""``Companion``: a process that answers requests one by one, beside the work of its parent.
+"""``SubprocessWorker``: a process that answers requests one by one, beside the work of its parent.
 
 A request and its answer are a line of JSON each. It is kept for the next request, since importing
 torch takes seconds, and ends with its parent, however that ends.
@@ -28,11 +28,11 @@ _FINISH_SECONDS = 30.0
 Answer = dict[str, Any]
 
 
-class CompanionError(RuntimeError):
+class SubprocessWorkerError(RuntimeError):
     """What a request failed with, where that was no error of Ratchet's."""
 
 
-class Companion:
+class SubprocessWorker:
     """One process at a time; a new one after it has died.
 
     Parameters
@@ -79,7 +79,7 @@ class Companion:
 
         Raises
         ------
-        CompanionError
+        SubprocessWorkerError
             If it was closed.
         """
         self._request = request
@@ -90,7 +90,7 @@ class Companion:
 
         Raises
         ------
-        RatchetError, CompanionError
+        RatchetError, SubprocessWorkerError
             What the request failed with.
         StageFailedError
             If a second process has died.
@@ -134,7 +134,7 @@ class Companion:
         left = memoryview(json.dumps(self._request).encode() + b"\n")
         with self._changes:
             if self._closed:
-                raise CompanionError(f"{self._about}: it was closed.")
+                raise SubprocessWorkerError(f"{self._about}: it was closed.")
             if self._process is None:
                 self._process, self._waiting = self._start(), 0
             self._waiting += 1
@@ -202,7 +202,7 @@ def error_of(answer: Answer) -> Exception:
     """Return what the process has met, as what it was there."""
     name, text = str(answer["error"]), str(answer["message"])
     kind: object = getattr(errors, name, None)
-    error: Exception = CompanionError(f"{name}: {text}")
+    error: Exception = SubprocessWorkerError(f"{name}: {text}")
     if isinstance(kind, type) and issubclass(kind, errors.RatchetError):
         error = kind(text)
     if answer["traceback"]:

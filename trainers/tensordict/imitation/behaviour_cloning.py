@@ -13,7 +13,7 @@ from ratchet.agents.lr_groups import ParameterGroup
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import report_iterations
 from trainers.staged import Metrics, PretrainResult
-from trainers.tensordict.imitation.teaching import STAGE, HandMadeTeachers, StoredTeachers
+from trainers.tensordict.imitation.demonstrations import STAGE, ScriptedDemonstrator, RolloutDemonstrator
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import (
@@ -42,7 +42,7 @@ class ImitationLearner:
     """Trains one agent's body and policy head, in place."""
 
     def __init__(
-        self, trainer: TensorDictTrainer, name: str, source: HandMadeTeachers | StoredTeachers
+        self, trainer: TensorDictTrainer, name: str, source: ScriptedDemonstrator | RolloutDemonstrator
     ) -> None:
         self.agents, self.name, self.source = trainer.combined_agents, name, source
         self.trainer, self.seed = trainer, trainer.hyper_params.seed
@@ -132,7 +132,7 @@ def imitate(
             return learner.run_iteration(iteration)
 
     with seeded_globals(derive_seed(seed, STAGE, 0, "globals", agent_name)):
-        source = StoredTeachers(trainer, files) if is_stored else HandMadeTeachers(trainer)
+        source = RolloutDemonstrator(trainer, files) if is_stored else ScriptedDemonstrator(trainer)
         learner = ImitationLearner(trainer, agent_name, source)
     iterations = range(learner.num_iterations)
     metrics = report_iterations(f"{agent_name} imitates", iterations, run_iteration)

@@ -1,4 +1,4 @@
-"""The process that plays what a trainer learns from next; see :mod:`trainers.language.player`."""
+"""The process that plays what a trainer learns from next; see :mod:`trainers.language.rollout_worker`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.registry import build_scenario
-from trainers.companion import Answer, serve
+from trainers.subprocess_worker import Answer, serve
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
 

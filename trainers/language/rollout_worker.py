@@ -1,4 +1,4 @@
-"""``Player``: plays what is learned from next in a process of its own, while a trainer learns.
+"""``RolloutWorker``: plays what is learned from next in a process of its own, while a trainer learns.
 
 The process makes the same trainer, goes on from the state that it is shown, and writes what it has
 played into a folder: the same bits as if the trainer had played itself.
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.companion import Companion
+from trainers.subprocess_worker import SubprocessWorker
 from trainers.language.rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.dataset import TaskDataset
     from trainers.language.state import LanguageState
 
-_PROCESS = "trainers.language.player_process"
+_PROCESS = "trainers.language.rollout_worker_main"
 
 
-class Player:
+class RolloutWorker:
     """Asks the process, which is started when it is first needed.
 
     Parameters
@@ -43,7 +43,7 @@ class Player:
             "settings": {**settings.to_dict(), "progress": "none"},
             "datasets": str(datasets),
         }
-        self._companion = Companion(_PROCESS, "rollouts that are played while a trainer learns")
+        self._companion = SubprocessWorker(_PROCESS, "rollouts that are played while a trainer learns")
 
     @property
     def pid(self) -> int | None:
@@ -121,7 +121,7 @@ class BesideTrainer:
         for name, dataset in datasets.items():
             dataset.save(self._folder / "datasets" / name)
         save_model(self._folder)
-        self._player = Player(hyper_params, settings, self._folder / "datasets")
+        self._player = RolloutWorker(hyper_params, settings, self._folder / "datasets")
 
     @property
     def pid(self) -> int | None:

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from ratchet.errors import DataError, StageFailedError
-from trainers.companion import Companion, CompanionError
+from trainers.subprocess_worker import SubprocessWorker, SubprocessWorkerError
 
 ANSWERING = """
 import os, time
 from pathlib import Path
-from trainers.companion import serve
+from trainers.subprocess_worker import serve
 from ratchet.errors import DataError
 
 def work(request):
@@ -36,8 +36,8 @@ serve(work)
 """
 PARENT = """
 import time
-from trainers.companion import Companion
-companion = Companion("answering", "sums")
+from trainers.subprocess_worker import SubprocessWorker
+companion = SubprocessWorker("answering", "sums")
 companion.ask({})
 print(companion.wait()["pid"], flush=True)
 companion.ask({"seconds": 60})
@@ -50,7 +50,7 @@ def companion(tmp_path, monkeypatch):
     (tmp_path / "answering.py").write_text(ANSWERING)
     places = [str(tmp_path), str(Path(__file__).parents[2])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
-    made = Companion("answering", "sums")
+    made = SubprocessWorker("answering", "sums")
     yield made
     made.close()
 
@@ -65,7 +65,7 @@ def test_it_answers_and_says_what_went_wrong(companion):
     assert first["twice"] == 4
     with pytest.raises(DataError, match="no such thing"):
         asked(companion, fail="ours")
-    with pytest.raises(CompanionError, match="OSError: no such thing") as caught:
+    with pytest.raises(SubprocessWorkerError, match="OSError: no such thing") as caught:
         asked(companion, fail="other")
     assert "in work" in caught.value.__notes__[0]
     companion.ask({"number": 3})  # whose answer nobody waits for
@@ -94,7 +94,7 @@ def test_closing_ends_the_work_and_whoever_waits(companion):
     def wait():
         try:
             companion.wait()
-        except CompanionError as error:
+        except SubprocessWorkerError as error:
             met.append(error)
 
     waiting = threading.Thread(target=wait)
@@ -103,7 +103,7 @@ def test_closing_ends_the_work_and_whoever_waits(companion):
     waiting.join(5)
     assert "closed" in str(met[0])
     assert not psutil.pid_exists(pid)
-    with pytest.raises(CompanionError, match="closed"):
+    with pytest.raises(SubprocessWorkerError, match="closed"):
         companion.ask({})
 
 

@@ -12,7 +12,7 @@ _NETWORKS = ("torchrl.modules.", "torchrl.trainers.algorithms.configs.modules.")
 _LIBRARY = ("torchrl.", "torch.optim.")
 _TENSOR_STORAGES = ("LazyTensorStorage", "TensorStorage")
 _SIMULATORS = "create_env_fn"
-_PLACED = "trainers.torchrl.placing.placed"
+_PLACED = "trainers.torchrl.device_placement.placed"
 
 
 def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:

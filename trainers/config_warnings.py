@@ -17,17 +17,17 @@ from trainers.staged import StagedTrainer
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
 
-CAUTION = "caution"
+CONFIG_WARNING = "caution"
 """The kind of event."""
 
 
-def find_cautions(
+def find_config_warnings(
     arms: Mapping[str, HyperParameters], base_dir: str | Path | None = None
 ) -> Iterator[str]:
     """Go through an experiment's cautions; where several arms give the same, it is one.
 
     Paths to plug-ins start from ``base_dir``. The parameters of each arm go together, as
-    :func:`trainers.combinations.check_combination` says.
+    :func:`trainers.compatibility.check_combination` says.
     """
     folder = None if base_dir is None else Path(base_dir)
     found: dict[str, list[str]] = {}

@@ -50,7 +50,7 @@ def build_teachers(
     return scenario.build_hand_made_agents(hyper_params, handler, hyper_params.imitation.agents)
 
 
-class HandMadeTeachers:
+class ScriptedDemonstrator:
     """Hand-made agents in the places of those who imitate; the others play as they are.
 
     Where several actions are equally good to a hand-made agent it draws one of them.
@@ -93,7 +93,7 @@ class HandMadeTeachers:
             return self.agents.score(done, agents=[name])[0][:, index] > _RIGHT
 
 
-class StoredTeachers:
+class RolloutDemonstrator:
     """The rollouts that a run has kept: the same in each iteration, every tenth held out."""
 
     def __init__(self, trainer: TensorDictTrainer, files: Sequence[Path]) -> None:

@@ -30,7 +30,7 @@ def read_pool(folders: Mapping[tuple[str, int], Path]) -> TensorTree:
     }
 
 
-def draw_selves(agents: ActorCritic, pool: TensorTree, *, seed: int, iteration: int) -> None:
+def sample_from_pool(agents: ActorCritic, pool: TensorTree, *, seed: int, iteration: int) -> None:
     """Give each agent that has a pool the weights of one of its members, drawn for the iteration.
 
     Raises StateError if a member's network is another.

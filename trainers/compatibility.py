@@ -220,7 +220,7 @@ def _check_imitation(
             " exchange messages, e.g. graph_isomorphism. Leave imitation out."
         )
     if imitation.run is None:
-        from trainers.tensordict.imitation.teaching import build_teachers
+        from trainers.tensordict.imitation.demonstrations import build_teachers
 
         build_teachers(hyper_params, handler, folder)  # says so if there are none
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trainers.text.state import State as TextState
 
 
-class PlayingAgents:
+class NetworkAgentsModel:
     """Networks that play datapoints of their experiment's datasets, as the run's tests do."""
 
     def __init__(self, trainer: StagedTrainer) -> None:
@@ -83,7 +83,7 @@ class PlayingAgents:
         return table.loc[ids].reset_index(drop=True)
 
 
-class WritingModel:
+class LanguageModelPyfunc:
     """A language model that answers prompts."""
 
     def __init__(self, trainer: LanguageTrainer) -> None:
@@ -122,7 +122,7 @@ class WritingModel:
         return pd.DataFrame({"text": texts})
 
 
-class ChatModels:
+class ChatModelsPyfunc:
     """Chat models of a text scenario's agents; their services answer, and are paid for it."""
 
     def __init__(
@@ -180,7 +180,7 @@ def _say_something(request: ChatRequest) -> Completion:
     return dummy_completion(request, {"": ""}, may_decide=False, must_decide=False)
 
 
-def _load_pyfunc(path: str) -> PlayingAgents | WritingModel | ChatModels:
+def _load_pyfunc(path: str) -> NetworkAgentsModel | LanguageModelPyfunc | ChatModelsPyfunc:
     """Build the agents of a model's folder, and give them their weights."""
     folder = Path(path)
     state = folder / STATE_FOLDER
@@ -211,7 +211,7 @@ def _load_pyfunc(path: str) -> PlayingAgents | WritingModel | ChatModels:
         trainer.take_over(state, {}, {})
     else:
         trainer.state = _without_replay(state) or found.State.load(state)
-    return PlayingAgents(trainer)
+    return NetworkAgentsModel(trainer)
 
 
 def _without_warm_up(given: dict[str, Any]) -> dict[str, Any]:
@@ -231,13 +231,13 @@ def _experiment_folder(folder: Path) -> str | None:
 
 def _chat_models(
     hyper_params: HyperParameters, settings: ExperimentSettings, folder: Path
-) -> ChatModels:
+) -> ChatModelsPyfunc:
     from trainers.text.state import State
 
-    return ChatModels(hyper_params, settings, State.load(folder))
+    return ChatModelsPyfunc(hyper_params, settings, State.load(folder))
 
 
-def _writing_model(trainer: Trainer, folder: Path) -> WritingModel:
+def _writing_model(trainer: Trainer, folder: Path) -> LanguageModelPyfunc:
     """Give a language model its weights, those that it began with left out."""
     from trainers.language.state import LanguageState
     from trainers.language.trainer import LanguageTrainer
@@ -245,7 +245,7 @@ def _writing_model(trainer: Trainer, folder: Path) -> WritingModel:
     assert isinstance(trainer, LanguageTrainer)  # what learns tokens
     trainer.only_plays = True
     trainer.state = replace(LanguageState.load(folder), initial="", pending=None)
-    return WritingModel(trainer)
+    return LanguageModelPyfunc(trainer)
 
 
 def _without_replay(folder: Path) -> object:

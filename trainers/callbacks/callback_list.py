@@ -1,4 +1,4 @@
-"""``Callbacks``: calls a trainer's callbacks at the moments of training, and keeps their states.
+"""``CallbackList``: calls a trainer's callbacks at the moments of training, and keeps their states.
 
 The bases of trainers say when; nobody else needs to.
 """
@@ -28,7 +28,7 @@ _STOPPED = "stopped"
 logger = logging.getLogger(__name__)
 
 
-class Callbacks:
+class CallbackList:
     """The callbacks of one trainer, in the order in which the experiment asks for them."""
 
     def __init__(self, trainer: Trainer) -> None:
