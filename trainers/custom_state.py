@@ -1,7 +1,7 @@
-"""Attributes that a user's trainer class assigns to ``self``: recorded, stored and restored.
+"""Attributes that a custom trainer class assigns to ``self``: recorded, stored and restored.
 
-States of every family of trainers contain them, so that a resumed run continues from the values
-that an undisturbed one has. Light: what they are stored as is :mod:`trainers.attribute_tree`'s.
+States of all trainer families contain them, so that a resumed run has the same values as an
+uninterrupted one. Imports no torch; :mod:`trainers.attribute_tree` defines the format.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_custom_method(kind: type, name: str) -> bool:
 def take_attributes(
     owner: StoredAttributes, *, strict: bool = True, in_place: bool = True
 ) -> Attributes:
-    """Return what a state has to contain of the attributes that a user's class has assigned.
+    """Return the attributes assigned by a custom class, as stored in a state.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def take_attributes(
 
 
 def put_attributes(owner: StoredAttributes, stored: Mapping[str, Any]) -> None:
-    """Restore what :func:`take_attributes` returned; attributes assigned since are removed."""
+    """Restore the result of :func:`take_attributes`; remove attributes assigned since."""
     built = _built(owner)
     for name in _assigned(owner).keys() - stored.keys() - built.keys():
         if name not in owner.transient_attributes:
@@ -106,7 +106,7 @@ def save_attributes(stored: Attributes, directory: Path) -> None:
 
 
 def load_attributes(directory: Path) -> Attributes:
-    """Read what :func:`save_attributes` wrote; empty if there is nothing."""
+    """Read the files of :func:`save_attributes`; empty if there are none."""
     if not (directory / f"{ATTRIBUTES_NAME}.json").is_file():
         return {}
     from trainers.state_tree import load_tree  # torch takes seconds
@@ -125,6 +125,6 @@ def _assigned(owner: StoredAttributes) -> Attributes:
 
 
 def _built(owner: StoredAttributes) -> Attributes:
-    """Return the attributes as they were when the first state was taken or put."""
+    """Return the attributes at the time of the first take or put of a state."""
     found: Attributes = owner.__dict__.setdefault("_attributes_built", _assigned(owner))
     return found

@@ -1,9 +1,9 @@
-"""What ``mlflow.pyfunc.load_model`` gives of a model that a run has entered in MLflow.
+"""Models that ``mlflow.pyfunc.load_model`` returns for models logged by a run.
 
 MLflow finds this module by its name in the model's description and calls :func:`_load_pyfunc`.
-Everything is built of the model's parameters, its safetensors and its JSON: nothing is unpickled. A
-user's own modules and data, if the parameters name any, are looked for in the folder of the
-experiment's file, or from the current one on where that folder is not there.
+Everything is built from the model's parameters, safetensors and JSON, without pickle. A user's
+modules and data, if the parameters name any, are looked up in the folder of the experiment's file,
+or in the current folder if that does not exist.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class NetworkAgentsModel:
-    """Networks that play datapoints of their experiment's datasets, as the run's tests do."""
+    """Networks that play datapoints of the experiment's datasets as the run's tests do."""
 
     def __init__(self, trainer: StagedTrainer) -> None:
         self._trainer = trainer
@@ -53,38 +53,38 @@ class NetworkAgentsModel:
     def predict(
         self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Play datapoints to their ends; return a row for each, as in the run's tables.
+        """Play datapoints to the end; return a row for each, as in the run's tables.
 
-        The whole dataset is played as the run's tests do, once.
+        The complete dataset is played once, as in the run's tests.
 
         Parameters
         ----------
         model_input
-            With the column ``datapoint_id``: places in the dataset, from 0.
+            With the column ``datapoint_id``: positions in the dataset, from 0.
         params
             ``dataset``: ``"test"`` if not given, ``"train"``, or the name of an extra test set.
 
         Raises
         ------
         DataError
-            If tests of the dataset don't play such a datapoint.
+            If tests of the dataset don't include a datapoint.
         """
         dataset = str((params or {}).get("dataset", "test"))
-        if dataset not in self._tables:  # agents that are loaded don't change
+        if dataset not in self._tables:  # loaded agents don't change
             self._tables[dataset] = self._trainer.evaluate(dataset).table
         table = pd.DataFrame(self._tables[dataset]).set_index("datapoint_id", drop=False)
         ids = [int(place) for place in model_input["datapoint_id"]]
         for place in ids:
             if place not in table.index:
                 raise DataError(
-                    f"datapoint_id: got {place}, expected one of the {len(table)} places in the"
+                    f"datapoint_id: got {place}, expected one of the {len(table)} positions in the"
                     f" dataset {dataset!r} that tests play, from 0."
                 )
         return table.loc[ids].reset_index(drop=True)
 
 
 class LanguageModelPyfunc:
-    """A language model that answers prompts."""
+    """A language model that completes prompts."""
 
     def __init__(self, trainer: LanguageTrainer) -> None:
         self._trainer = trainer
@@ -92,14 +92,14 @@ class LanguageModelPyfunc:
     def predict(
         self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Answer prompts as tasks are put and answered; return the texts in the column ``text``.
+        """Complete prompts in the format of tasks; return the texts in the column ``text``.
 
         Parameters
         ----------
         model_input
-            With the column ``prompt``: what a task says.
+            With the column ``prompt``: the text of a task.
         params
-            ``temperature``, that of tests if not given, and ``seed``.
+            ``temperature``, by default that of tests, and ``seed``.
         """
         given, trainer = params or {}, self._trainer
         learner, instance = trainer.learner, trainer.scenario_instance
@@ -123,7 +123,7 @@ class LanguageModelPyfunc:
 
 
 class ChatModelsPyfunc:
-    """Chat models of a text scenario's agents; their services answer, and are paid for it."""
+    """Chat models of a text scenario's agents; calls are sent to their services and billed."""
 
     def __init__(
         self, hyper_params: HyperParameters, settings: ExperimentSettings, state: TextState
@@ -133,21 +133,21 @@ class ChatModelsPyfunc:
     def predict(
         self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Ask an agent's model; return its replies in the column ``text``.
+        """Query an agent's model; return its replies in the column ``text``.
 
         Parameters
         ----------
         model_input
-            With the column ``prompt``: what the user says.
+            With the column ``prompt``: the user's message.
         params
-            ``agent``, the protocol's first if not given, and ``seed``.
+            ``agent``, by default the protocol's first, and ``seed``.
 
         Raises
         ------
         UnknownNameError
-            If there is no such agent.
+            If the agent does not exist.
         LanguageModelError
-            If its service does not answer.
+            If its service does not respond.
         """
         given, agents = params or {}, self._state.agents
         name = str(given.get("agent") or next(iter(agents)))
@@ -181,7 +181,7 @@ def _say_something(request: ChatRequest) -> Completion:
 
 
 def _load_pyfunc(path: str) -> NetworkAgentsModel | LanguageModelPyfunc | ChatModelsPyfunc:
-    """Build the agents of a model's folder, and give them their weights."""
+    """Build the agents of a model's folder, and load their weights."""
     folder = Path(path)
     state = folder / STATE_FOLDER
     given = yaml.safe_load((folder / "config.yaml").read_text())
@@ -204,10 +204,10 @@ def _load_pyfunc(path: str) -> NetworkAgentsModel | LanguageModelPyfunc | ChatMo
         return _writing_model(trainer, state)
     if not isinstance(trainer, StagedTrainer):
         raise StateError(
-            f"model {folder}: its trainer {found.__name__} runs as a whole, expected one whose"
-            " states can be set."
+            f"model {folder}: its trainer {found.__name__} runs as a single stage, expected one"
+            " whose states can be set."
         )
-    if hyper_params.phases:  # whose last may have had another loss than the experiment's own
+    if hyper_params.phases:  # the last may have a different loss from the experiment's
         trainer.take_over(state, {}, {})
     else:
         trainer.state = _without_replay(state) or found.State.load(state)
@@ -215,7 +215,7 @@ def _load_pyfunc(path: str) -> NetworkAgentsModel | LanguageModelPyfunc | ChatMo
 
 
 def _without_warm_up(given: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what a language model begins with: its own weights come in place of that."""
+    """Disable the warm-up of language models, whose weights are loaded instead."""
     for section in given.get("agents", {}).values():
         if isinstance(section, dict) and "warm_up" in section:
             section["warm_up"]["num_steps"] = 0
@@ -223,7 +223,7 @@ def _without_warm_up(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _experiment_folder(folder: Path) -> str | None:
-    """Return the folder of the experiment's file, if it is there."""
+    """Return the folder of the experiment's file, if it exists."""
     about = yaml.safe_load((folder / "MLmodel").read_text())
     place = about["flavors"]["ratchet"].get("base_dir")
     return place if place and Path(place).is_dir() else None
@@ -238,20 +238,20 @@ def _chat_models(
 
 
 def _writing_model(trainer: Trainer, folder: Path) -> LanguageModelPyfunc:
-    """Give a language model its weights, those that it began with left out."""
+    """Load a language model's weights, without its initial ones."""
     from trainers.language.state import LanguageState
     from trainers.language.trainer import LanguageTrainer
 
-    assert isinstance(trainer, LanguageTrainer)  # what learns tokens
+    assert isinstance(trainer, LanguageTrainer)  # as learns_tokens implies
     trainer.only_plays = True
     trainer.state = replace(LanguageState.load(folder), initial="", pending=None)
     return LanguageModelPyfunc(trainer)
 
 
 def _without_replay(folder: Path) -> object:
-    """Return a state of the library's trainers without the frames, which only learning reads.
+    """Return a TorchRL state without its frames, which only learning reads.
 
-    None if it is another trainer's.
+    None for the states of other trainers.
     """
     values = json.loads((folder / "state.json").read_text())
     if "buffers" not in values:

@@ -1,6 +1,6 @@
-"""``CallbackList``: calls a trainer's callbacks at the moments of training, and keeps their states.
+"""``CallbackList``: calls a trainer's callbacks at the moments of training; stores their states.
 
-The bases of trainers say when; nobody else needs to.
+Called by the base classes of trainers only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class CallbackList:
-    """The callbacks of one trainer, in the order in which the experiment asks for them."""
+    """The callbacks of one trainer, in the order of the experiment's configuration."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -48,21 +48,21 @@ class CallbackList:
 
     @property
     def may_change_tests(self) -> bool:
-        """Whether the test after training may differ from one of its last iteration."""
+        """Whether the test after training may differ from one in its last iteration."""
         return any(spec.may_change_tests for spec in self._specs)
 
     @property
     def has_stopped(self) -> bool:
-        """Whether one of them has ended the training."""
+        """Whether a callback has ended the training."""
         return self._stopped is not None
 
     # -- moments ---------------------------------------------------------------------------
 
     def iterate(self, iteration: int, work: Callable[[], Metrics], *, last: bool) -> Metrics | None:
-        """Do an iteration with the moments around it; None if the run has been stopped before.
+        """Run an iteration with the moments around it; None if the run was stopped earlier.
 
-        ``work`` calls the moments inside of it and returns its metrics, to which callbacks add
-        theirs; ``last``: whether the run ends with it.
+        ``work`` calls the moments inside the iteration and returns its metrics, to which callbacks
+        add theirs; ``last``: whether the run ends with it.
         """
         if not self:
             return work()
@@ -81,19 +81,18 @@ class CallbackList:
         return self._metrics
 
     def after_rollouts(self, rollouts: object) -> None:
-        """Tell them the rollouts of the iteration that is being done."""
+        """Pass the rollouts of the current iteration to all callbacks."""
         self._call_all("after_rollouts", rollouts)
 
     def after_loss(self, losses: Mapping[str, Tensor]) -> None:
-        """Tell them that a minibatch's gradients are there."""
+        """Report that a minibatch's gradients are computed."""
         self._call_all("after_loss", losses)
 
     @contextmanager
     def stage(self, name: str, iteration: int) -> Iterator[Metrics]:
-        """Do a stage, with the moments around it.
+        """Run a stage with the moments around it.
 
-        Yields its metrics, to be filled by whoever does it; what callbacks add is in them
-        afterwards.
+        Yields the stage's metrics, to be filled by the caller; callbacks add theirs at the end.
         """
         taking_part = [spec for spec in self._specs if name in spec.kind.stages]
         self._count = 0
@@ -112,7 +111,7 @@ class CallbackList:
     def _call(
         self, spec: CallbackSpec, name: str, *args: object, moment: Moment | None = None
     ) -> Metrics | None:
-        """Call a moment of a callback; return the metrics that it adds."""
+        """Call one moment of a callback; return the metrics that it adds."""
         if not spec.writes(name):
             return None
         now = moment or Moment(self._iteration, STAGE, dict(self._metrics))
@@ -125,9 +124,9 @@ class CallbackList:
         return added
 
     def _apart(self, spec: CallbackSpec, name: str, now: Moment) -> AbstractContextManager[None]:
-        """Keep what a callback draws, and what training draws, out of each other's way.
+        """Separate the random numbers of callbacks from those of training.
 
-        Stages of chat models work side by side and draw from no global generator.
+        Stages of chat models run concurrently and use no global generator.
         """
         if self._trainer.plays_text:
             return nullcontext()
@@ -138,7 +137,7 @@ class CallbackList:
     def _stop(self, spec: CallbackSpec, reason: str, now: Moment) -> None:
         if now.stage != STAGE:
             raise ParameterError(
-                f"{spec.given}: it asked to stop the run in the stage {now.stage!r}, expected a"
+                f"{spec.given}: it requested a stop in the stage {now.stage!r}, expected a"
                 " moment of an iteration."
             )
         self._stopped = {"iteration": now.iteration, "callback": spec.label, "reason": reason}
@@ -152,7 +151,7 @@ class CallbackList:
     # -- state -----------------------------------------------------------------------------
 
     def take_values(self) -> dict[str, Any]:
-        """Return the plain part of what they continue from; empty before the first iteration."""
+        """Return the plain part of their states; empty before the first iteration."""
         if not self._begun:
             return {}
         states = {label: state.values for label, state in self._states().items()}
@@ -160,7 +159,7 @@ class CallbackList:
         return {_STATES: states, **stopped}
 
     def take_tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Return the tensors of what they continue from: callback → name → tensor."""
+        """Return the tensors of their states: callback → name → tensor."""
         found = {label: state.tensors for label, state in self._states().items()}
         return {label: tensors for label, tensors in found.items() if tensors}
 
@@ -169,7 +168,7 @@ class CallbackList:
         values: Mapping[str, Any],
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
-        """Continue from what was taken; a callback that is not in it begins anew."""
+        """Restore states; a callback without a stored state starts over."""
         self._renew()
         states = values.get(_STATES, {})
         for label, callback in self._all.items():
@@ -190,11 +189,11 @@ class CallbackList:
 
 
 def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:
-    """Add metrics to others; ParameterError if one of the name is there already."""
+    """Add metrics to others; ParameterError if a name already exists."""
     for name, value in (added or {}).items():
         if name in metrics:
             raise ParameterError(
-                f"{origin}: it adds the metric {name!r}, which is there already. Call it by"
-                " another name."
+                f"{origin}: it adds the metric {name!r}, which already exists. Choose another"
+                " name."
             )
         metrics[name] = value

@@ -26,9 +26,9 @@ CALLBACKS: Registry[Callback] = Registry(
     "callback", "trainers.callbacks.base:Callback", "trainers.callbacks", parameter="callbacks"
 )
 ITERATION_STAGES = ("train", "log_stats", "run_trainer")
-"""The stages in which iterations are done: of networks, of chat models, of trainers in one piece.
+"""Stages that run iterations: for networks, chat models, and trainers that run as one stage.
 
-Their last iteration is one on which the end of the run may act.
+The end of the run may act on their last iteration.
 """
 _OF_ITERATIONS = (
     "begin_run",
@@ -42,19 +42,19 @@ _Class = TypeVar("_Class", bound=type[Callback])
 
 
 def register_callback(name: str) -> Callable[[_Class], _Class]:
-    """Make a callback known by a name.
+    """Register a callback under a name.
 
-    Raises ParameterError if the name is taken by another class.
+    Raises ParameterError if another class has the name.
     """
     return CALLBACKS.register(name)
 
 
 @dataclass(frozen=True)
 class CallbackSpec:
-    """A callback that an experiment asks for.
+    """A callback of an experiment's configuration.
 
-    ``label`` tells it apart from the others of the experiment; ``path`` is the dotted path of its
-    parameters, ``given`` what messages about it begin with.
+    ``label`` is unique in the experiment; ``path`` is the dotted path of its parameters,
+    ``given`` the prefix of messages about it.
     """
 
     kind: type[Callback]
@@ -64,11 +64,11 @@ class CallbackSpec:
     given: str
 
     def writes(self, moment: str) -> bool:
-        """Return whether its class does something at a moment."""
+        """Return whether its class implements a moment."""
         return getattr(self.kind, moment) is not getattr(Callback, moment)
 
     def takes_part(self, stage: str) -> bool:
-        """Return whether it is part of a stage."""
+        """Return whether it is part of a stage's key."""
         in_iterations = any(self.writes(moment) for moment in _OF_ITERATIONS)
         return stage in self.kind.stages or (stage in ITERATION_STAGES and in_iterations)
 
@@ -80,7 +80,7 @@ class CallbackSpec:
     def key_parameters(
         self, hyper_params: HyperParameters, stage: str, *, last: bool
     ) -> dict[str, Any]:
-        """Return what belongs to the key of a stage in which it takes part.
+        """Return its content for the key of a stage in which it takes part.
 
         ``last``: whether the run ends with the stage's last iteration.
         """
@@ -103,9 +103,9 @@ def callback_specs(
     Raises
     ------
     UnknownNameError
-        If none has a name.
+        If a name is unknown.
     ParameterError
-        If what was found is no callback, or refuses its parameters; with their dotted path.
+        If the match is no callback, or refuses its parameters; with their dotted path.
     """
     specs: list[CallbackSpec] = []
     names: Counter[str] = Counter()
@@ -147,12 +147,12 @@ def check_callbacks(
             raise ParameterError(
                 f"{spec.given}, which is for trainers of {kinds[bool(spec.kind.plays_text)]}, but"
                 f" {hyper_params.trainer_name!r} trains {kinds[bool(trainer.plays_text)]}. Leave"
-                " it out, or take another trainer."
+                " it out, or choose another trainer."
             )
 
 
 def _given(hyper_params: HyperParameters) -> Iterator[tuple[str, str, str, Mapping[str, object]]]:
-    """Go through what is asked for: path, beginning of messages, name, parameters."""
+    """Iterate over the configured callbacks: path, prefix of messages, name, parameters."""
     for name in sorted(SECTIONS):
         section = getattr(hyper_params, name)
         if isinstance(section, CallbackSection) and section.enabled:

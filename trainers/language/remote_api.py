@@ -1,4 +1,4 @@
-"""``RemoteApiTrainer``: the model is at a training service, which plays and learns there."""
+"""``RemoteApiTrainer``: base of trainers whose model is sampled and trained at a service."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ MADE_HERE = "small"
 
 
 class RemoteApiTrainer(BaseTrainer):
-    """Base of trainers whose model is at a service. Subclasses write :meth:`_prepare_trajectories`.
+    """Base of trainers with a remote model. Subclasses implement :meth:`_prepare_trajectories`.
 
-    What an iteration sends is known before it is sent: the steps of an iteration have a session of
-    their own at the service, named by the model that they start from and by their content. So they
-    are taken once, whatever is lost or killed, and an experiment that learns otherwise from some
-    iteration on has sessions, and models, of its own from there.
+    The complete content of an iteration is determined before it is sent: each iteration's steps
+    have a separate session at the service, identified by the model that they start from and by
+    their content. So they are executed once, whatever is lost or killed, and an experiment that
+    trains differently from some iteration on has its own sessions and models from there.
     """
 
     keeps_rollouts: ClassVar[bool] = True
@@ -61,58 +61,58 @@ class RemoteApiTrainer(BaseTrainer):
         self._optimizer = given.optimizer(self.language.optimizer)
         self._beginning: InitialModel | None = None
         self._session_id, self._model, self._steps = "", "", 0
-        self._first_session = ""  # which learns nothing; before there is another
+        self._first_session = ""  # without training steps; until there is another
         self._base: str | None = None
         self._built: LanguageModel | None = None
         self._tokenizer: ChatTokenizer | None = None
 
     def _read_loss(self) -> PolicyLossParameters:
-        """Read how the policy's loss is made; of a trainer of one's own from ``algorithm``."""
+        """Read the configuration of the policy loss; for custom trainers from ``algorithm``."""
         unknown = self._config.algorithm.keys() - PolicyLossParameters.model_fields.keys()
         given = {name: v for name, v in self._config.algorithm.items() if name not in unknown}
         return PolicyLossParameters.model_validate(given)
 
     @classmethod
     def check_learner(cls, hyper_params: HyperParameters) -> None:
-        """Refuse what a training service cannot do."""
+        """Refuse options that a training service does not support."""
         check_service(hyper_params)
 
     @classmethod
     def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the client's package, where the service is asked through one."""
+        """Return the client's package if the backend requires one."""
         return ("tinker",) if hyper_params.language.train_service.backend == TINKER else ()
 
     @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return the folder of a tokenizer that the service doesn't give."""
+        """Return the folder of a tokenizer that the service doesn't provide."""
         given = ServiceConfig.of(hyper_params.language.train_service).tokenizer
         return {} if given is None else {"tokenizer": given}
 
-    # -- what a subclass writes --------------------------------------------------------------
+    # -- for subclasses ----------------------------------------------------------------------
 
     @abstractmethod
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
-        """Return what is learned from, each with ``advantage`` or ``token_advantages`` set.
+        """Return the trajectories to train on, with ``advantage`` or ``token_advantages`` set.
 
-        ``metrics`` are added to.
+        Add to ``metrics``.
         """
 
     # -- the model and its service -----------------------------------------------------------
 
     def begin(self, beginning: InitialModel) -> None:
-        """Keep where the model comes from; the service is asked when it is first needed."""
+        """Store the source of the model; the service is called on first use."""
         self._beginning = beginning
 
     @property
     def engine(self) -> RolloutEngine:
-        """What writes answers: the service, with the model that was saved last."""
+        """Samples completions at the service, with the model saved last."""
         return _ServiceEngine(self)
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """The model's, as the service has it."""
+        """The model's tokenizer, from the service."""
         if self._tokenizer is None:
             trained = "" if self._backend.names_only_bases else self._model
             model = trained or self._base_model()
@@ -120,7 +120,7 @@ class RemoteApiTrainer(BaseTrainer):
         return self._tokenizer
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Have the service answer with the model that was saved last."""
+        """Sample completions at the service with the model saved last."""
         model = self._model or self._base_model()
         if not self._session_id and not self._first_session:
             self._first_session = self._backend.first_sampler(lambda: self._session("play"))
@@ -128,7 +128,7 @@ class RemoteApiTrainer(BaseTrainer):
         return self._backend.sample(sampler, model, requests)
 
     def _session(self, content: str) -> TrainingService:
-        """Open the session, or find it, in which this content is learned from this model."""
+        """Open or find the session in which this model is trained on this content."""
         lora = self._begun.agent.lora
         asked: dict[str, object] = {
             "model": self._model or self._base_model(),
@@ -144,7 +144,7 @@ class RemoteApiTrainer(BaseTrainer):
     @property
     def _begun(self) -> InitialModel:
         if self._beginning is None:
-            raise StateError(f"{type(self).__name__}: there is no model yet; call begin() first.")
+            raise StateError(f"{type(self).__name__}: no model yet; call begin() first.")
         return self._beginning
 
     @property
@@ -153,7 +153,7 @@ class RemoteApiTrainer(BaseTrainer):
         return agent.model == MADE_HERE or agent.warm_up.num_steps > 0
 
     def _base_model(self) -> str:
-        """Return the service's name of the model at the beginning, which is brought if need be."""
+        """Return the service's name of the initial model, which is uploaded if necessary."""
         if self._base is not None:
             return self._base
         model = self._begun.agent.model
@@ -173,7 +173,7 @@ class RemoteApiTrainer(BaseTrainer):
         return self._backend.bring(folder, name)
 
     def save_model(self, folder: Path) -> None:
-        """Write the model at the beginning, where it is made here; else it is where it was."""
+        """Write the initial model if it is built here; otherwise it is already stored."""
         if self._is_made_here:
             if self._built is None:
                 self._built = self._begun.build_model()
@@ -182,7 +182,7 @@ class RemoteApiTrainer(BaseTrainer):
     # -- one iteration -----------------------------------------------------------------------
 
     def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
-        """Prepare trajectories and have the service learn from them."""
+        """Prepare trajectories and train on them at the service."""
         if not trajectories:
             return {"training/num_trajectories": 0.0}
         metrics: dict[str, Any] = {}
@@ -203,7 +203,7 @@ class RemoteApiTrainer(BaseTrainer):
         return metrics | found | {"training/num_updates": float(len(done))}
 
     def _update(self, trajectories: Sequence[Trajectory]) -> TrainingSteps:
-        """Return all that an iteration learns from these trajectories."""
+        """Return the complete training steps of an iteration on these trajectories."""
         rows, language = len(trajectories), self.language
         size = language.minibatch_size or rows
         batches = [
@@ -234,43 +234,43 @@ class RemoteApiTrainer(BaseTrainer):
     # -- state -------------------------------------------------------------------------------
 
     def take_state(self) -> dict[str, Any]:
-        """Return which of the service's models is played with, and how many steps made it."""
+        """Return the service's model used for sampling, and the number of its training steps."""
         return {"session": self._session_id, "model": self._model, "steps": self._steps}
 
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`take_state` returned."""
+        """Restore the result of :meth:`take_state`."""
         self._session_id, self._model = str(state["session"]), str(state["model"])
         self._steps = int(state["steps"])
 
     def take_weights(self) -> CallbackState:
-        """Return which of the service's models is played with; the service keeps all of them."""
+        """Return the service's model used for sampling; the service stores all models."""
         return CallbackState({"session": self._session_id, "model": self._model})
 
     def put_weights(self, weights: CallbackState) -> None:
-        """Play with the model that :meth:`take_weights` returned."""
+        """Sample with the model of :meth:`take_weights`."""
         self._session_id, self._model = weights.values["session"], weights.values["model"]
 
     def address(self) -> ModelAddress | None:
-        """Return the model that was saved last at its service."""
+        """Return the address of the model saved last at its service."""
         return self._backend.address(self._model or self._base_model())
 
     def close(self) -> None:
-        """Let go of connections; what the service has stays."""
+        """Release connections; models and sessions at the service remain."""
         self._backend.close()
 
 
 class _ServiceEngine:
-    """Asks a trainer's service."""
+    """Samples through a trainer's service."""
 
     def __init__(self, trainer: RemoteApiTrainer) -> None:
         self._trainer = trainer
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Answer requests, in their order."""
+        """Return completions in the order of the requests."""
         return self._trainer.sample(requests)
 
     def update(self, model: LanguageModel) -> None:
-        """Do nothing: the service has the model."""
+        """Do nothing: the service has the weights."""
 
 
 def _example(trajectory: Trajectory) -> TrainingExample:
@@ -279,7 +279,7 @@ def _example(trajectory: Trajectory) -> TrainingExample:
     if given is None:
         if trajectory.advantage is None:
             raise DataError(
-                f"trajectory of the task {trajectory.task_id!r}: has neither advantage nor"
+                f"trajectory of the task {trajectory.task_id!r}: got neither advantage nor"
                 " token_advantages, expected _prepare_trajectories to set one of them."
             )
         given = [float(trajectory.advantage)] * len(trajectory)

@@ -1,4 +1,4 @@
-"""``Rollouts``: what an iteration has played, as a value that is written to a folder and read."""
+"""``Rollouts``: the rollouts of an iteration, stored in a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAYED_FILE = "played.json"
 
 @dataclass
 class Rollouts:
-    """What an iteration has played, and where in the training set the next one begins."""
+    """Rollouts of an iteration, and the next one's start position in the training set."""
 
     trajectories: list[Trajectory]
     metrics: dict[str, float] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Rollouts:
 
     @classmethod
     def load(cls, folder: Path) -> Rollouts | None:
-        """Read what :meth:`save` wrote; None if nothing was played."""
+        """Read the files of :meth:`save`; None if there are none."""
         file = folder / PLAYED_FILE
         if not file.is_file():
             return None

@@ -1,4 +1,4 @@
-"""Methods of a trainer that read a batch row by row, which ranks share among them."""
+"""Row-wise methods of trainers, which ranks execute on parts of a batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _Trainer = TypeVar("_Trainer", bound="RankTrainer")
 def of_rows(
     read: Callable[[_Trainer, Batch], Tensor],
 ) -> Callable[[_Trainer, Batch], Tensor]:
-    """Have a method that returns ``[B, …]`` of a batch's rows, without gradients, be the ranks'.
+    """Decorate a method that returns ``[B, …]`` for a batch's rows, without gradients.
 
-    Where there are ranks, each of them calls it with some of the rows.
+    With ranks, each of them calls the method on some of the rows.
     """
 
     @wraps(read)
@@ -35,7 +35,7 @@ def of_rows(
 
 
 def method_of(trainer: RankTrainer, name: str) -> Callable[..., Tensor]:
-    """Return the very method that was called, ``Class.name``, not one that stands on it."""
+    """Return the method ``Class.name`` itself, not an override of it."""
     owner, _, name = name.rpartition(".")
     found = next(each for each in type(trainer).__mro__ if each.__qualname__ == owner)
     method: Callable[..., Tensor] = vars(found)[name]

@@ -1,4 +1,4 @@
-"""Which rows of a minibatch a process reads."""
+"""Rows of a minibatch that a process reads."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RankShare:
-    """What one of several processes does of the work of all; alone it does everything.
+    """The part of the work of one of several processes; a single process does all of it.
 
     Attributes
     ----------
     rank
-        Which of them it is, from 0.
+        The index of the process, from 0.
     world_size
-        How many they are.
+        The number of processes.
     """
 
     rank: int = 0
     world_size: int = 1
 
     def rows(self, count: int) -> list[int]:
-        """Return the places of this process's rows, equally many in each.
+        """Return the indices of this process's rows, equally many in each process.
 
-        Behind the last one it comes again.
+        Padded with the last index.
         """
         each = self.most(count)
         return [min(place, count - 1) for place in range(self.rank * each, (self.rank + 1) * each)]
 
     def most(self, count: int) -> int:
-        """Return how many of so many things a process has at most."""
+        """Return the largest number of ``count`` items per process."""
         return -(-count // self.world_size)
 
     def parts(self, count: int, size: int) -> Iterator[tuple[slice, bool]]:
-        """Go through this process's parts of so many rows, and whether they count.
+        """Iterate over this process's slices of ``count`` rows, and whether they count.
 
-        All processes read equally many, since they gather weights together: who has none left
-        reads one that does not count.
+        All processes read the same number, since they gather weights together: padding slices do
+        not count.
         """
         starts = range(0, count, size)
         for place in range(self.rank, self.most(len(starts)) * self.world_size, self.world_size):

@@ -1,4 +1,4 @@
-"""What ranks know of a trainer: :class:`trainers.language.self_hosted.SelfHostedTrainer` has it."""
+"""The interface of trainers that ranks use, which ``SelfHostedTrainer`` implements."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class RowShardedMethod(Protocol):
-    """What has a trainer's method read some of a batch's rows each."""
+    """Calls a trainer's method on parts of a batch's rows."""
 
     def read_rows(self, method: str, batch: Batch) -> Tensor:
-        """Return what the method says of all rows."""
+        """Return the method's result for all rows."""
         ...
 
 
 class RankTrainer(Protocol):
-    """A trainer that takes steps, or has them taken by ranks."""
+    """A trainer that takes steps itself or through ranks."""
 
     language: LanguageParameters
     model: LanguageModel
@@ -40,7 +40,7 @@ class RankTrainer(Protocol):
     def _ranks(self) -> RowShardedMethod | None: ...
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
-        """Learn by this model from now on."""
+        """Train this model from now on."""
         ...
 
     def _learning_parameters(self) -> list[nn.Parameter]: ...

@@ -13,8 +13,8 @@ from ratchet.agents.lr_groups import ParameterGroup
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import report_iterations
 from trainers.staged import Metrics, PretrainResult
-from trainers.tensordict.imitation.demonstrations import STAGE, ScriptedDemonstrator, RolloutDemonstrator
-from trainers.tensordict.objectives.value_estimators import acting_mask
+from trainers.tensordict.imitation.demonstrations import STAGE, ScriptedDemonstrator,
+RolloutDemonstrator from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import (
     build_adam,
