@@ -29,7 +29,7 @@ from ratchet.tracking.logs import log_context
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
 from tasks.stages.sequence import ParallelChains, Step, StoredStageLayout
-from trainers.progress import tee_progress, show
+from trainers.progress import show, tee_progress
 
 _Item = TypeVar("_Item")
 

@@ -107,7 +107,7 @@ class SubprocessWorker:
         return answer
 
     def answer(self) -> Answer:
-        """Wait for the answer and return it unchanged, also if it is an error or the process died."""
+        """Wait for the answer and return it unchanged, even if it is an error."""
         answer = self._read()
         if answer is None:
             answer = died(f"{self._about}: its process was ended {self._end()}{self._printed}.")

@@ -26,8 +26,8 @@ from tasks.stages.decorator import StageOutcome, make_stage
 from tasks.stages.families import make_keys, stage_functions
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession
-from trainers.subprocess_worker import Answer
 from trainers.progress import IterationContext, progress_path
+from trainers.subprocess_worker import Answer
 
 if TYPE_CHECKING:
     from flows.runners.base import Request, Runner

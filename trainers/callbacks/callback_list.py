@@ -193,7 +193,6 @@ def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:
     for name, value in (added or {}).items():
         if name in metrics:
             raise ParameterError(
-                f"{origin}: it adds the metric {name!r}, which already exists. Choose another"
-                " name."
+                f"{origin}: it adds the metric {name!r}, which already exists. Choose another name."
             )
         metrics[name] = value

@@ -105,8 +105,8 @@ class KeepBest(Callback):
         return added
 
     def _tested(self, dataset: str) -> float:
-        assert isinstance(self.trainer, StagedTrainer)  # trainers with callbacks, except of chat
-        models metrics = self.trainer.evaluate(dataset).metrics
+        assert isinstance(self.trainer, StagedTrainer)  # as check() ensures
+        metrics = self.trainer.evaluate(dataset).metrics
         if self.parameters.metric not in metrics:
             raise ParameterError(
                 f"keep_best: the test on {dataset!r} has no metric {self.parameters.metric!r}."

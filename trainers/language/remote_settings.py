@@ -140,8 +140,8 @@ def check_service(hyper_params: HyperParameters) -> None:
         wrong = {
             "temperature": agent.temperature != 1 and "1: the service scores tokens at no other",
             "precision": agent.precision != "float32" and "float32, which the service uses",
-            "lora.target_modules": agent.lora.target_modules and "none: the service adapts all"
-            " modules",
+            "lora.target_modules": agent.lora.target_modules
+            and "none: the service adapts all modules",
             "lora.rank": agent.lora.rank is not None
             and here
             and "none for a model that is built or warmed up here and fully trained",
@@ -157,8 +157,8 @@ def _check_tinker(hyper_params: HyperParameters) -> None:
         agent = hyper_params.agents[name]
         here = agent.model == "small" or agent.warm_up.num_steps > 0
         wrong = {
-            "model": here and "the name of one of the service's, and no warm_up: uploads are not"
-            " supported",
+            "model": here
+            and "the name of one of the service's, and no warm_up: uploads are not supported",
             "lora.rank": agent.lora.rank is None and "a rank: the service trains only adapters",
             "lora.alpha": agent.lora.alpha is not None and "none: the service sets it",
         }

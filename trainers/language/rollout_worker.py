@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.subprocess_worker import SubprocessWorker
 from trainers.language.rollouts import Rollouts
+from trainers.subprocess_worker import SubprocessWorker
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

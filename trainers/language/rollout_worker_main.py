@@ -11,9 +11,9 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.registry import build_scenario
-from trainers.subprocess_worker import Answer, serve
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
+from trainers.subprocess_worker import Answer, serve
 
 
 def _play(made: dict[str, LanguageTrainer], request: Answer) -> Answer:

@@ -27,10 +27,10 @@ from trainers.algorithms.language.trajectories import batch_advantages
 from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, InitialModel
+from trainers.language.batch_validation import check_finite, prepared
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
-from trainers.language.batch_validation import check_finite, prepared
 from trainers.language.ranks.rows import of_rows
 from trainers.language.ranks.share import RankShare
 

@@ -17,10 +17,10 @@ from ratchet.errors import ParameterError
 from ratchet.plugins import paths_from
 from trainers.registry import register_trainer
 from trainers.torchrl.configuration import UNREAD, trainer_parameters
+from trainers.torchrl.device_placement import place_on
 from trainers.torchrl.environment import with_base_dir
 from trainers.torchrl.evaluation_environment import single_environment
 from trainers.torchrl.key_parameters import algorithm_stage_parameters
-from trainers.torchrl.device_placement import place_on
 from trainers.torchrl.trainer import TorchRlTrainer
 
 if TYPE_CHECKING:

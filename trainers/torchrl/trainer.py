@@ -33,8 +33,8 @@ from trainers.torchrl.assembly import (
 )
 from trainers.torchrl.environment import make_environment
 from trainers.torchrl.evaluation_environment import copy_normalization
-from trainers.torchrl.hooks import Evaluation, KeepBest, StopAt
 from trainers.torchrl.evaluation_rollouts import Episode, play_episodes
+from trainers.torchrl.hooks import Evaluation, KeepBest, StopAt
 from trainers.torchrl.recorder import (
     begin_iteration,
     count_values,

@@ -24,7 +24,7 @@ from ratchet.tracking.live_file import LIVE_FILE, LiveFile, read_live
 from ratchet.tracking.manifest import RunManifest, StageRecord
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
-from trainers.progress import IterationContext, tee_progress, describe, progress_reporter
+from trainers.progress import IterationContext, describe, progress_reporter, tee_progress
 
 
 def call(stage: str = "train", iteration: int = 4, arm: str = "main") -> Any:

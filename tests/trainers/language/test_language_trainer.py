@@ -16,13 +16,13 @@ from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
 from trainers.callbacks.base import CallbackState
 from trainers.compatibility import check_combination
-from trainers.subprocess_worker import SubprocessWorker
 from trainers.language import rollout_worker_main
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.rollout_worker import RolloutWorker
 from trainers.language.trainer import Rollouts, loop_around
 from trainers.progress import progress_reporter
 from trainers.registry import trainer_class
+from trainers.subprocess_worker import SubprocessWorker
 
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "d_mlp": 32, "context_length": 32}
 
@@ -171,7 +171,9 @@ def test_what_plays_beside_plays_on_while_a_run_stops(tmp_path, monkeypatch):
     (tmp_path / "stops.py").write_text(STOPS)
     stops = [f"{tmp_path / 'stops.py'}:Stops"]
     made = {}
-    monkeypatch.setattr(SubprocessWorker, "ask", lambda _, asked: rollout_worker_main._play(made, asked))
+    monkeypatch.setattr(
+        SubprocessWorker, "ask", lambda _, asked: rollout_worker_main._play(made, asked)
+    )
     monkeypatch.setattr(SubprocessWorker, "wait", lambda _: {})
     alone, together = (
         build(parameters(callbacks=stops, language={"mode": "one_step_behind"})) for _ in range(2)

@@ -12,8 +12,8 @@ from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from trainers.torchrl import configuration
 from trainers.torchrl.configuration import trainer_parameters
-from trainers.torchrl.evaluation_environment import single_environment
 from trainers.torchrl.device_placement import place_on
+from trainers.torchrl.evaluation_environment import single_environment
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 OWN = {"scenario": "gymnasium", "trainer": "torchrl_sac", "dataset": "Pendulum-v1"}
