@@ -1,6 +1,6 @@
-"""A text trainer's whole loop in plain Python, resumable after each of its stages.
+"""A text trainer's complete loop in plain Python, resumable after each of its stages.
 
-The stages are those that the tasks run; here their results lie in the run's checkpoint folder.
+The stages are the same as the tasks'; their results are stored in the run's checkpoint folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TextTrainLoop:
-    """Runs the stages of a trainer one after the other, from wherever its state is."""
+    """Runs the stages of a trainer sequentially, starting with its current state."""
 
     def __init__(self, trainer: PureTextRlTrainer) -> None:
         self.trainer = trainer
@@ -55,7 +55,7 @@ class TextTrainLoop:
 
     @contextmanager
     def _open_files(self) -> Iterator[RunFiles]:
-        """Open the run's checkpoint folder; one that is thrown away if the run has no id."""
+        """Open the run's checkpoint folder; a temporary one if the run has no id."""
         settings = self.trainer.settings
         if settings.run_id is not None and not settings.test_run:
             yield RunFiles(self.trainer.checkpoint_base_dir)
@@ -64,7 +64,7 @@ class TextTrainLoop:
             yield RunFiles(Path(folder))
 
     def _begin(self) -> None:
-        """Take the trainer's state, else the saved one, else the one before any training."""
+        """Set the state: the trainer's, else the saved one, else the initial one."""
         trainer, files = self.trainer, self.files
         files.check_parameters(trainer.hyper_params.to_dict())
         if not trainer.has_state:
@@ -113,16 +113,16 @@ class TextTrainLoop:
 
     @property
     def _looks(self) -> tuple[TrainLoopStage, TrainLoopStage]:
-        """The stages that look at an iteration, in their order.
+        """The stages that evaluate an iteration, in order.
 
-        Callbacks may put other weights in place with the statistics, and these are tested last.
+        Callbacks may replace weights in the statistics stage; these are tested last.
         """
         if self.trainer.callbacks.may_change_tests:
             return "test_during_training", "log_stats"
         return "log_stats", "test_during_training"
 
     def _after_look(self, stage: TrainLoopStage) -> None:
-        """Go on from a stage that looks at an iteration; to the end, if the run is stopped."""
+        """Continue after a stage that evaluates an iteration; skip to the end if stopped."""
         if stage == self._looks[0]:
             self._go_to(self._looks[1])
             return
@@ -144,7 +144,7 @@ class TextTrainLoop:
         try:
             self.trainer.await_fine_tune_jobs(state.iteration)
         except FineTuneError:
-            self.files.save_state(without_jobs(state))  # so that failed ones are begun anew
+            self.files.save_state(without_jobs(state))  # so that failed jobs are restarted
             raise
         self._log_added(state, "await_fine_tune_jobs")
         if self.trainer.training_usage is not None:
@@ -167,14 +167,14 @@ class TextTrainLoop:
         return rollouts, stats
 
     def _log_added(self, state: State, stage: str) -> None:
-        """Log what callbacks have added to a stage that has no metrics here."""
+        """Log metrics that callbacks add to a stage without own metrics."""
         if self.trainer.stage_metrics:
             self.trainer.log_stats(
                 self.trainer.stage_metrics, iteration=state.iteration, stage=stage
             )
 
     def _played_already(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
-        """Return the last iteration's test if there was one: of the same models and rollouts."""
+        """Return the last iteration's test, if any: it has the same models and rollouts."""
         name = _test_name(state.iteration)
         if self.trainer.callbacks.may_change_tests:
             return None

@@ -1,4 +1,4 @@
-"""Text trainers that learn from tokens: they ask for them as they sample."""
+"""Text trainers that learn from tokens, which they request while sampling."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class TokenSamplingTrainer(PureTextRlTrainer):
     """Base of text trainers that learn from tokens.
 
-    In training, what agents that learn read and write is asked for token by token, with
-    log-probabilities, and is in the rollouts.
+    In training, the tokens of learning agents' prompts and replies are requested with
+    log-probabilities and stored in the rollouts.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class TokenSamplingTrainer(PureTextRlTrainer):
     def _call_context(
         self, environment: PureTextEnvironment, iteration: int, calls: Calls
     ) -> CallContext:
-        """Return what calls are made with: in training, that tokens are asked for."""
+        """Return the context of calls; in training it requests tokens."""
         context = super()._call_context(environment, iteration, calls)
         if not self._is_training(environment):
             return context
