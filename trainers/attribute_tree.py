@@ -23,7 +23,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import StateError
-from trainers.custom_state import is_custom
+from ratchet.plugins import is_framework
 from trainers.state_tree import flatten_tree, unflatten_tree
 
 _STATE, _OBJECT, _PARAMETER, _SAME = "$state", "$object", "$parameter", "$same"
@@ -116,7 +116,7 @@ def _take(value: object, path: str, above: set[int]) -> Any:  # noqa: ANN401
     if (
         id(value) in above
         or isinstance(value, (*_STATELESS, *_CONSTANTS))
-        or not is_custom(type(value))
+        or is_framework(type(value).__module__)
     ):
         return {_SAME: True}
     above = above | {id(value)}

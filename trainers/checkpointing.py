@@ -103,7 +103,7 @@ class CheckpointingTrainer(StoredAttributes, ABC):
             content = self._load_state_dict_from_active_run_checkpoint()
         except CheckPointNotFoundError:
             return
-        if _says_nothing(content, type(self).State):
+        if _is_initial(content, type(self).State):
             _LOGGER.warning(
                 "%s: its checkpoint contains the initial state, so training starts from scratch."
                 " Set self.state.iteration, or another field that records progress, before"
@@ -328,7 +328,7 @@ def _old(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}-old")
 
 
-def _says_nothing(content: Mapping[str, Any], kind: type[Any]) -> bool:
+def _is_initial(content: Mapping[str, Any], kind: type[Any]) -> bool:
     """Return whether a state has the initial values; tensors are not compared."""
     from trainers.state_tree import flatten_tree
 

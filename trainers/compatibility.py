@@ -59,7 +59,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     if hyper_params.scenario == SIMULATORS and not trainer.acts_alone:
         _check_simulated(handler)
     if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
-        _check_films(hyper_params, trainer, folder)
+        _check_videos(hyper_params, trainer, folder)
     _check_loaded_agents(hyper_params, trainer)
     _check_imitation(hyper_params, trainer, handler, folder)
     _check_compiled(hyper_params)
@@ -170,7 +170,7 @@ def _check_simulated(handler: ProtocolHandler) -> None:
         handler.check_simulated()
 
 
-def _check_films(
+def _check_videos(
     hyper_params: HyperParameters, trainer: type[Trainer], folder: Path | None
 ) -> None:
     """Refuse videos of an environment without rendering, or with a trainer that records none."""
@@ -220,9 +220,9 @@ def _check_imitation(
             " exchange messages, e.g. graph_isomorphism. Leave imitation out."
         )
     if imitation.run is None:
-        from trainers.tensordict.imitation.demonstrations import build_teachers
+        from trainers.tensordict.imitation.demonstrations import build_demonstrators
 
-        build_teachers(hyper_params, handler, folder)  # raises if there are none
+        build_demonstrators(hyper_params, handler, folder)  # raises if there are none
 
 
 def _check_phases(

@@ -32,13 +32,13 @@ def find_config_warnings(
     folder = None if base_dir is None else Path(base_dir)
     found: dict[str, list[str]] = {}
     for arm, hyper_params in arms.items():
-        for text in _cautions(hyper_params, folder):
+        for text in _warnings(hyper_params, folder):
             found.setdefault(text, []).append(arm)
     for text, which in found.items():
         yield text if len(arms) == 1 else f"{text} (arm {', '.join(which)})"
 
 
-def _cautions(hyper_params: HyperParameters, folder: Path | None) -> Iterator[str]:
+def _warnings(hyper_params: HyperParameters, folder: Path | None) -> Iterator[str]:
     """Iterate over configurations that run but are rarely intended, with alternatives."""
     trainer = trainer_class(hyper_params, folder)
     if not hyper_params.pretrain_agents or not issubclass(trainer, StagedTrainer):

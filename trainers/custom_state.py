@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ratchet.errors import StateError
+from ratchet.plugins import is_framework
 
 Attributes = dict[str, Any]
 """Attribute → plain data and tensors, with marks where an object is restored in place."""
 
 ATTRIBUTES_NAME = "attributes"
 """The files of stored attributes, next to the rest of a state."""
-
-_FRAMEWORK = frozenset({"ratchet", "trainers", "tasks", "flows", "deployments"})
 
 
 class StoredAttributes:
@@ -30,7 +29,7 @@ class StoredAttributes:
 
     def __setattr__(self, name: str, value: object) -> None:
         caller = sys._getframe(1)  # assignments by code outside the class are not stored
-        is_custom_code = not _is_framework(caller.f_globals.get("__name__", ""))
+        is_custom_code = not is_framework(caller.f_globals.get("__name__", ""))
         if is_custom_code and caller.f_locals.get("self") is self:
             self.__dict__.setdefault("_assigned", {})[name] = None
         super().__setattr__(name, value)
@@ -38,7 +37,7 @@ class StoredAttributes:
 
 def is_custom(kind: type) -> bool:
     """Return whether a class is defined outside Ratchet."""
-    return not _is_framework(kind.__module__)
+    return not is_framework(kind.__module__)
 
 
 def is_custom_method(kind: type, name: str) -> bool:
@@ -113,10 +112,6 @@ def load_attributes(directory: Path) -> Attributes:
 
     found: Attributes = load_tree(directory, ATTRIBUTES_NAME)
     return found
-
-
-def _is_framework(module: str) -> bool:
-    return module.partition(".")[0] in _FRAMEWORK
 
 
 def _assigned(owner: StoredAttributes) -> Attributes:

@@ -59,7 +59,7 @@ def trainer_class(
     """
     refuse_not_run(hyper_params.trainer_name)
     named = TRAINERS.find(hyper_params.trainer, base_dir)
-    _check_whole(named)
+    _check_complete(named)
     found = named.trainer_class()
     _check_agents(found, hyper_params)
     found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
@@ -76,7 +76,7 @@ def build_trainer(
     return trainer_class(hyper_params, base_dir)(hyper_params, scenario_instance, settings)
 
 
-def _check_whole(named: type[NamedTrainer]) -> None:
+def _check_complete(named: type[NamedTrainer]) -> None:
     """Refuse a class with abstract methods."""
     missing = sorted(getattr(named, "__abstractmethods__", ()))
     if missing:

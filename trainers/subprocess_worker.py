@@ -23,7 +23,7 @@ from typing import IO, Any
 from ratchet import errors
 
 _PARENT_GONE = 3
-_LOOK_EVERY = 0.1
+_POLL_SECONDS = 0.1
 _FINISH_SECONDS = 30.0
 Answer = dict[str, Any]
 
@@ -154,7 +154,7 @@ class SubprocessWorker:
         with self._reading:
             while self._waiting:
                 # with a timeout: interrupts reach a thread only while it runs Python code
-                while not wait([process.stdout.fileno()], _LOOK_EVERY):
+                while not wait([process.stdout.fileno()], _POLL_SECONDS):
                     pass
                 line = process.stdout.readline()
                 if not line.endswith(b"\n"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SubParameters
+from ratchet.parameters.key_inputs import parameters_read
 from trainers.staged import Metrics
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.purposes import Purpose
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
-    from trainers.callbacks.registry import CallbackSpec
 
 STAGES = (
     "sample_rollouts",
@@ -31,6 +31,19 @@ STAGES = (
     "test",
 )
 """Stages whose start and end are moments: ``test`` for networks, all of them for chat models."""
+ITERATION_STAGES = ("train", "log_stats", "run_trainer")
+"""Stages that run iterations: for networks, chat models, and trainers that run as one stage.
+
+The end of the run may act on their last iteration.
+"""
+_OF_ITERATIONS = (
+    "begin_run",
+    "begin_iteration",
+    "after_rollouts",
+    "after_loss",
+    "end_iteration",
+    "end_run",
+)
 
 
 @dataclass(frozen=True)
@@ -188,3 +201,47 @@ class Callback:
 
     def load_state(self, state: CallbackState) -> None:
         """Restore the result of :meth:`take_state` in a new callback."""
+
+
+@dataclass(frozen=True)
+class CallbackSpec:
+    """A callback of an experiment's configuration.
+
+    ``label`` is unique in the experiment; ``path`` is the dotted path of its parameters,
+    ``given`` the prefix of messages about it.
+    """
+
+    kind: type[Callback]
+    parameters: SubParameters
+    label: str
+    path: str
+    given: str
+
+    def writes(self, moment: str) -> bool:
+        """Return whether its class implements a moment."""
+        return getattr(self.kind, moment) is not getattr(Callback, moment)
+
+    def takes_part(self, stage: str) -> bool:
+        """Return whether it is part of a stage's key."""
+        in_iterations = any(self.writes(moment) for moment in _OF_ITERATIONS)
+        return stage in self.kind.stages or (stage in ITERATION_STAGES and in_iterations)
+
+    @property
+    def may_change_tests(self) -> bool:
+        """Whether the test after training may differ from one of its last iteration."""
+        return self.kind.steers or "test" in self.kind.stages
+
+    def key_parameters(
+        self, hyper_params: HyperParameters, stage: str, *, last: bool
+    ) -> dict[str, Any]:
+        """Return its content for the key of a stage in which it takes part.
+
+        ``last``: whether the run ends with the stage's last iteration.
+        """
+        key: dict[str, Any] = {"name": self.label, **self.parameters.to_dict()}
+        purposes = self.kind.reads(self.parameters)
+        if purposes:
+            key["reads"] = parameters_read(hyper_params, purposes, {hyper_params.trainer_name})
+        if last and stage in ITERATION_STAGES and self.writes("end_run"):
+            key["ends_run"] = True
+        return key

@@ -6,20 +6,21 @@ Called by the base classes of trainers only.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.callbacks.base import CallbackState, Moment
-from trainers.callbacks.registry import CallbackSpec, callback_specs
+from trainers.base import Trainer
+from trainers.callbacks.base import CallbackSpec, CallbackState, Moment
+from trainers.callbacks.registry import callback_specs
 from trainers.staged import Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from trainers.base import Trainer
 
 STAGE = "train"
 _STATES = "states"
@@ -34,9 +35,9 @@ class CallbackList:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._specs = callback_specs(trainer.hyper_params, trainer.settings.base_dir)
-        self._renew()
+        self._reset()
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         self._all = {spec.label: spec.kind(spec.parameters, self._trainer) for spec in self._specs}
         self._begun: set[str] = set()
         self._stopped: dict[str, Any] | None = None
@@ -117,13 +118,13 @@ class CallbackList:
         now = moment or Moment(self._iteration, STAGE, dict(self._metrics))
         callback = self._all[spec.label]
         self._count += 1
-        with self._apart(spec, name, now):
+        with self._isolate(spec, name, now):
             added: Metrics | None = getattr(callback, name)(now, *args)
         if callback.stop_reason is not None and self._stopped is None:
             self._stop(spec, callback.stop_reason, now)
         return added
 
-    def _apart(self, spec: CallbackSpec, name: str, now: Moment) -> AbstractContextManager[None]:
+    def _isolate(self, spec: CallbackSpec, name: str, now: Moment) -> AbstractContextManager[None]:
         """Separate the random numbers of callbacks from those of training.
 
         Stages of chat models run concurrently and use no global generator.
@@ -169,7 +170,7 @@ class CallbackList:
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
         """Restore states; a callback without a stored state starts over."""
-        self._renew()
+        self._reset()
         states = values.get(_STATES, {})
         for label, callback in self._all.items():
             if label in states:
@@ -186,6 +187,28 @@ class CallbackList:
             for label, callback in self._all.items()
             if label in self._begun
         }
+
+
+class CallbackTrainer(Trainer):
+    """Base of trainers that call callbacks at the moments of training."""
+
+    @cached_property
+    def callbacks(self) -> CallbackList:
+        """The callbacks of the experiment."""
+        return CallbackList(self)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a callback has ended the training."""
+        return self.callbacks.has_stopped
+
+    @abstractmethod
+    def take_weights(self) -> CallbackState:
+        """Copy the current weights, for callbacks that store some."""
+
+    @abstractmethod
+    def put_weights(self, weights: CallbackState) -> None:
+        """Restore the result of :meth:`take_weights`."""
 
 
 def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:

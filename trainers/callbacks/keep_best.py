@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
-    from trainers.callbacks.registry import CallbackSpec
-    from trainers.callbacks.trainer import CallbackTrainer
+    from trainers.callbacks.base import CallbackSpec
+    from trainers.callbacks.callback_list import CallbackTrainer
 
 
 class KeepBestParameters(SubParameters):

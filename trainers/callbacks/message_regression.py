@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
-    from trainers.callbacks.registry import CallbackSpec
+    from trainers.callbacks.base import CallbackSpec
     from trainers.tensordict.base import TensorDictTrainer
 
 STAGE = "train"

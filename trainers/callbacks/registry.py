@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.base import SECTIONS, CallbackSection, SubParameters
-from ratchet.parameters.key_inputs import parameters_read
 from ratchet.parameters.reading.messages import describe_validation_error
 from ratchet.registry import Registry
-from trainers.callbacks.base import STAGES, Callback
+from trainers.callbacks.base import STAGES, Callback, CallbackSpec
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -24,19 +22,6 @@ if TYPE_CHECKING:
 
 CALLBACKS: Registry[Callback] = Registry(
     "callback", "trainers.callbacks.base:Callback", "trainers.callbacks", parameter="callbacks"
-)
-ITERATION_STAGES = ("train", "log_stats", "run_trainer")
-"""Stages that run iterations: for networks, chat models, and trainers that run as one stage.
-
-The end of the run may act on their last iteration.
-"""
-_OF_ITERATIONS = (
-    "begin_run",
-    "begin_iteration",
-    "after_rollouts",
-    "after_loss",
-    "end_iteration",
-    "end_run",
 )
 _Class = TypeVar("_Class", bound=type[Callback])
 
@@ -47,50 +32,6 @@ def register_callback(name: str) -> Callable[[_Class], _Class]:
     Raises ParameterError if another class has the name.
     """
     return CALLBACKS.register(name)
-
-
-@dataclass(frozen=True)
-class CallbackSpec:
-    """A callback of an experiment's configuration.
-
-    ``label`` is unique in the experiment; ``path`` is the dotted path of its parameters,
-    ``given`` the prefix of messages about it.
-    """
-
-    kind: type[Callback]
-    parameters: SubParameters
-    label: str
-    path: str
-    given: str
-
-    def writes(self, moment: str) -> bool:
-        """Return whether its class implements a moment."""
-        return getattr(self.kind, moment) is not getattr(Callback, moment)
-
-    def takes_part(self, stage: str) -> bool:
-        """Return whether it is part of a stage's key."""
-        in_iterations = any(self.writes(moment) for moment in _OF_ITERATIONS)
-        return stage in self.kind.stages or (stage in ITERATION_STAGES and in_iterations)
-
-    @property
-    def may_change_tests(self) -> bool:
-        """Whether the test after training may differ from one of its last iteration."""
-        return self.kind.steers or "test" in self.kind.stages
-
-    def key_parameters(
-        self, hyper_params: HyperParameters, stage: str, *, last: bool
-    ) -> dict[str, Any]:
-        """Return its content for the key of a stage in which it takes part.
-
-        ``last``: whether the run ends with the stage's last iteration.
-        """
-        key: dict[str, Any] = {"name": self.label, **self.parameters.to_dict()}
-        purposes = self.kind.reads(self.parameters)
-        if purposes:
-            key["reads"] = parameters_read(hyper_params, purposes, {hyper_params.trainer_name})
-        if last and stage in ITERATION_STAGES and self.writes("end_run"):
-            key["ends_run"] = True
-        return key
 
 
 def callback_specs(

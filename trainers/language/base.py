@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
 _HORIZON = ("total_train_steps", "num_iterations")
-_NOT_OWN = {"trainers", "ratchet", "abc", "builtins", "typing"}
+_NOT_CUSTOM = {"trainers", "ratchet", "abc", "builtins", "typing"}
 _Section = TypeVar("_Section", bound=SubParameters)
 
 
@@ -239,7 +239,7 @@ def _names_horizon(learner: type[BaseTrainer]) -> bool:
     If it names the number without reading it, a longer run needlessly starts over; the opposite
     error would continue from weights that were trained differently.
     """
-    own = [c for c in learner.__mro__ if c.__module__.partition(".")[0] not in _NOT_OWN]
+    own = [c for c in learner.__mro__ if c.__module__.partition(".")[0] not in _NOT_CUSTOM]
     try:
         return any(name in inspect.getsource(c) for c in own for name in _HORIZON)
     except (OSError, TypeError):  # created without a file

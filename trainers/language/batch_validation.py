@@ -13,8 +13,8 @@ from ratchet.errors import DataError
 from ratchet.rollouts.batch import Batch
 
 
-def prepared(found: object, where: str) -> tuple[Batch, dict[str, float]]:
-    """Return a prepared batch and its metrics, the metrics as numbers.
+def validated_batch(found: object, where: str) -> tuple[Batch, dict[str, float]]:
+    """Return a validated_batch batch and its metrics, the metrics as numbers.
 
     Raises
     ------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
-MADE_HERE = "small"
+SMALL_MODEL = "small"
 
 
 def build_model(
@@ -31,7 +31,7 @@ def build_model(
     Depends only on parameters and seed, so that building it again yields the same model.
     """
     section, seed = instance.agents[agent].parameters, instance.hyper_params.seed
-    if section.model != MADE_HERE:
+    if section.model != SMALL_MODEL:
         drawn = derive_seed(seed, "initial_state", 0, "adapter", agent)
         model = _load(section.model, section, settings, _lora(section), drawn)
     else:

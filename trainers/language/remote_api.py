@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
 
-MADE_HERE = "small"
+SMALL_MODEL = "small"
 
 
 class RemoteApiTrainer(BaseTrainer):
@@ -59,7 +59,7 @@ class RemoteApiTrainer(BaseTrainer):
         behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
         self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
         self._optimizer = given.optimizer(self.language.optimizer)
-        self._beginning: InitialModel | None = None
+        self._initial: InitialModel | None = None
         self._session_id, self._model, self._steps = "", "", 0
         self._first_session = ""  # without training steps; until there is another
         self._base: str | None = None
@@ -103,7 +103,7 @@ class RemoteApiTrainer(BaseTrainer):
 
     def begin(self, beginning: InitialModel) -> None:
         """Store the source of the model; the service is called on first use."""
-        self._beginning = beginning
+        self._initial = beginning
 
     @property
     def engine(self) -> RolloutEngine:
@@ -129,7 +129,7 @@ class RemoteApiTrainer(BaseTrainer):
 
     def _session(self, content: str) -> TrainingService:
         """Open or find the session in which this model is trained on this content."""
-        lora = self._begun.agent.lora
+        lora = self._initial_model.agent.lora
         asked: dict[str, object] = {
             "model": self._model or self._base_model(),
             "resume": bool(self._model),
@@ -137,31 +137,31 @@ class RemoteApiTrainer(BaseTrainer):
             "lora_rank": lora.rank or 0,
             "lora_alpha": lora.alpha,
         }
-        named = json.dumps([asked, self._begun.intent, content], sort_keys=True)
+        named = json.dumps([asked, self._initial_model.intent, content], sort_keys=True)
         intent = f"language:{hashlib.sha256(named.encode()).hexdigest()}"
         return self._backend.open({**asked, "intent": intent})
 
     @property
-    def _begun(self) -> InitialModel:
-        if self._beginning is None:
+    def _initial_model(self) -> InitialModel:
+        if self._initial is None:
             raise StateError(f"{type(self).__name__}: no model yet; call begin() first.")
-        return self._beginning
+        return self._initial
 
     @property
-    def _is_made_here(self) -> bool:
-        agent = self._begun.agent
-        return agent.model == MADE_HERE or agent.warm_up.num_steps > 0
+    def _is_built_here(self) -> bool:
+        agent = self._initial_model.agent
+        return agent.model == SMALL_MODEL or agent.warm_up.num_steps > 0
 
     def _base_model(self) -> str:
         """Return the service's name of the initial model, which is uploaded if necessary."""
         if self._base is not None:
             return self._base
-        model = self._begun.agent.model
-        folder = Path(self._begun.settings.base_dir or ".") / model
-        if self._is_made_here:
+        model = self._initial_model.agent.model
+        folder = Path(self._initial_model.settings.base_dir or ".") / model
+        if self._is_built_here:
             with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
                 self.save_model(Path(name))
-                self._base = self._upload(Path(name), MADE_HERE)
+                self._base = self._upload(Path(name), SMALL_MODEL)
             self._built = None
         elif folder.is_dir():
             self._base = self._upload(folder, folder.resolve().name)
@@ -170,13 +170,13 @@ class RemoteApiTrainer(BaseTrainer):
         return self._base
 
     def _upload(self, folder: Path, name: str) -> str:
-        return self._backend.bring(folder, name)
+        return self._backend.upload(folder, name)
 
     def save_model(self, folder: Path) -> None:
         """Write the initial model if it is built here; otherwise it is already stored."""
-        if self._is_made_here:
+        if self._is_built_here:
             if self._built is None:
-                self._built = self._begun.build_model()
+                self._built = self._initial_model.build_model()
             self._built.save(folder)
 
     # -- one iteration -----------------------------------------------------------------------

@@ -47,7 +47,7 @@ class ServiceBackend(ABC):
         """Return a model's tokenizer."""
 
     @abstractmethod
-    def bring(self, folder: Path, name: str) -> str:
+    def upload(self, folder: Path, name: str) -> str:
         """Upload a model to the service; return its id."""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class RatchetBackend(ServiceBackend):
             download_tokenizer(self._link, model, Path(name))
             return ChatTokenizer(Path(name))
 
-    def bring(self, folder: Path, name: str) -> str:
+    def upload(self, folder: Path, name: str) -> str:
         """Upload a model unless the service has it; return its id."""
         return upload_model(self._link, folder, name=name)
 
@@ -171,7 +171,7 @@ class TinkerBackend(ServiceBackend):
         """Return the tokenizer of the experiment's configuration: the service provides none."""
         return ChatTokenizer(find_model(self._tokenizer or model, self._base_dir))
 
-    def bring(self, folder: Path, name: str) -> str:
+    def upload(self, folder: Path, name: str) -> str:
         """Refuse: the service accepts no uploads."""
         raise ParameterError(
             f"agents.NAME.model: got {name!r} of {folder}, expected the name of one of the"

@@ -96,7 +96,7 @@ class RolloutWorker:
         self._companion.close()
 
 
-class BesideTrainer:
+class TrainerRolloutWorker:
     """Rollout worker of a trainer that passes its state directly, between two iterations.
 
     Parameters

@@ -9,7 +9,7 @@ from pathlib import Path
 from ratchet.rollouts.trajectory import Trajectory, load_trajectories, save_trajectories
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
-PLAYED_FILE = "played.json"
+METRICS_FILE = "played.json"
 
 
 @dataclass
@@ -25,12 +25,12 @@ class Rollouts:
         save_trajectories(self.trajectories, folder / TRAJECTORIES_FILE)
         about = {"metrics": self.metrics, "cursor": self.cursor}
         text = json.dumps(about, sort_keys=True)
-        (folder / PLAYED_FILE).write_text(text + "\n", encoding="utf-8")
+        (folder / METRICS_FILE).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Rollouts | None:
         """Read the files of :meth:`save`; None if there are none."""
-        file = folder / PLAYED_FILE
+        file = folder / METRICS_FILE
         if not file.is_file():
             return None
         about = json.loads(file.read_bytes())

@@ -27,12 +27,11 @@ from trainers.algorithms.language.trajectories import batch_advantages
 from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, InitialModel
-from trainers.language.batch_validation import check_finite, prepared
+from trainers.language.batch_validation import check_finite, validated_batch
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
-from trainers.language.ranks.rows import of_rows
-from trainers.language.ranks.share import RankShare
+from trainers.language.ranks.rows import RankShare, of_rows
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
@@ -168,8 +167,10 @@ class SelfHostedTrainer(BaseTrainer):
             return {"training/num_trajectories": 0.0}
         batch = Batch.from_trajectories(trajectories, self._pad_token_id)
         if self._kl_coef > 0 and self.loss_parameters.kl.place == "reward":
-            self._measure_pull(batch)
-        batch, own = prepared(self._prepare_batch(batch), f"{type(self).__name__}._prepare_batch")
+            self._measure_kl(batch)
+        batch, own = validated_batch(
+            self._prepare_batch(batch), f"{type(self).__name__}._prepare_batch"
+        )
         log_rollout_metrics(trajectories, metrics)
         metrics |= own
         if not len(batch):
@@ -312,13 +313,13 @@ class SelfHostedTrainer(BaseTrainer):
         beta = self._kl_coef if beta is None else beta
         values = batch.values
         if "log_probs" not in values or "ref_log_probs" not in values:
-            self._measure_pull(batch)
+            self._measure_kl(batch)
         mask, new, old = (values[n] for n in ("loss_mask", "log_probs", "ref_log_probs"))
         scores = values["token_level_scores"]
         values["token_level_scores"] = penalised_rewards(scores, new, old, mask, coefficient=beta)
         return batch
 
-    def _measure_pull(self, batch: Batch) -> None:
+    def _measure_kl(self, batch: Batch) -> None:
         """Add ``log_probs`` and ``ref_log_probs``, the inputs of a KL penalty in the reward."""
         values = batch.values
         values["log_probs"] = values["old_log_probs"] = self._compute_old_log_probs(batch)

@@ -32,8 +32,8 @@ from trainers.custom_state import (
     take_attributes,
 )
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
-from trainers.language.models import MADE_HERE, build_model, load_built_model
-from trainers.language.rollout_worker import BesideTrainer
+from trainers.language.models import SMALL_MODEL, build_model, load_built_model
+from trainers.language.rollout_worker import TrainerRolloutWorker
 from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
@@ -99,7 +99,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Set no state: :meth:`initial_state` creates it."""
         self._given: dict[int, Rollouts] = {}
         self._given_ahead: dict[int, Callable[[], Rollouts]] = {}
-        self._beside: BesideTrainer | None = None
+        self._beside: TrainerRolloutWorker | None = None
         self._seconds_ahead = 0.0
 
     # -- the model and its trainer ------------------------------------------------------------
@@ -108,10 +108,10 @@ class LanguageTrainer(StagedTensorDictTrainer):
     def learner(self) -> BaseTrainer:
         """The model's trainer, created with its model on first use."""
         if self._learner is None:
-            self._learner = self._connected(None)
+            self._learner = self._build_learner(None)
         return self._learner
 
-    def _connected(self, models: Path | None) -> BaseTrainer:
+    def _build_learner(self, models: Path | None) -> BaseTrainer:
         """Create the learner with the initial model: loaded from a folder, or built."""
         name, instance, settings = self.agent_names[0], self.scenario_instance, self.settings
 
@@ -157,7 +157,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
     def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return the models that are read from files: purpose → folder or name."""
         agents = {name: hyper_params.agents[name].model for name in hyper_params.agents}
-        own = {name: model for name, model in agents.items() if model != MADE_HERE}
+        own = {name: model for name, model in agents.items() if model != SMALL_MODEL}
         return {**own, **cls.learner_class.other_models(hyper_params)}
 
     @classmethod
@@ -254,7 +254,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Continue from a stage's state, with the initial model from its own stage."""
         state = LanguageState.load(folder)
         if self._learner is None and state.initial:
-            self._learner = self._connected(folder_of(state.initial) / MODELS_FOLDER)
+            self._learner = self._build_learner(folder_of(state.initial) / MODELS_FOLDER)
         self.state = state
 
     def take_weights(self) -> CallbackState:
@@ -326,7 +326,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         if after is not None and self._seconds_ahead >= after:
             if self._beside is None:
                 given = self.hyper_params, self.settings, self.scenario_instance.datasets
-                self._beside = BesideTrainer(*given, self.save_model_in)
+                self._beside = TrainerRolloutWorker(*given, self.save_model_in)
             return self._beside.play(self.state, iteration)
         begin = time.monotonic()
         played = self.play_rollouts(iteration)
@@ -434,10 +434,10 @@ def _check_agent(name: str, agent: LanguageAgentParameters) -> None:
             " and all would be equal. Tests have a separate temperature,"
             " language.test_temperature."
         )
-    if agent.lora.rank is not None and agent.model == MADE_HERE:
+    if agent.lora.rank is not None and agent.model == SMALL_MODEL:
         raise ParameterError(
-            f"agents.{name}.lora.rank: got {agent.lora.rank} with the model {MADE_HERE!r}, which is"
-            " built here and fully trained; leave it out, or set a model's folder or name."
+            f"agents.{name}.lora.rank: got {agent.lora.rank} with the model {SMALL_MODEL!r}, which"
+            " is built here and fully trained; leave it out, or set a model's folder or name."
         )
 
 

@@ -193,7 +193,7 @@ class _UnseenObservations:
         return self.states[step].select(*self.agents.frame_keys, strict=False)
 
 
-class PlayedFrames:
+class EpisodeFrames:
     """Frames of episodes that run in parallel, with new ones started as others end."""
 
     def __init__(self, environment: TensorEnvironment) -> None:

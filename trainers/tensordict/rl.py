@@ -27,7 +27,7 @@ from trainers.progress import IterationContext
 from trainers.stage_parameters import StagePurposes
 from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
 from trainers.tensordict.collectors import RolloutCollector, with_sample_log_prob
-from trainers.tensordict.imitation import learning
+from trainers.tensordict.imitation import behaviour_cloning
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
@@ -49,7 +49,7 @@ from trainers.tensordict.states.policy_pool import read_pool, sample_from_pool
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
 from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
-from trainers.tensordict.testing import TestPlayer, environment_of, summarise_test
+from trainers.tensordict.testing import TestPlayer, environment_for, summarise_test
 
 if TYPE_CHECKING:
     from ratchet.agents.operators import PolicyOperator, ValueOperator
@@ -144,7 +144,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         """Create the optimizer of agents and loss, and the freezer of agents by schedule."""
         rl, agents = self.hyper_params.rl, self.combined_agents
         groups = agents.parameter_groups(rl)
-        own = snapshots.own_tensors(loss_module, agents).values()
+        own = snapshots.loss_tensors(loss_module, agents).values()
         extra = [tensor for tensor in own if isinstance(tensor, nn.Parameter)]
         optimizer = build_adam(groups, rl.lr, extra, eps=rl.adam_eps)
         return optimizer, ParamGroupFreezer(groups, self.hyper_params.agents)
@@ -296,7 +296,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     def pretrain(self, agent_name: str) -> PretrainResult:
         """Train an agent's body on its own from the current state, which is not changed."""
-        return self._learn_apart(lambda: pretraining.pretrain_agent(self, agent_name))
+        return self._learn_and_restore(lambda: pretraining.pretrain_agent(self, agent_name))
 
     def load_pretrained(self, agent_name: str, result: PretrainResult) -> None:
         """Load a pretrained body into the state."""
@@ -312,14 +312,14 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
         """Train an agent to imitate its demonstrator, from the state, which is not changed."""
-        return self._learn_apart(lambda: learning.imitate(self, agent_name, files))
+        return self._learn_and_restore(lambda: behaviour_cloning.imitate(self, agent_name, files))
 
     def load_imitated(self, agent_name: str, result: PretrainResult) -> None:
         """Load the result of imitation into the state."""
-        learning.load_imitated(self.combined_agents, agent_name, result.weights)
+        behaviour_cloning.load_imitated(self.combined_agents, agent_name, result.weights)
         self._stage = "imitate"
 
-    def _learn_apart(self, learn: Callable[[], PretrainResult]) -> PretrainResult:
+    def _learn_and_restore(self, learn: Callable[[], PretrainResult]) -> PretrainResult:
         """Run a function that trains agents, and restore the state."""
         before = self.state
         try:
@@ -445,14 +445,14 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             player.num_filmed, player.filmed = 0, {}
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
-        environment = environment_of(self.scenario_instance, dataset)
+        environment = environment_for(self.scenario_instance, dataset)
         player = self.components.test_collector
         if dataset != "test":
             seed = self.hyper_params.seed
             player = TestPlayer(environment, self.combined_agents, seed=seed, purpose=dataset)
         batches = self.num_test_iterations
         seed = derive_seed(self.hyper_params.seed, "test", 0, dataset)
-        player.keeps_rollouts = self._has_own_statistics
+        player.keeps_rollouts = self._overrides_statistics
         with seeded_globals(seed):
             on_batch = None if iteration_context is None else iteration_context.step
             table = player.play(batches * player.num_envs, on_batch)
@@ -470,7 +470,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return replace(result, metrics=self._log_test(player.rollouts, result.metrics))
 
     @property
-    def _has_own_statistics(self) -> bool:
+    def _overrides_statistics(self) -> bool:
         """Whether a subclass overrides the statistics, which requires a test's rollouts."""
         mine = getattr(self._get_log_stats, "__func__", None)
         return mine is not TensorDictRlTrainer._get_log_stats

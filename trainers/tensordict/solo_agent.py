@@ -18,7 +18,7 @@ from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.state import State as TrainerState
-from trainers.tensordict.testing import complete_table, environment_of
+from trainers.tensordict.testing import complete_table, environment_for
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -106,7 +106,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         return stats
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
-        environment = environment_of(self.scenario_instance, dataset)
+        environment = environment_for(self.scenario_instance, dataset)
         _, table = self.learner.predict(environment)
         verifiers = [n for n in self.protocol_handler.verifier_names if n in self.solo_agents]
         metrics = complete_table(

@@ -91,8 +91,8 @@ class SpgTrainer(TensorDictRlTrainer):
         handler = build_protocol_handler(hyper_params, base_dir=base_dir)
         groups = _groups(hyper_params.spg, handler.stackelberg_sequence)
         _check_names(groups, handler.agent_names, hyper_params.interaction_protocol)
-        _check_own_networks(handler.agent_names, hyper_params)
-        _check_somebody_is_shaped(groups, hyper_params)
+        _check_separate_networks(handler.agent_names, hyper_params)
+        _check_shaping(groups, hyper_params)
 
 
 def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
@@ -117,7 +117,7 @@ def _check_names(groups: Groups, agent_names: Sequence[str], protocol: str) -> N
         )
 
 
-def _check_own_networks(agent_names: Sequence[str], hyper_params: HyperParameters) -> None:
+def _check_separate_networks(agent_names: Sequence[str], hyper_params: HyperParameters) -> None:
     """Refuse agents that share a network: one that shapes the other would shape itself."""
     for name in agent_names:
         group = getattr(hyper_params.agents[name], "shared_model_group", None)
@@ -129,7 +129,7 @@ def _check_own_networks(agent_names: Sequence[str], hyper_params: HyperParameter
             )
 
 
-def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> None:
+def _check_shaping(groups: Groups, hyper_params: HyperParameters) -> None:
     """Refuse experiments in which no leader ever learns at the same time as a follower."""
     agents = hyper_params.agents
 

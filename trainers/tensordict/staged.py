@@ -18,7 +18,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.trainer import CallbackTrainer
+from trainers.callbacks.callback_list import CallbackTrainer
 from trainers.custom_state import Attributes, put_attributes, take_attributes
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.sampled_tests import sampled_test, tests_both_ways
@@ -44,7 +44,7 @@ TENSOR_STAGES: StagePurposes = {
 """Stage → purposes for which it reads parameters."""
 _LOOPS = (
     *("train", "_train_and_test", "_run_train_loop", "_run_test_loop"),
-    *("_pretrain_agents", "_have_agents_imitate"),
+    *("_pretrain_agents", "_imitate_demonstrations"),
 )
 
 
@@ -90,7 +90,7 @@ class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer)
                 self.log_stats(metrics, iteration=epoch, stage=f"pretrain.{name}")
             self.load_pretrained(name, result)
 
-    def _have_agents_imitate(self) -> None:
+    def _imitate_demonstrations(self) -> None:
         """Train imitating agents on their demonstrations, and load the results into the state."""
         names = self.imitating_agent_names(self.hyper_params)
         learned = {name: self.imitate(name) for name in names}
@@ -168,7 +168,7 @@ class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer)
         if self._stage is None:
             self.initial_state()
             self._pretrain_agents()
-            self._have_agents_imitate()
+            self._imitate_demonstrations()
         self._train_and_test()
         if self.settings.run_id is not None and not self.settings.test_run:
             self.save_checkpoint()

@@ -17,7 +17,7 @@ from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.tensor_environment import COUNTED_DECISION
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table, TestResult
-from trainers.tensordict.collectors import PlayedFrames, acts_deterministically, observation
+from trainers.tensordict.collectors import EpisodeFrames, acts_deterministically, observation
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.statistics.episodes import (
     PolicyMeasures,
@@ -93,7 +93,7 @@ class TestPlayer:
             td = self.environment.reset(*self._next(self.num_envs))
             slot = torch.arange(self.num_envs)  # the datapoint of each environment
             running = columns.fresh(self.num_envs)
-            frames = PlayedFrames(self.environment) if self.keeps_rollouts else None
+            frames = EpisodeFrames(self.environment) if self.keeps_rollouts else None
             finished = 0
             while finished < wanted:
                 self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
@@ -101,7 +101,7 @@ class TestPlayer:
                 self.agents.hand_on(td, following)
                 running.count(td, following)
                 self._measure(td, slot < wanted)
-                self._film(td, slot)
+                self._record_actions(td, slot)
                 if frames is not None:
                     frames.add(td, following, slot)
                 ended = (following.get("done") | following.get("terminated")).cpu()
@@ -129,7 +129,7 @@ class TestPlayer:
         counts = acting & counted.to(acting.device).unsqueeze(-1)
         self.measures.add(td, counts, with_values=True)
 
-    def _film(self, td: TensorDictBase, slot: Tensor) -> None:
+    def _record_actions(self, td: TensorDictBase, slot: Tensor) -> None:
         """Store the actions of episodes ``slot`` int64 ``[E]`` that are recorded as videos."""
         places = (slot < self.num_filmed).nonzero().flatten()
         if not len(places):
@@ -229,7 +229,7 @@ class _Columns:
         return table
 
 
-def environment_of(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
+def environment_for(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
     """Return the environment of a dataset; UnknownNameError if there is none."""
     environments = {"train": scenario.train_environment, **scenario.test_environments}
     if dataset not in environments:

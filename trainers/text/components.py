@@ -13,7 +13,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from ratchet.tracking.trainer_files import METADATA_FILE
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.trainer import CallbackTrainer
+from trainers.callbacks.callback_list import CallbackTrainer
 from trainers.checkpointing import write_json
 from trainers.custom_state import put_attributes, take_attributes
 from trainers.text.run_files import RunFiles

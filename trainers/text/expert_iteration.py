@@ -44,7 +44,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
             for agent in agents:
                 rest = rollouts
                 if agent in self.protocol_handler.verifier_names:
-                    replaced[agent], rest = self._set_aside(agent, rollouts)
+                    replaced[agent], rest = self._sample_replaced(agent, rollouts)
                 chosen[agent] = self._choose(agent, rest)
             self.shared_model_groups[name].create_supervised_fine_tune_job(chosen, replaced)
 
@@ -55,7 +55,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
         verifier = self.agent_names.index(self.protocol_handler.verifier_names[0])
         return rollouts[np.flatnonzero(pass_rates_within(rollouts, verifier, *bounds))]
 
-    def _set_aside(
+    def _sample_replaced(
         self, agent: str, rollouts: NestedArrayDict
     ) -> tuple[NestedArrayDict, NestedArrayDict]:
         """Sample the rollouts whose guesses are replaced; return them and the others."""

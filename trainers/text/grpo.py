@@ -6,6 +6,7 @@ in SPIRAL's self-play (Liu et al. 2025).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,22 +15,55 @@ from ratchet.scenarios.pure_text.agents.group_state import TokenTraining
 from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
 from ratchet.seeding import numpy_generator
 from trainers.registry import register_trainer
+from trainers.text.base import PureTextRlTrainer
 from trainers.text.reply_trajectories import reply_trajectories
-from trainers.text.token_sampling import TokenSamplingTrainer
 from trainers.text.token_steps import training_steps
 
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.parameters.text_trainers import PureTextGrpoParameters
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+    from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
+    from trainers.text.sampling import Calls
     from trainers.text.staged import Metrics
 
 STAGE = "create_fine_tune_jobs"
 _ACTOR = {"kl": "approximate_kl"}
 """The service's name of a metric → that of other trainers, if different."""
+
+
+class TokenSamplingTrainer(PureTextRlTrainer):
+    """Base of text trainers that learn from tokens.
+
+    In training, the tokens of learning agents' prompts and replies are requested with
+    log-probabilities and stored in the rollouts.
+    """
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        scenario_instance: TextScenarioInstance,
+        settings: ExperimentSettings,
+    ) -> None:
+        super().__init__(hyper_params, scenario_instance, settings)
+        self.train_environment.asks_for_tokens = True
+
+    def _call_context(
+        self, environment: PureTextEnvironment, iteration: int, calls: Calls
+    ) -> CallContext:
+        """Return the context of calls; in training it requests tokens."""
+        context = super()._call_context(environment, iteration, calls)
+        if not self._is_training(environment):
+            return context
+        agents = self.hyper_params.agents
+        learning = (name for name in self.agent_names if not agents[name].freeze_agent)
+        return replace(context, token_agents=frozenset(learning))
 
 
 @register_trainer("pure_text_grpo")

@@ -37,13 +37,13 @@ async def await_jobs(
     Raises FineTuneError if a job failed or was cancelled, with the group and the service's
     reason.
     """
-    waited = {name: group for name, group in groups.items() if group.state.fine_tune_job_id}
-    queue = _Queue(waited)
+    awaited = {name: group for name, group in groups.items() if group.state.fine_tune_job_id}
+    queue = _Queue(awaited)
     around = around or _wait
     await asyncio.gather(
         *(
             around(name, partial(group.await_job, queue.listener(name)))
-            for name, group in waited.items()
+            for name, group in awaited.items()
         )
     )
     statuses = {name: group.get_fine_tune_job_status() for name, group in groups.items()}
@@ -74,9 +74,9 @@ class _Queue:
 
     def listener(self, name: str) -> Callable[[FineTuneJob], None] | None:
         """Return the listener of a group's job, if a progress reporter is set."""
-        return partial(self.look, name) if has_reporter() else None
+        return partial(self.update, name) if has_reporter() else None
 
-    def look(self, name: str, job: FineTuneJob) -> None:
+    def update(self, name: str, job: FineTuneJob) -> None:
         """Record the status of a group's job, and report progress."""
         self._jobs[name] = job
         jobs = [(name, job) for name, job in self._jobs.items() if job is None or not job.is_final]

@@ -47,7 +47,7 @@ class TextTrainLoop:
             closing(files.ledger(self.trainer.settings.budget)) as self.trainer.ledger,
         ):
             self.files = files
-            self._begin()
+            self._initialise()
             while (stage := self.trainer.state.train_loop_stage) != "done":
                 steps[stage](self.trainer.state)
                 files.save_metrics(self.trainer.history)
@@ -63,7 +63,7 @@ class TextTrainLoop:
         with TemporaryDirectory(prefix="ratchet-text-") as folder:
             yield RunFiles(Path(folder))
 
-    def _begin(self) -> None:
+    def _initialise(self) -> None:
         """Set the state: the trainer's, else the saved one, else the initial one."""
         trainer, files = self.trainer, self.files
         files.check_parameters(trainer.hyper_params.to_dict())
@@ -88,9 +88,9 @@ class TextTrainLoop:
     def _sample_rollouts(self, state: State) -> None:
         name = _train_name(state.iteration)
         rollouts, usage = self.trainer.sample_rollouts(state.iteration, self.files.journal(name))
-        self._keep(name, rollouts, usage)
+        self._store(name, rollouts, usage)
         self._log_added(state, "sample_rollouts")
-        self._go_to(self._looks[0])
+        self._go_to(self._evaluation_stages[0])
 
     def _log_stats(self, state: State) -> None:
         name = _train_name(state.iteration)
@@ -98,7 +98,7 @@ class TextTrainLoop:
         stats = self.trainer.compute_stats(state.iteration, rollouts)
         self.trainer.log_stats(stats, iteration=state.iteration, stage="train")
         self._write_transcripts(name, rollouts)
-        self._after_look("log_stats")
+        self._after_evaluation("log_stats")
 
     def _test_during_training(self, state: State) -> None:
         trainer = self.trainer
@@ -106,13 +106,13 @@ class TextTrainLoop:
             name = _test_name(state.iteration)
             journal = self.files.journal(name)
             rollouts, stats, usage = trainer.test(state.iteration, journal)
-            self._keep(name, rollouts, usage)
+            self._store(name, rollouts, usage)
             self._write_transcripts(name, rollouts)
             trainer.log_stats(stats, iteration=state.iteration, stage="test_during_training")
-        self._after_look("test_during_training")
+        self._after_evaluation("test_during_training")
 
     @property
-    def _looks(self) -> tuple[TrainLoopStage, TrainLoopStage]:
+    def _evaluation_stages(self) -> tuple[TrainLoopStage, TrainLoopStage]:
         """The stages that evaluate an iteration, in order.
 
         Callbacks may replace weights in the statistics stage; these are tested last.
@@ -121,10 +121,10 @@ class TextTrainLoop:
             return "test_during_training", "log_stats"
         return "log_stats", "test_during_training"
 
-    def _after_look(self, stage: TrainLoopStage) -> None:
+    def _after_evaluation(self, stage: TrainLoopStage) -> None:
         """Continue after a stage that evaluates an iteration; skip to the end if stopped."""
-        if stage == self._looks[0]:
-            self._go_to(self._looks[1])
+        if stage == self._evaluation_stages[0]:
+            self._go_to(self._evaluation_stages[1])
             return
         trainer, last = self.trainer, self.trainer.num_train_iterations - 1
         if trainer.has_stopped:
@@ -156,14 +156,14 @@ class TextTrainLoop:
         """Test on every test set."""
         for dataset in self.trainer.scenario_instance.test_environments:
             name = "test" if dataset == "test" else f"test.{dataset}"
-            rollouts, stats = self._played_already(state, dataset) or self._play(name, dataset)
+            rollouts, stats = self._last_test(state, dataset) or self._play(name, dataset)
             self._write_transcripts(name, rollouts)
             self.trainer.log_stats(stats, iteration=state.iteration, stage=name)
         self._go_to("done")
 
     def _play(self, name: str, dataset: str) -> tuple[NestedArrayDict, Metrics]:
         rollouts, stats, usage = self.trainer.test("test", self.files.journal(name), dataset)
-        self._keep(name, rollouts, usage)
+        self._store(name, rollouts, usage)
         return rollouts, stats
 
     def _log_added(self, state: State, stage: str) -> None:
@@ -173,7 +173,7 @@ class TextTrainLoop:
                 self.trainer.stage_metrics, iteration=state.iteration, stage=stage
             )
 
-    def _played_already(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
+    def _last_test(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
         """Return the last iteration's test, if any: it has the same models and rollouts."""
         name = _test_name(state.iteration)
         if self.trainer.callbacks.may_change_tests:
@@ -185,7 +185,7 @@ class TextTrainLoop:
 
     # -- rollouts --------------------------------------------------------------------------
 
-    def _keep(self, name: str, rollouts: NestedArrayDict, usage: UsageMeter) -> None:
+    def _store(self, name: str, rollouts: NestedArrayDict, usage: UsageMeter) -> None:
         self._rollouts[name] = rollouts
         self.files.save_usage(name, usage)
         self.files.save_rollouts(name, rollouts)

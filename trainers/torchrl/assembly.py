@@ -56,14 +56,14 @@ def assemble(
         If it cannot be run batch by batch, or stored between stages.
     """
     _check(trainer)
-    _mend(trainer)
+    _prepare(trainer)
     push_weights(trainer)
     trainer._setup_hook()
     loop = HookLoop(trainer, refresh_each_epoch=refresh_each_epoch, exploration=exploration)
     return Assembly(trainer, loop, iter(trainer.collector))
 
 
-def hush_library() -> None:
+def quiet_library() -> None:
     """Set the library's log level to warnings: by default it logs the creation of each storage."""
     if "RL_LOGGING_LEVEL" not in os.environ:
         torchrl_logger.setLevel(logging.WARNING)
@@ -171,12 +171,12 @@ def _check_simulators(environment: EnvBase | None) -> None:
         )
 
 
-def _mend(trainer: Trainer) -> None:
+def _prepare(trainer: Trainer) -> None:
     """Set counters on the instance, and disable what the pipeline replaces."""
     trainer._last_log = {}
     trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
     trainer.progress_bar = False
-    _mend_mixture(trainer)
+    _track_online_writes(trainer)
     if trainer.logger is not None:
         logger.warning(
             "the trainer's logger %s is not used: metrics go to the run's folder and its tracker",
@@ -196,7 +196,7 @@ def _mend(trainer: Trainer) -> None:
         )
 
 
-def _mend_mixture(trainer: Trainer) -> None:
+def _track_online_writes(trainer: Trainer) -> None:
     """Let the trainer count the frames written to a buffer of offline and online frames.
 
     The library queries the mixture for its write count, which it does not provide. Its keys are

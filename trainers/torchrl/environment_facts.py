@@ -60,10 +60,10 @@ def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _known_facts(name: str, given: str, transforms: str, classes: tuple[type, ...]) -> str:
     """Inspect once for each combination of arguments and of classes from users' files."""
-    return json.dumps(_look(name, json.loads(given), json.loads(transforms)))
+    return json.dumps(_inspect(name, json.loads(given), json.loads(transforms)))
 
 
-def _look(
+def _inspect(
     name: str, given: Mapping[str, Any], transforms: list[Mapping[str, Any]]
 ) -> dict[str, Any]:
     environment = make_environment(name, **given)

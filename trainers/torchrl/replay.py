@@ -86,7 +86,7 @@ def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
     if content.first != content.write_count - content.size:
         raise StateError(
             f"replay buffer: the state has the writes from {content.first} on, expected those from"
-            f" {content.write_count - content.size}. An earlier stage is missing: train from scratch."
+            f" {content.write_count - content.size}. An earlier stage is missing: retrain."
         )
     capacity = _capacity(buffer)
     if content.size > capacity:

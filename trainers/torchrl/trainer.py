@@ -27,8 +27,8 @@ from trainers.torchrl.assembly import (
     assemble,
     enter_environments,
     has_workers,
-    hush_library,
     push_weights,
+    quiet_library,
     seeded_resets,
 )
 from trainers.torchrl.environment import make_environment
@@ -148,7 +148,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
             warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
             warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
-            hush_library()
+            quiet_library()
             trainer = self.build_trainer()
             self._register_hooks(trainer)
             return assemble(

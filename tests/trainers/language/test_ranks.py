@@ -22,7 +22,7 @@ from ratchet.plugins import load_class
 from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.ranks.classes import class_reference
-from trainers.language.ranks.share import RankShare
+from trainers.language.ranks.rows import RankShare
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 
 GRPO = {

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.rollouts.batch import Batch
     from trainers.language.policy_loss import Figures
-    from trainers.language.ranks.trainer import RankTrainer
+    from trainers.language.ranks.rows import RankTrainer
 
 COLLECTIVE_SECONDS = 1800.0
 """Seconds that a rank waits for the others before it fails."""
 _END_SECONDS = 3.0  # to find the process that ended, after another reports it
-_SAID_ONCE = ("actor/lr", "actor/grad_norm")  # of the step, not summed over rows
+_PER_STEP = ("actor/lr", "actor/grad_norm")  # of the step, not summed over rows
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor)
 
 
@@ -90,16 +90,16 @@ class Ranks:
         """Take the steps of :meth:`SelfHostedTrainer._learn`, and load the new weights."""
         self._prepare()
         trainer = self._trainer
-        moment, attributes = asdict(trainer.moment), _plain_ones(vars(trainer))
+        moment, attributes = asdict(trainer.moment), _transferable(vars(trainer))
         asked = {"moment": moment, "attributes": attributes, **_as_tree(batch)}
-        answers = self._ask("learn", asked)
+        answers = self._request("learn", asked)
         _put(trainer._learning_parameters(), answers[0]["weights"])
         return [_summed(parts) for parts in zip(*(one["figures"] for one in answers), strict=True)]
 
     def read_rows(self, method: str, batch: Batch) -> Tensor:
         """Call a method of the trainer in all ranks, each with some rows; return all rows."""
         self._prepare()
-        answers = self._ask("read_rows", {"method": method, **_as_tree(batch)})
+        answers = self._request("read_rows", {"method": method, **_as_tree(batch)})
         rows: Tensor = torch.cat([answer["rows"] for answer in answers])[: len(batch)]
         return rows.to(batch.values["input_ids"].device)
 
@@ -107,8 +107,8 @@ class Ranks:
         """Return the optimizer's complete state, in the format of a single process."""
         if self._optimizer is not None:
             return self._optimizer
-        self._check_whole()
-        return self._ask("take_optimizer", {})[0]["optimizer"]  # type: ignore[no-any-return]
+        self._check_complete()
+        return self._request("take_optimizer", {})[0]["optimizer"]  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the optimizer's state, and let the ranks reload the trainer's weights."""
@@ -133,7 +133,7 @@ class Ranks:
 
     # -- communication -------------------------------------------------------------------------
 
-    def _check_whole(self) -> None:
+    def _check_complete(self) -> None:
         if self._optimizer is None and not self._processes:
             raise StateError(
                 f"language.train_service.world_size: the {self._world_size} processes that train"
@@ -142,7 +142,7 @@ class Ranks:
 
     def _prepare(self) -> None:
         """Start the processes unless they run, and send weights and optimizer state if outdated."""
-        self._check_whole()
+        self._check_complete()
         if not self._processes:
             self._start()
         if self._have_weights:
@@ -150,7 +150,7 @@ class Ranks:
         asked: dict[str, Any] = {"weights": list(self._trainer._learning_parameters())}
         if self._optimizer is not None:
             asked["optimizer"] = self._optimizer
-        self._ask("put", asked)
+        self._request("put", asked)
         self._optimizer, self._have_weights = None, True
 
     def _start(self) -> None:
@@ -180,9 +180,9 @@ class Ranks:
             "timeout": self._timeout,
             "meeting": f"meeting{self._starts}",
         }
-        self.held_bytes = tuple(one["held_bytes"] for one in self._ask("begin", asked))
+        self.held_bytes = tuple(one["held_bytes"] for one in self._request("begin", asked))
 
-    def _ask(self, what: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _request(self, what: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Send a request to all ranks; return their answers.
 
         Raises
@@ -193,9 +193,9 @@ class Ranks:
         try:
             with tempfile.TemporaryDirectory(dir=self._home.name) as name:
                 folder = Path(name)
-                save_tree(dict(asked), folder, process.ASKED)
+                save_tree(dict(asked), folder, process.REQUEST_NAME)
                 line = json.dumps({"do": what, "folder": name}) + "\n"
-                self._tell(line.encode())
+                self._send(line.encode())
                 self._await()
                 ranks = range(self._world_size)
                 return [load_tree(folder, process.answer_name(rank)) for rank in ranks]
@@ -203,7 +203,7 @@ class Ranks:
             self.close()
             raise
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         for each in self._processes:
             assert each.stdin is not None
             try:
@@ -263,10 +263,10 @@ class Ranks:
 
 
 def _as_tree(batch: Batch) -> dict[str, Any]:
-    return {"values": dict(batch.values), "metadata": _plain_ones(batch.metadata)}
+    return {"values": dict(batch.values), "metadata": _transferable(batch.metadata)}
 
 
-def _plain_ones(entries: Mapping[str, Any]) -> dict[str, Any]:
+def _transferable(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that can be sent to another process: tensors, numbers, texts, lists."""
     return {name: value for name, value in entries.items() if _is_plain(value)}
 
@@ -292,7 +292,7 @@ def _summed(parts: Sequence[Mapping[str, float]]) -> Figures:
     names = dict.fromkeys(name for part in parts for name in part)
     return {
         name: torch.tensor(
-            parts[0][name] if name in _SAID_ONCE else sum(part.get(name, 0.0) for part in parts)
+            parts[0][name] if name in _PER_STEP else sum(part.get(name, 0.0) for part in parts)
         )
         for name in names
     }

@@ -35,14 +35,13 @@ from trainers.language.base import TrainingPosition
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
 from trainers.language.ranks.optimization import ShardedOptimizer
-from trainers.language.ranks.rows import method_of
-from trainers.language.ranks.share import RankShare
+from trainers.language.ranks.rows import RankShare, method_of
 from trainers.state_tree import load_tree, save_tree
 
 if TYPE_CHECKING:
-    from trainers.language.ranks.trainer import RankTrainer
+    from trainers.language.ranks.rows import RankTrainer
 
-ASKED = "asked"
+REQUEST_NAME = "asked"
 MODEL_FOLDER = "model"
 Tree = dict[str, Any]
 
@@ -62,7 +61,7 @@ class Rank:
 
     def answer(self, what: str, folder: Path) -> None:
         """Execute the request in a folder, and write the answer there."""
-        asked = load_tree(folder, ASKED)
+        asked = load_tree(folder, REQUEST_NAME)
         work = {
             "begin": self.begin,
             "put": self.put,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PARTS = ("body", "policy_head")
 """The trained parts of an agent; demonstrations contain no values for its critic."""
-_LOOKS = 10
+_NUM_EVALUATIONS = 10
 """Number of evaluations on held-out pairs, the last one at the end."""
 
 
@@ -87,12 +87,15 @@ class ImitationLearner:
                         losses.append(self._learn(batch))
         metrics = {"train_loss": torch.stack(losses).mean().item()} if losses else {}
         done = iteration + 1
-        if done * _LOOKS // self.num_iterations > iteration * _LOOKS // self.num_iterations:
-            metrics |= self.look()
+        if (
+            done * _NUM_EVALUATIONS // self.num_iterations
+            > iteration * _NUM_EVALUATIONS // self.num_iterations
+        ):
+            metrics |= self.evaluate()
         return {f"{self.name}.{what}": value for what, value in metrics.items()}
 
     @torch.no_grad()
-    def look(self) -> Metrics:
+    def evaluate(self) -> Metrics:
         """Evaluate the agent on its demonstrator's held-out turns."""
         frames = self._held_out
         if not len(frames):

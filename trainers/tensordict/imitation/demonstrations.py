@@ -33,7 +33,7 @@ _RIGHT = -100.0
 """A log-probability between those of actions that a scripted agent takes and never takes."""
 
 
-def build_teachers(
+def build_demonstrators(
     hyper_params: HyperParameters, handler: ProtocolHandler, base_dir: Path | None
 ) -> dict[str, Agent]:
     """Build the scripted agents that agents imitate, by name.
@@ -60,9 +60,9 @@ class ScriptedDemonstrator:
         hyper_params, instance = trainer.hyper_params, trainer.scenario_instance
         base_dir = trainer.settings.base_dir
         folder = None if base_dir is None else Path(base_dir)
-        teachers = build_teachers(hyper_params, instance.protocol_handler, folder)
+        teachers = build_demonstrators(hyper_params, instance.protocol_handler, folder)
         scenario = build_scenario(hyper_params.scenario, folder)
-        assert isinstance(scenario, MessageScenario)  # checked by build_teachers
+        assert isinstance(scenario, MessageScenario)  # checked by build_demonstrators
         agents = scenario.combine_agents(
             hyper_params, instance.protocol_handler, {**instance.agents, **teachers}
         )

@@ -53,7 +53,7 @@ class Components:
 
     def params(self) -> dict[str, nn.Parameter]:
         """Return all parameters of the agents and the loss by unique names."""
-        own = snapshots.own_tensors(self.loss_module, self.agents)
+        own = snapshots.loss_tensors(self.loss_module, self.agents)
         mine = {f"loss.{n}": p for n, p in own.items() if isinstance(p, nn.Parameter)}
         return {**dict(self.agents.named_parameters()), **mine}
 

@@ -79,7 +79,7 @@ def load_normalization(agents: ActorCritic, saved: TensorTree) -> None:
     copy_tensors(live, saved[OBSERVATIONS])
 
 
-def own_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tensor]:
+def loss_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tensor]:
     """Return the tensors of a loss that belong to no agent: its buffers and own parameters."""
     theirs = {id(tensor) for tensor in agents.state_dict(keep_vars=True).values()}
     every = loss_module.state_dict(keep_vars=True).items()
@@ -88,13 +88,13 @@ def own_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tensor
 
 def take_controllers(loss_module: nn.Module, agents: ActorCritic) -> TensorTree:
     """Copy the adapted values of a loss; empty if there are none."""
-    own = own_tensors(loss_module, agents)
+    own = loss_tensors(loss_module, agents)
     return {LOSS: clone_tensors(own)} if own else {}
 
 
 def load_controllers(loss_module: nn.Module, agents: ActorCritic, saved: TensorTree) -> None:
     """Restore the result of :func:`take_controllers`."""
-    live = own_tensors(loss_module, agents)
+    live = loss_tensors(loss_module, agents)
     check_same_tensors(saved.get(LOSS, {}), live, "loss")
     copy_tensors(live, saved.get(LOSS, {}))
 
