@@ -124,7 +124,7 @@ class BaseTrainer(StoredAttributes, NamedTrainer):
         """Raise ParameterError for parameters that this trainer cannot use; by default none."""
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
         """Return the optional packages that this trainer requires; none by default."""
         return ()
 

@@ -78,7 +78,7 @@ class RemoteApiTrainer(BaseTrainer):
         check_service(hyper_params)
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
         """Return the client's package if the backend requires one."""
         return ("tinker",) if hyper_params.language.train_service.backend == TINKER else ()
 

@@ -149,9 +149,9 @@ class LanguageTrainer(StagedTensorDictTrainer):
         cls.learner_class.check_learner(hyper_params)
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
         """Return the optional packages that the learner requires."""
-        return cls.learner_class.needed_packages(hyper_params)
+        return cls.learner_class.required_packages(hyper_params)
 
     @classmethod
     def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:

@@ -154,7 +154,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return rollouts, calls.usage
 
     @classmethod
-    def says_what_it_samples(cls) -> bool:
+    def declares_sample_count(cls) -> bool:
         """Return whether a subclass that overrides sampling also declares ``responses_per_step``.
 
         A base class's declaration does not apply to a subclass that overrides sampling.

@@ -83,7 +83,7 @@ class StagedTextTrainer(ABC):
         return 1
 
     @classmethod
-    def says_what_it_samples(cls) -> bool:
+    def declares_sample_count(cls) -> bool:
         """Return whether :meth:`responses_per_step` is correct for how the class samples."""
         return True
 

@@ -39,7 +39,7 @@ class AlgorithmTrainer(TorchRlTrainer):
     """
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> tuple[str, ...]:
+    def required_packages(cls, hyper_params: HyperParameters) -> tuple[str, ...]:
         """Return the packages that compose configurations and create environments."""
         return ("hydra", "gymnasium")
 

@@ -146,7 +146,7 @@ CHOSEN = {
 def test_what_it_has_not_is_refused(path, value, says):
     chosen = HyperParameters(**CHOSEN)
     found = trainer_class(chosen)
-    assert found.needed_packages(chosen) == ("tinker",)
+    assert found.required_packages(chosen) == ("tinker",)
     with pytest.raises(ParameterError, match=says):
         trainer_class(chosen.replace({path: value}))
 
