@@ -228,5 +228,5 @@ def test_frozen_agents_have_no_network_with_one_that_learns():
         agents={"_default": {"shared_model_group": "both", "observes_agent_id": True}},
         phases=[phase],
     )
-    with pytest.raises(ParameterError, match="has one network with one of them"):
+    with pytest.raises(ParameterError, match="shares a network with one of them"):
         check_combination(hyper_params)

@@ -26,7 +26,7 @@ from trainers.compatibility import check_combination
 from trainers.registry import trainer_class
 from trainers.staged import StagedTrainer
 
-# What is shipped: other tests of the same process register some of their own.
+# Built-in names: other tests of the same process register their own.
 SCENARIOS = sorted(scenarios.SCENARIOS.built_in)
 TRAINERS = sorted(trainers.TRAINERS.built_in)
 PROTOCOLS = sorted(protocols.PROTOCOLS.built_in)
@@ -139,7 +139,7 @@ def teacher():
 
 @cache
 def offline_frames():
-    """Write frames to begin with, such as Pendulum's."""
+    """Write initial frames, such as Pendulum's."""
     path = Path(tempfile.mkdtemp()) / "frames.safetensors"
     sizes = {"observation": 3, "action": 1, "next/observation": 3, "next/reward": 1}
     flags = {f"next/{name}": torch.zeros(8, 1, dtype=torch.bool) for name in ("done", "terminated")}
@@ -203,7 +203,7 @@ def test_a_refusal_names_what_does_not_go_together(reasons):
 
 
 def test_each_family_plays_what_it_can(reasons):
-    """The whole table, rule by rule: what is refused too much or too little shows here."""
+    """The complete table, rule by rule: too strict and too lax rules show here."""
     speaking = set(PROTOCOLS) - {"environment"}
     networks = {"graph_isomorphism", "binary_erasure_channel", "image_classification"}
     expected = set()

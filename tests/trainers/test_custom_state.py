@@ -1,4 +1,4 @@
-"""Attributes that a user's class assigns to ``self``: what states contain, and what is refused."""
+"""Attributes that a custom class assigns to ``self``: contents of states, and refusals."""
 
 from __future__ import annotations
 

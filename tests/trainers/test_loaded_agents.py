@@ -1,4 +1,4 @@
-"""Agents that begin with the weights, and are what they were, in an earlier run."""
+"""Agents that start from the weights and parameters of an earlier run."""
 
 from __future__ import annotations
 

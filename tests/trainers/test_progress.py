@@ -1,4 +1,4 @@
-"""Loops declare how many iterations they have and tell whoever listens."""
+"""Loops declare their number of iterations and report progress."""
 
 from __future__ import annotations
 

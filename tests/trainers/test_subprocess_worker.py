@@ -1,4 +1,4 @@
-"""A process beside: it answers, is replaced when it dies, and ends with its parent."""
+"""A subprocess worker answers, is replaced when it dies, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_it_answers_and_says_what_went_wrong(companion):
     with pytest.raises(SubprocessWorkerError, match="OSError: no such thing") as caught:
         asked(companion, fail="other")
     assert "in work" in caught.value.__notes__[0]
-    companion.ask({"number": 3})  # whose answer nobody waits for
+    companion.ask({"number": 3})  # its answer is not read
     assert asked(companion, number=4) == {"pid": first["pid"], "twice": 8}, "one process"
 
 

@@ -1,4 +1,4 @@
-"""The loop: what it plays and learns is the same however it is cut, saved and loaded."""
+"""The loop's results do not depend on stage boundaries, saving and loading."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_one_step_behind_learns_from_the_weights_before():
     trainer.initial_state()
     metrics = trainer.run_iterations(0, 4)
     assert [one["rollout/staleness"] for one in metrics] == [0, 1, 1, 1]
-    assert trainer.state.pending is not None, "a longer run goes on from the same state"
+    assert trainer.state.pending is not None, "a longer run continues from the same state"
     uncorrected = build(parameters(grpo={"sampler_correction": "none"}, **given))
     uncorrected.initial_state()
     without = uncorrected.run_iterations(0, 4)
@@ -151,7 +151,7 @@ def test_a_process_that_plays_makes_nothing_to_learn_with(tmp_path, monkeypatch)
     player.play(tmp_path / "0", 0, tmp_path / "played", beginning=tmp_path / "0")
     rollout_worker_main._play(made, asked)
     assert Rollouts.load(tmp_path / "played") == learns.play_rollouts(0)
-    assert not list((tmp_path / "temporary").iterdir()), "which nobody would remove"
+    assert not list((tmp_path / "temporary").iterdir()), "which would never be removed"
     assert made["trainer"].learner._reference is None
 
 
@@ -247,7 +247,7 @@ def test_the_temperature_of_the_answers_is_that_of_their_log_probabilities():
 
 @pytest.fixture
 def model_in_files(tmp_path):
-    """A model of the tasks' characters, as one that was made elsewhere."""
+    """A model of the tasks' characters, as if created elsewhere."""
     trainer = build(parameters())
     trainer.initial_state()
     trainer.learner.save_model(tmp_path / "model")
@@ -318,7 +318,7 @@ def test_validation_plays_its_own_tasks_and_changes_nothing():
 
 
 class Cutting:
-    """A course of given cuts, of which every so many iterations are sampled."""
+    """A stage layout of given boundaries, with sampled stages every given number of iterations."""
 
     def __init__(self, period):
         self.period = period

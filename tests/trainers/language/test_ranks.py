@@ -1,4 +1,4 @@
-"""Several processes that train one model: what one process would, each with a share."""
+"""Several processes that train one model, each with a shard, equal one process."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_two_processes_learn_what_one_does_and_go_on_as_one(make, two, first_sta
     assert sum(two._ranks.held_bytes) == whole
     assert max(two._ranks.held_bytes) < 0.55 * whole
     assert two._kl_coef == pytest.approx(one._kl_coef)
-    assert two._kl_coef != 0.2, "the ranks are told"
-    # a state goes on with another number of processes
+    assert two._kl_coef != 0.2, "the ranks receive it"
+    # a state can be resumed with a different number of processes
     alone = make(GrpoTrainer, 1, **GRPO)
     alone.put_state(two.take_state())
     same_learning(one, alone, play, (2,))
@@ -157,7 +157,7 @@ def test_an_own_trainer_with_a_value_head_adapts_a_model_in_two_processes(make, 
     heads = [trainer.take_state()["value_head"]["weight"] for trainer in (one, two)]
     assert heads[0].abs().max() > 0
     assert torch.allclose(*heads, atol=1e-5)
-    # they end with who asks, however that ends
+    # they end with their parent in all cases
     processes, home = two._ranks._processes, Path(two._ranks._home.name)
     for process in processes:
         process.stdin.close()

@@ -1,4 +1,4 @@
-"""Trainers whose model is at a service, over real HTTP: what they learn is what others would."""
+"""Trainers with a remote model, over real HTTP, equal local ones."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_an_update_that_was_cut_off_goes_on_where_it_was(served, begin, play, mo
         trainer = begin(**config)
         with pytest.raises(KeyboardInterrupt):
             learn(trainer, play, steps=1)
-        assert trainer.take_state()["model"] == "", "nothing has been learned"
+        assert trainer.take_state()["model"] == "", "no step has been taken"
         monkeypatch.setattr(client.HttpTrainingService, "_verb", real)
         again = begin(**config)
         assert learn(again, play, steps=1) == told[:1]
@@ -285,7 +285,7 @@ def test_a_trainer_of_ones_own_follows_the_services_loss(begin, play):
         learn(begin(Forgetful), play, steps=1)
     with pytest.raises(ParameterError, match="loss_fm"):
         begin(Plain, service={"config": {"loss_fm": "ppo"}})
-    with pytest.raises(ParameterError, match="loss_config is read with a loss_fn alone"):
+    with pytest.raises(ParameterError, match="loss_config requires a loss_fn"):
         begin(Plain, service={"config": {"loss_config": {"beta": 0.1}}})
     with pytest.raises(ParameterError, match=r"sampler_correction: got 'token' with .*loss_fn"):
         begin(Plain, service={"config": config}, algorithm={"sampler_correction": "token"})
