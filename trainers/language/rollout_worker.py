@@ -43,12 +43,12 @@ class RolloutWorker:
             "settings": {**settings.to_dict(), "progress": "none"},
             "datasets": str(datasets),
         }
-        self._companion = SubprocessWorker(_PROCESS, "rollouts collected during training")
+        self._worker = SubprocessWorker(_PROCESS, "rollouts collected during training")
 
     @property
     def pid(self) -> int | None:
         """The id of the process; None if none is running."""
-        return self._companion.pid
+        return self._worker.pid
 
     def play(
         self,
@@ -83,17 +83,17 @@ class RolloutWorker:
         """
         asked = {"state": str(state), "iteration": iteration, "to": str(to), "cursor": cursor}
         given = {"beginning": str(beginning), "transcripts": transcripts}
-        self._companion.ask({**self._experiment, **asked, **given})
+        self._worker.ask({**self._experiment, **asked, **given})
 
         def wait() -> Rollouts | None:
-            self._companion.wait()
+            self._worker.wait()
             return Rollouts.load(to)
 
         return wait
 
     def close(self) -> None:
         """Terminate the process, even during a request."""
-        self._companion.close()
+        self._worker.close()
 
 
 class TrainerRolloutWorker:
@@ -121,12 +121,12 @@ class TrainerRolloutWorker:
         for name, dataset in datasets.items():
             dataset.save(self._folder / "datasets" / name)
         save_model(self._folder)
-        self._player = RolloutWorker(hyper_params, settings, self._folder / "datasets")
+        self._worker = RolloutWorker(hyper_params, settings, self._folder / "datasets")
 
     @property
     def pid(self) -> int | None:
         """The id of the process; None if none is running."""
-        return self._player.pid
+        return self._worker.pid
 
     def play(self, state: LanguageState, iteration: int) -> Callable[[], Rollouts]:
         """Start an iteration's rollouts with a state's weights; return a function that waits."""
@@ -134,7 +134,7 @@ class TrainerRolloutWorker:
         to.mkdir(exist_ok=True)
         # models are in the given folder; callbacks, which may stop this run, are not called
         replace(state, initial=place.name, callbacks={}, callback_tensors={}).save(place)
-        wait = self._player.play(place, iteration, to, beginning=self._folder)
+        wait = self._worker.play(place, iteration, to, beginning=self._folder)
 
         def played() -> Rollouts:
             found = wait()
@@ -145,5 +145,5 @@ class TrainerRolloutWorker:
 
     def close(self) -> None:
         """End the process and remove its files."""
-        self._player.close()
+        self._worker.close()
         self._place.cleanup()

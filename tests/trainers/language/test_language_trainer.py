@@ -147,7 +147,7 @@ def test_a_process_that_plays_makes_nothing_to_learn_with(tmp_path, monkeypatch)
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     player, made, asked = RolloutWorker(given, learns.settings, tmp_path / "datasets"), {}, {}
-    monkeypatch.setattr(player._companion, "ask", asked.update)
+    monkeypatch.setattr(player._worker, "ask", asked.update)
     player.play(tmp_path / "0", 0, tmp_path / "played", beginning=tmp_path / "0")
     rollout_worker_main._play(made, asked)
     assert Rollouts.load(tmp_path / "played") == learns.play_rollouts(0)

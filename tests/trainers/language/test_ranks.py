@@ -134,7 +134,7 @@ def test_a_killed_rank_is_named_and_what_it_did_comes_again_bit_for_bit(two, fir
     killer = threading.Timer(0.5, os.kill, (pids[1], signal.SIGKILL))
     killer.start()
     began = time.monotonic()
-    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, has ended by SIGKILL"):
+    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, ended by SIGKILL"):
         two.train(play(seed=1))
     killer.join()
     assert time.monotonic() - began < 5

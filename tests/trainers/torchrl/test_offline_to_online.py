@@ -80,7 +80,7 @@ def test_what_is_wrong_with_frames_is_said(small, tmp_path):
     broken.write_text("no frames")
     for given, message in (
         (None, "offline_dataset: got None, expected the initial data"),
-        (tmp_path / "none.safetensors", "there is no file .*none.safetensors, expected"),
+        (tmp_path / "none.safetensors", "none.safetensors does not exist, expected"),
         (path, r"\['action'\] are missing"),
         (broken, "cannot be read as safetensors"),
     ):
