@@ -292,7 +292,7 @@ def test_models_that_learn_from_tokens_and_their_trainers_go_together_only(
     scenario, trainer, fitting
 ):
     protocol = "environment" if scenario in ("language_task", "gymnasium") else "nip"
-    with pytest.raises(ParameterError, match="from their tokens") as caught:
+    with pytest.raises(ParameterError, match="trained on their tokens") as caught:
         check_combination(make(scenario, trainer, protocol))
     assert all(word in str(caught.value) for word in (scenario, trainer, f"e.g. {fitting}"))
     check_combination(make("language_task", "grpo", "environment"))
