@@ -213,7 +213,7 @@ def test_agents_of_a_pool_have_no_network_with_others():
             },
         ],
     )
-    with pytest.raises(ParameterError, match=r"second: partners: agents of a pool have one netw"):
+    with pytest.raises(ParameterError, match=r"second: partners: agents of a pool share one netw"):
         check_combination(hyper_params)
 
 

@@ -287,7 +287,7 @@ def test_an_adapter_learns_is_cut_and_loaded_and_its_base_stays(model_in_files, 
     for one, same in zip(*said, strict=True):
         assert one.tokens == same.tokens
         assert one.log_probs == pytest.approx(same.log_probs, abs=1e-5)
-    with pytest.raises(ParameterError, match="made here"):
+    with pytest.raises(ParameterError, match="built here"):
         trainer_class(parameters(agents={"_default": {"lora": {"rank": 2}}}))
 
 

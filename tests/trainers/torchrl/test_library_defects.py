@@ -265,6 +265,6 @@ def test_what_cannot_be_kept_from_stage_to_stage_is_refused(small):
     trainer.build_trainer = build_trainer
     with (
         warnings.catch_warnings(),
-        pytest.raises(ParameterError, match=r"Own has a train\(\) of its own"),
+        pytest.raises(ParameterError, match=r"Own overrides train\(\)"),
     ):
         trainer.initial_state()
