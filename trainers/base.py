@@ -36,7 +36,7 @@ class FormerName:
     def __set_name__(self, owner: type, former: str) -> None:
         self.former = former
 
-    def __get__(self, instance: object, owner: type) -> Any:
+    def __get__(self, instance: object, owner: type) -> Any:  # noqa: ANN401
         self.warn(owner)
         kinds = list(owner.__mro__)
         own = [i for i, kind in enumerate(kinds) if vars(kind).get(self.former, self) is not self]
@@ -56,7 +56,7 @@ class NamedTrainer(ABC):
     needed_packages: ClassVar[Any] = FormerName("required_packages")
     says_what_it_samples: ClassVar[Any] = FormerName("declares_sample_count")
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
         """Let overrides of former names override the new ones."""
         super().__init_subclass__(**kwargs)
         for former in (

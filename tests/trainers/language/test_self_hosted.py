@@ -168,5 +168,4 @@ def test_grpo_learns_what_is_paid(connected, play):
     for seed in range(1, 20):
         last = trainer.train(play(groups=8, size=8, seed=seed, model=trainer.model))
     assert last["critic/score/mean"] > first + 0.3
-    assert last["actor/sampler_difference"] < 1e-5  # sampler and trainer have the same
-    log-probabilities
+    assert last["actor/sampler_difference"] < 1e-5  # the sampler agrees

@@ -89,7 +89,7 @@ def test_replies_become_trajectories_with_the_ids_the_service_gave():
     ],
 )
 def test_a_reply_that_is_not_known_whole_is_refused(reply):
-    with pytest.raises(DataError, match="rollout 0, step 0, agent 'verifier': the service returned"):
+    with pytest.raises(DataError, match="rollout 0, step 0, agent 'verifier': the service ret"):
         reply_trajectories(rollouts_of((0, 1.0, [reply])), "verifier", 1)
 
 
