@@ -26,7 +26,7 @@ def said(arms=None, **changes):
 def test_pretrained_bodies_in_a_protocol_with_messages_give_a_warning():
     (text,) = said(pretrain_agents=True)
     assert "'nip'" in text
-    assert "prover and verifier should learn to talk" in text
+    assert "prover and verifier should learn to communicate" in text
     assert "imitation.agents" in text
 
 
