@@ -29,7 +29,7 @@ from ratchet.tracking.logs import log_context
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
 from tasks.stages.sequence import ParallelChains, Step, StoredStageLayout
-from trainers.progress import also_told, show
+from trainers.progress import show, tee_progress
 
 _Item = TypeVar("_Item")
 
@@ -87,7 +87,7 @@ async def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -
     with log_context(run=experiment.run_id), suppress(RunPrunedError):  # no failure
         run = await asyncio.to_thread(open_run, experiment, flow_run_id)
         async with observed(run), _saved_to_mirrors(run):
-            with also_told(run.live):
+            with tee_progress(run.live):
                 await _run_arms(run, force=force)
             run.folder.set_status("completed")  # the report contains it
             await save_report(run.folder, experiment.settings, run.last_tasks())

@@ -41,6 +41,11 @@ _START: ContextVar[Path | str | None] = ContextVar("paths_from", default=None)
 _Class = TypeVar("_Class")
 
 
+def is_framework(module: str) -> bool:
+    """Return whether a module is in one of Ratchet's packages."""
+    return module.partition(".")[0] in _PACKAGES
+
+
 def is_class_spec(text: str) -> bool:
     """Return whether a text is ``path/to/file.py:ClassName`` rather than a registered name."""
     path, separator, _ = text.rpartition(":")

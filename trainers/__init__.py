@@ -1,6 +1,6 @@
-"""How agents learn: trainers by family, and the algorithms they are made of.
+"""Trainers by family, and the algorithms they use.
 
-Names are imported on first use, so that ``import trainers`` costs nothing.
+Names are imported on first use, so that ``import trainers`` is cheap.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Attributes of a user's trainer as plain data and tensors: no pickle in between.
+"""Attributes of a custom trainer as plain data and tensors, without pickle.
 
-Objects that a state cannot contain as such (modules, optimizers, random generators, a user's own
+Objects that a state cannot contain directly (modules, optimizers, random generators, custom
 classes) are restored in place, into the ones that a new trainer's constructor creates.
 """
 
@@ -23,7 +23,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import StateError
-from trainers.custom_state import is_custom
+from ratchet.plugins import is_framework
 from trainers.state_tree import flatten_tree, unflatten_tree
 
 _STATE, _OBJECT, _PARAMETER, _SAME = "$state", "$object", "$parameter", "$same"
@@ -39,9 +39,9 @@ _MISSING = object()
 
 
 def take_attribute(value: object, path: str, built: object, owner: object) -> Any:  # noqa: ANN401
-    """Return an attribute as plain data and tensors that share nothing with it.
+    """Return an attribute as plain data and tensors that share no memory with it.
 
-    None if a new trainer's constructor creates the same value: functions, constants, Ratchet's own
+    None if a new trainer's constructor creates the same value: functions, constants, Ratchet's
     components.
 
     Parameters
@@ -73,18 +73,18 @@ def put_attribute(existing: object, stored: Any, path: str) -> Any:  # noqa: ANN
 
 
 def _is_in_place(stored: object) -> bool:
-    """Return whether a part of a stored value is restored into an object that exists already."""
+    """Return whether a part of a stored value is restored into an existing object."""
     if isinstance(stored, Mapping):
         return bool(stored.keys() & _IN_PLACE) or any(map(_is_in_place, stored.values()))
     return isinstance(stored, list | tuple) and any(map(_is_in_place, stored))
 
 
 def _check_restorable(stored: Any, built: object, value: object, path: str) -> None:  # noqa: ANN401
-    """Refuse what a new trainer has no counterpart of, into which it could be restored."""
+    """Refuse a value without a counterpart in a new trainer, into which it could be restored."""
     if type(built) is not type(value) or (stored == {_SAME: True} and built is not value):
         raise StateError(
             f"{path}: a {_type_name(value)} that was assigned during training cannot be restored"
-            " when the run is resumed; expected __init__ to create it. Create it there, keep"
+            " when the run is resumed; expected __init__ to create it. Create it there, store"
             " numbers and tensors instead, or list the attribute in transient_attributes if it can"
             " be rebuilt."
         )
@@ -96,14 +96,14 @@ def _check_deque(parts: list[Any], value: deque[Any], path: str) -> None:
         if _is_in_place(part):
             raise StateError(
                 f"{path}[{place}]: a {_type_name(item)} in a deque cannot be restored when the run"
-                " is resumed; expected numbers, texts and tensors without gradients. Keep those"
+                " is resumed; expected numbers, texts and tensors without gradients. Store those"
                 " instead, use a list of objects that __init__ creates, or list the attribute in"
                 " transient_attributes if it can be rebuilt."
             )
 
 
 def _take(value: object, path: str, above: set[int]) -> Any:  # noqa: ANN401
-    """Return plain data and tensors for a value, with marks for what is restored in place."""
+    """Return plain data and tensors for a value, with marks where objects are restored in place."""
     if value is None or (isinstance(value, _PLAIN) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Tensor):
@@ -116,7 +116,7 @@ def _take(value: object, path: str, above: set[int]) -> Any:  # noqa: ANN401
     if (
         id(value) in above
         or isinstance(value, (*_STATELESS, *_CONSTANTS))
-        or not is_custom(type(value))
+        or is_framework(type(value).__module__)
     ):
         return {_SAME: True}
     above = above | {id(value)}
@@ -137,13 +137,13 @@ def _take(value: object, path: str, above: set[int]) -> Any:  # noqa: ANN401
     raise StateError(
         f"{path}: a {_type_name(value)} cannot be stored with the trainer's state, and a resumed"
         " run would differ; expected numbers, texts, tensors, modules, optimizers and containers of"
-        " these. Keep those instead, or list the attribute in transient_attributes if it can be"
+        " these. Store those instead, or list the attribute in transient_attributes if it can be"
         " rebuilt."
     )
 
 
 def _state_of(value: object) -> Any:  # noqa: ANN401
-    """Return the state of an object that can load it again; _MISSING for any other."""
+    """Return the state of an object that can load it; _MISSING for any other."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, random.Random):
@@ -156,14 +156,14 @@ def _state_of(value: object) -> Any:  # noqa: ANN401
 
 
 def _put(existing: Any, stored: Any, path: str) -> Any:  # noqa: ANN401
-    """Return the value that was stored, restored in place where it is marked so."""
+    """Return the stored value, restored in place where marked."""
     if isinstance(stored, Mapping) and len(stored) == 1:
         mark, content = next(iter(stored.items()))
         if mark in _IN_PLACE:
             if existing is _MISSING or existing is None:
                 raise StateError(
-                    f"{path}: the state has it, but this trainer does not create it in __init__."
-                    " The trainer's code has changed; train anew."
+                    f"{path}: stored in the state, but this trainer does not create it in __init__."
+                    " The trainer's code has changed; train from scratch."
                 )
             return _put_in_place(existing, mark, content, path)
         if mark == _DEVICE:

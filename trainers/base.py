@@ -1,15 +1,16 @@
-"""The base of all trainers: it takes what an experiment is made of, and trains.
+"""Base class of all trainers.
 
-Knows no tensors, so that trainers of chat models stand on it too.
+Imports no tensor library, so that trainers of chat models can use it too.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, RenamedAttributes
 from ratchet.tracking.trainer_files import StateFinder, add_artifact, find_checkpoint
@@ -26,8 +27,45 @@ if TYPE_CHECKING:
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
 
+class FormerName:
+    """Former name of a renamed class method, which subclasses may still override or call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __set_name__(self, owner: type, former: str) -> None:
+        self.former = former
+
+    def __get__(self, instance: object, owner: type) -> Any:  # noqa: ANN401
+        self.warn(owner)
+        kinds = list(owner.__mro__)
+        own = [i for i, kind in enumerate(kinds) if vars(kind).get(self.former, self) is not self]
+        after = kinds[own[-1] + 1 if own else 0 :]  # reached by super() if overridden
+        found = next(kind for kind in after if self.name in vars(kind))
+        return vars(found)[self.name].__get__(None, owner)
+
+    def warn(self, owner: type) -> None:
+        """Warn with the new name."""
+        message = f"{owner.__name__}.{self.former} is deprecated: use {self.name}."
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
 class NamedTrainer(ABC):
-    """What an experiment may name as its trainer: a trainer, or what one is made around."""
+    """A trainer that an experiment may name, or a class that a trainer is built around."""
+
+    needed_packages: ClassVar[Any] = FormerName("required_packages")
+    says_what_it_samples: ClassVar[Any] = FormerName("declares_sample_count")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        """Let overrides of former names override the new ones."""
+        super().__init_subclass__(**kwargs)
+        for former in (
+            each for each in vars(NamedTrainer).values() if isinstance(each, FormerName)
+        ):
+            own = vars(cls)
+            if former.former in own and former.name not in own:
+                former.warn(cls)
+                setattr(cls, former.name, own[former.former])
 
     @classmethod
     @abstractmethod
@@ -36,16 +74,16 @@ class NamedTrainer(ABC):
 
     @classmethod
     def needed_devices(cls, hyper_params: HyperParameters) -> int:
-        """Return how many accelerators it trains on, where it is to train on accelerators."""
+        """Return the number of accelerators used for training, if training runs on accelerators."""
         return 1
 
 
 class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
-    """Base of all trainers. Subclasses write :meth:`train`.
+    """Base of all trainers. Subclasses implement :meth:`train`.
 
-    ``hyper_params`` hold all that decides the result, ``settings`` all that must not change it.
-    Attributes that a subclass assigns to ``self`` are stored with the state, and restored when a
-    run is resumed; see :mod:`trainers.custom_state`.
+    ``hyper_params`` contains every parameter that affects results, ``settings`` those that must
+    not. Attributes that a subclass assigns to ``self`` are stored with the state, and restored when
+    a run is resumed; see :mod:`trainers.custom_state`.
     """
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
@@ -54,22 +92,22 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
     }
 
     trainer_type: ClassVar[str] = "rl"
-    """Which parts the agents are built with: ``"rl"``, ``"solo_agent"`` or one's own."""
+    """Determines the parts of the agents: ``"rl"``, ``"solo_agent"`` or a custom name."""
 
     plays_text: ClassVar[bool | None] = None
-    """Whether its agents must be chat models (True), or must not (False); None: either."""
+    """Whether its agents must be chat models (True) or must not be (False); None: either."""
 
     learns_tokens: ClassVar[bool] = False
-    """Whether its agents are language models that learn from their tokens."""
+    """Whether its agents are language models trained on tokens."""
 
     acts_alone: ClassVar[bool] = False
-    """Whether it makes an agent of its own, which acts alone in an environment."""
+    """Whether it builds its own agent, which acts in an environment without other agents."""
 
     instead_of_callbacks: ClassVar[str] = (
-        "calls none: its training is its own. Leave callbacks out, or build the trainer on"
-        " TensorDictRlTrainer or PureTextRlTrainer, whose loops call them."
+        "calls none. Leave callbacks out, or derive the trainer from TensorDictRlTrainer or"
+        " PureTextRlTrainer, whose loops call them."
     )
-    """What is said to whoever gives callbacks to a trainer that has none."""
+    """Message for experiments that configure callbacks for a trainer that calls none."""
 
     def __init__(
         self,
@@ -82,8 +120,8 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
         self.settings = settings
         self.history: list[MetricRecord] = []
         self.state_finder: StateFinder = partial(find_checkpoint, settings.home)
-        """Finds states of earlier runs. By itself a trainer knows checkpoint folders only; whoever
-        runs it knows run folders and the store too."""
+        """Finds states of earlier runs. Default: only checkpoint folders; the runner of the trainer
+        adds run folders and the store."""
         self.checkpoint_name = settings.run_id
         self._initialise_state()
 
@@ -94,30 +132,30 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse parameters with which this trainer could not train; none by default.
+        """Raise ParameterError for parameters with which this trainer cannot train.
 
-        Asked before anything is built; paths of a user's own protocol start from ``base_dir``.
-        Raises ParameterError with the reason.
+        Called before any component is built; relative paths of custom protocols start from
+        ``base_dir``. The default accepts all.
         """
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that this trainer needs; none by default."""
+    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that this trainer requires; none by default."""
         return ()
 
     @classmethod
     def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether each stage builds a new trainer; so for classes outside Ratchet."""
+        """Return whether each stage builds a new trainer; True for classes outside Ratchet."""
         return is_custom(cls)
 
     @classmethod
     def loads_agents(cls) -> bool:
-        """Return whether its agents can begin with the weights of an earlier run's."""
+        """Return whether its agents can start from the weights of an earlier run."""
         return False
 
     @classmethod
     def calls_callbacks(cls) -> bool:
-        """Return whether callbacks are told of its training."""
+        """Return whether its training calls callbacks."""
         return False
 
     @abstractmethod
@@ -126,16 +164,16 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
 
     @classmethod
     def has_own_test(cls) -> bool:
-        """Return whether there is a ``_run_test_loop`` by which saved states are tested again."""
+        """Return whether the class has a ``_run_test_loop``, which retests saved states."""
         return callable(getattr(cls, "_run_test_loop", None))
 
     def run_own_test(self) -> None:
-        """Run ``_run_test_loop``, which logs what it finds."""
-        self._run_test_loop()  # type: ignore[attr-defined] # asked only if has_own_test
+        """Run ``_run_test_loop``, which logs its results."""
+        self._run_test_loop()  # type: ignore[attr-defined] # called only if has_own_test
 
     @property
     def protocol_handler(self) -> ProtocolHandler:
-        """The interaction protocol that is played."""
+        """The interaction protocol of the scenario."""
         return self.scenario_instance.protocol_handler
 
     @property
@@ -160,7 +198,7 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
     def log_stats(self, stats: Mapping[str, float], *, iteration: int, stage: str) -> None:
         """Record the metrics of one iteration in :attr:`history`.
 
-        Whoever runs the trainer takes them from there to where they are kept.
+        The runner of the trainer stores them from there.
         """
         values = {name: float(value) for name, value in stats.items()}
         self.history.append(MetricRecord(stage, iteration, values))
@@ -168,18 +206,18 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
     def _add_file_to_artifact(
         self, artifact_name: str, artifact_type: str, file_path: Path
     ) -> Path:
-        """Keep a copy of a file with the run, in its folder and in MLflow; return where it lies.
+        """Store a copy of a file in the run's folder and in MLflow; return the path of the copy.
 
         Further files of the artifact are added to it; one of the same name is replaced. Raises
-        ParameterError if the run has no id, or the file is not there.
+        ParameterError if the run has no id, or the file does not exist.
         """
         if self.settings.run_id is None:
             raise ParameterError(
-                "settings.run_id: got None, but a file is kept under the run's id. Set run_id in"
+                "settings.run_id: got None, but a file is stored under the run's id. Set run_id in"
                 " the settings."
             )
         folder = Path(self.settings.runs) / self.settings.run_id
         return add_artifact(folder, artifact_name, artifact_type, Path(file_path))
 
     _add_file_to_wandb_artifact = _add_file_to_artifact
-    """The name that trainers written for Weights & Biases call; the same here."""
+    """Alias for trainers written for Weights & Biases."""

@@ -1,7 +1,7 @@
-"""Checkpoints of a trainer: its state, its agents' models, its metrics, and where they lie.
+"""Checkpoints of a trainer: its state, its agents' models, its metrics, and their paths.
 
-What a loop continues from is its ``State`` and the models; metrics and the global generators, so
-that it goes on bit for bit, lie beside them.
+A loop continues from its ``State`` and the models; metrics and the states of the global generators
+are stored next to them, so that training continues bit for bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ratchet.tracking.trainer_files import (
     checkpoint_versions,
 )
 from trainers.custom_state import (
-    KeepsAttributes,
+    StoredAttributes,
     load_attributes,
     put_attributes,
     save_attributes,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.instance import AnyScenarioInstance
 
 PROGRESS_NAME = "progress"
-"""What the files of metrics and generators are called."""
+"""Base name of the files of metrics and generators."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ class MetricRecord:
     values: dict[str, float]
 
 
-class CheckpointingTrainer(KeepsAttributes, ABC):
-    """What every trainer can keep of itself, and continue from."""
+class CheckpointingTrainer(StoredAttributes, ABC):
+    """State of a trainer that checkpoints save and restore."""
 
     hyper_params: HyperParameters
     scenario_instance: AnyScenarioInstance
@@ -75,27 +75,27 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
     """The class of :attr:`state`."""
 
     state: Any
-    """What the loop continues from, beside the agents' models; :attr:`State` () at first."""
+    """State of the loop, in addition to the agents' models; initially :attr:`State` ()."""
 
     checkpoint_name: str | None = None
-    """What this trainer's checkpoint is called: the run's id, unless whoever runs it has another.
+    """Name of this trainer's checkpoint: the run's id unless the runner sets another.
 
-    None: nothing can be saved.
+    None: checkpoints cannot be saved.
     """
 
     _scopes: tuple[str, ...] = ()
     _generators: dict[str, Any] | None = None
 
     def _initialise_state(self) -> None:
-        """Make the first :attr:`state`; called once, while the trainer is made."""
+        """Set the initial :attr:`state`; called once, by the constructor."""
         if issubclass(type(self).State, State):
             self.state = type(self).State()
 
     def prepare_training(self) -> None:
-        """Continue from the trainer's checkpoint, if there is one; for whoever calls ``train``.
+        """Continue from the trainer's checkpoint, if it exists; call it before ``train``.
 
-        A checkpoint whose state is still the first one says nothing of where the loop was, so that
-        it is left alone, and training begins anew.
+        A checkpoint that contains the initial state does not record the loop's position: it is
+        ignored, and training starts from scratch.
         """
         if self.checkpoint_name is None:
             return
@@ -103,10 +103,11 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
             content = self._load_state_dict_from_active_run_checkpoint()
         except CheckPointNotFoundError:
             return
-        if _says_nothing(content, type(self).State):
+        if _is_initial(content, type(self).State):
             _LOGGER.warning(
-                "%s: its checkpoint has the first state, so training begins anew. Set"
-                " self.state.iteration, or what tells where the loop is, before save_checkpoint().",
+                "%s: its checkpoint contains the initial state, so training starts from scratch."
+                " Set self.state.iteration, or another field that records progress, before"
+                " save_checkpoint().",
                 type(self).__name__,
             )
             return
@@ -115,10 +116,10 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
     # -- saving ----------------------------------------------------------------------------
 
     def save_checkpoint(self, log: bool = True) -> None:
-        """Write state and models into the checkpoint's folder, in the place of the one before.
+        """Write state and models into the checkpoint's folder, replacing the previous ones.
 
-        With ``log`` they are kept beside the later ones too, as a version that is named by the
-        number of finished iterations. A test run saves nothing.
+        With ``log`` also store them permanently, as a version named by the number of finished
+        iterations. A test run saves nothing.
         """
         base = self.checkpoint_base_dir
         if self.settings.test_run:
@@ -128,7 +129,7 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
         self._write_checkpoint(base)
 
     def save_state_to(self, folder: Path) -> None:
-        """Write state and models into a folder, as checkpoints and stages have them."""
+        """Write state and models into a folder, in the format of checkpoints and stages."""
         state = getattr(self, "state", None)
         if state is None or isinstance(state, State):
             save_models(self.scenario_instance, folder, self._iterations_done)
@@ -136,7 +137,7 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
             state.save(folder)
 
     def write_states(self, folder: Path) -> None:
-        """Write the last state, and the versions saved on the way, as a stage has them."""
+        """Write the final state, and the versions saved before it, in the format of a stage."""
         last = self._iterations_done
         self.save_state_to(folder / STATE_FOLDER)
         write_json(folder / METADATA_FILE, self._get_metadata())
@@ -148,7 +149,7 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
                 shutil.copytree(version / STATE_FOLDER, place)
 
     def _write_checkpoint(self, folder: Path) -> None:
-        """Write a checkpoint aside, and put it in the place of the one before."""
+        """Write a checkpoint to a temporary folder, and replace the previous one."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         self._fill_checkpoint(aside)
@@ -174,7 +175,7 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
         write_json(folder / METADATA_FILE, self._get_metadata())
 
     def _get_metadata(self) -> dict[str, Any]:
-        """Return what a checkpoint says about itself: trainer, iterations, version and commit."""
+        """Return a checkpoint's metadata: trainer, iterations, version and commit."""
         return {
             "trainer": self.hyper_params.trainer_name,
             "iteration": self._iterations_done,
@@ -190,17 +191,17 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
     def load_and_set_state_from_checkpoint(
         self, from_base_run: bool = False, version: str = LATEST
     ) -> None:
-        """Continue from the checkpoint of this run, or from a state of the run it builds on.
+        """Continue from the checkpoint of this run, or from a state of its base run.
 
-        ``from_base_run``: of the run ``base_run.run_id``, in the version ``"latest"`` or of a
-        number of iterations. From this run's, metrics and random numbers go on too.
+        With ``from_base_run``, load ``version`` (``"latest"`` or a number of iterations) of the run
+        ``base_run.run_id``. A checkpoint of this run also restores metrics and random generators.
 
         Raises
         ------
         CheckPointNotFoundError
-            If there is none, or no base run.
+            If the checkpoint or the base run is missing.
         ParameterError
-            If another version of this run's is asked for, which has gone on since.
+            If an earlier version of this run is requested.
         """
         if from_base_run:
             content = self._load_state_dict_from_base_run_checkpoint(version)
@@ -209,7 +210,7 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
         if version != LATEST:
             raise ParameterError(
                 f"load_and_set_state_from_checkpoint: got version={version!r}, expected"
-                f" {LATEST!r} unless from_base_run. To go on from an earlier state of a run,"
+                f" {LATEST!r} unless from_base_run. To continue from an earlier state of a run,"
                 " name it in base_run.run_id, or use `ratchet fork`."
             )
         content = self._load_state_dict_from_active_run_checkpoint()
@@ -239,7 +240,7 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
     def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
         """Read a state of the run ``base_run.run_id`` as plain values and tensors.
 
-        The version is ``"latest"``, or the number of iterations that led to the state. Raises
+        The version is ``"latest"`` or a number of finished iterations. Raises
         CheckPointNotFoundError if no run is named, or it has no such state.
         """
         content: dict[str, Any] = type(self).State.load(self._base_run_state(version)).to_dict()
@@ -270,8 +271,8 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
     def resumable(self, scope: str) -> Iterator[None]:
         """Run a part of training in which a checkpoint may be saved.
 
-        After a load from one that was saved in it, it goes on with the random numbers of then,
-        whatever was seeded before it began.
+        After loading such a checkpoint, the part continues with the random generators stored in it,
+        regardless of seeds set before it starts.
         """
         before = self._scopes
         self._scopes = (*before, scope)
@@ -282,13 +283,13 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
             self._scopes = before
 
     def _put_generators(self) -> None:
-        """Put loaded generators in place if this is where they were saved."""
+        """Restore loaded generators if they were saved in the current scope."""
         loaded = self._generators
         if loaded is not None and tuple(loaded["scopes"]) == self._scopes:
             put_global_generators(loaded["generators"])
             self._generators = None
 
-    # -- places ----------------------------------------------------------------------------
+    # -- paths ----------------------------------------------------------------------------
 
     @classmethod
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
@@ -302,8 +303,8 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
         """The folder of this trainer's checkpoint; ParameterError if the run has no id."""
         if self.checkpoint_name is None:
             raise ParameterError(
-                "settings.run_id: got None, but a checkpoint is kept under the run's id. Set run_id"
-                " in the settings, or take `trainer.state` and save that."
+                "settings.run_id: got None, but a checkpoint is stored under the run's id. Set"
+                " run_id in the settings, or save `trainer.state` yourself."
             )
         return self.get_checkpoint_base_dir_from_run_id(self.checkpoint_name, self.settings.home)
 
@@ -319,7 +320,7 @@ class CheckpointingTrainer(KeepsAttributes, ABC):
 
     @property
     def checkpoint_metadata_path(self) -> Path:
-        """The file with what else is known about the checkpoint."""
+        """The file with the checkpoint's metadata."""
         return self.checkpoint_base_dir / METADATA_FILE
 
 
@@ -327,8 +328,8 @@ def _old(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}-old")
 
 
-def _says_nothing(content: Mapping[str, Any], kind: type[Any]) -> bool:
-    """Return whether a state's values are those of the first one; tensors aside."""
+def _is_initial(content: Mapping[str, Any], kind: type[Any]) -> bool:
+    """Return whether a state has the initial values; tensors are not compared."""
     from trainers.state_tree import flatten_tree
 
     return issubclass(kind, State) and flatten_tree(content)[0] == flatten_tree(kind().to_dict())[0]
@@ -336,7 +337,7 @@ def _says_nothing(content: Mapping[str, Any], kind: type[Any]) -> bool:
 
 @cache
 def _code() -> dict[str, str | None]:
-    """Return name, version and commit of this package, asked for once a process."""
+    """Return name, version and commit of this package, determined once per process."""
     name = PACKAGES[0]
     return {
         "package_name": name,
@@ -346,6 +347,6 @@ def _code() -> dict[str, str | None]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write plain data as JSON, the same data as the same bytes."""
+    """Write plain data as JSON; equal data yields equal bytes."""
     text = json.dumps(content, indent=1, sort_keys=True)
     path.write_text(text + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Attributes that a user's trainer class assigns to ``self``: recorded, stored and restored.
+"""Attributes that a custom trainer class assigns to ``self``: recorded, stored and restored.
 
-States of every family of trainers contain them, so that a resumed run continues from the values
-that an undisturbed one has. Light: what they are stored as is :mod:`trainers.attribute_tree`'s.
+States of all trainer families contain them, so that a resumed run has the same values as an
+uninterrupted one. Imports no torch; :mod:`trainers.attribute_tree` defines the format.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ratchet.errors import StateError
+from ratchet.plugins import is_framework
 
 Attributes = dict[str, Any]
 """Attribute → plain data and tensors, with marks where an object is restored in place."""
@@ -19,10 +20,8 @@ Attributes = dict[str, Any]
 ATTRIBUTES_NAME = "attributes"
 """The files of stored attributes, next to the rest of a state."""
 
-_FRAMEWORK = frozenset({"ratchet", "trainers", "tasks", "flows", "deployments"})
 
-
-class KeepsAttributes:
+class StoredAttributes:
     """Base of trainers: records the attributes that code outside Ratchet assigns to ``self``."""
 
     transient_attributes: ClassVar[Collection[str]] = ()
@@ -30,7 +29,7 @@ class KeepsAttributes:
 
     def __setattr__(self, name: str, value: object) -> None:
         caller = sys._getframe(1)  # assignments by code outside the class are not stored
-        is_custom_code = not _is_framework(caller.f_globals.get("__name__", ""))
+        is_custom_code = not is_framework(caller.f_globals.get("__name__", ""))
         if is_custom_code and caller.f_locals.get("self") is self:
             self.__dict__.setdefault("_assigned", {})[name] = None
         super().__setattr__(name, value)
@@ -38,7 +37,7 @@ class KeepsAttributes:
 
 def is_custom(kind: type) -> bool:
     """Return whether a class is defined outside Ratchet."""
-    return not _is_framework(kind.__module__)
+    return not is_framework(kind.__module__)
 
 
 def is_custom_method(kind: type, name: str) -> bool:
@@ -47,9 +46,9 @@ def is_custom_method(kind: type, name: str) -> bool:
 
 
 def take_attributes(
-    owner: KeepsAttributes, *, strict: bool = True, in_place: bool = True
+    owner: StoredAttributes, *, strict: bool = True, in_place: bool = True
 ) -> Attributes:
-    """Return what a state has to contain of the attributes that a user's class has assigned.
+    """Return the attributes assigned by a custom class, as stored in a state.
 
     Parameters
     ----------
@@ -84,8 +83,8 @@ def take_attributes(
     return result
 
 
-def put_attributes(owner: KeepsAttributes, stored: Mapping[str, Any]) -> None:
-    """Restore what :func:`take_attributes` returned; attributes assigned since are removed."""
+def put_attributes(owner: StoredAttributes, stored: Mapping[str, Any]) -> None:
+    """Restore the result of :func:`take_attributes`; remove attributes assigned since."""
     built = _built(owner)
     for name in _assigned(owner).keys() - stored.keys() - built.keys():
         if name not in owner.transient_attributes:
@@ -106,7 +105,7 @@ def save_attributes(stored: Attributes, directory: Path) -> None:
 
 
 def load_attributes(directory: Path) -> Attributes:
-    """Read what :func:`save_attributes` wrote; empty if there is nothing."""
+    """Read the files of :func:`save_attributes`; empty if there are none."""
     if not (directory / f"{ATTRIBUTES_NAME}.json").is_file():
         return {}
     from trainers.state_tree import load_tree  # torch takes seconds
@@ -115,16 +114,12 @@ def load_attributes(directory: Path) -> Attributes:
     return found
 
 
-def _is_framework(module: str) -> bool:
-    return module.partition(".")[0] in _FRAMEWORK
-
-
-def _assigned(owner: KeepsAttributes) -> Attributes:
+def _assigned(owner: StoredAttributes) -> Attributes:
     values = vars(owner)
     return {name: values[name] for name in values.get("_assigned", ()) if name in values}
 
 
-def _built(owner: KeepsAttributes) -> Attributes:
-    """Return the attributes as they were when the first state was taken or put."""
+def _built(owner: StoredAttributes) -> Attributes:
+    """Return the attributes at the time of the first take or put of a state."""
     found: Attributes = owner.__dict__.setdefault("_attributes_built", _assigned(owner))
     return found

@@ -1,6 +1,6 @@
-"""The models of an experiment's agents in a folder: weights of networks, names of chat models.
+"""Models of an experiment's agents in a folder: weights of networks, names of chat models.
 
-Networks are written as the states of tensor trainers are, so that any run can begin with them.
+Networks are written in the format of tensor trainers' states, so that any run can load them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUPS_FILE = "shared_model_groups.json"
 
 
 def save_models(instance: AnyScenarioInstance, folder: Path, iteration: int = 0) -> None:
-    """Write the agents' models, and what their observations are normalised with, into a folder."""
+    """Write the agents' models and the normalisation of their observations into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     agents = instance.combined_agents
     if agents is not None:
@@ -39,14 +39,14 @@ def save_models(instance: AnyScenarioInstance, folder: Path, iteration: int = 0)
 
 
 def load_models(instance: AnyScenarioInstance, folder: Path) -> None:
-    """Put into the agents what :func:`save_models` wrote, or what a tensor trainer's state has.
+    """Load the agents' models from a folder that :func:`save_models` or a tensor trainer wrote.
 
     Raises
     ------
     CheckPointNotFoundError
-        If there is nothing of the kind in the folder.
+        If the folder contains no models.
     StateError
-        If it is of other agents.
+        If they belong to other agents.
     """
     agents = instance.combined_agents
     if agents is not None:
@@ -69,7 +69,7 @@ def _load_groups(instance: AnyScenarioInstance, file: Path) -> None:
     if saved.keys() != instance.shared_model_groups.keys():
         raise StateError(
             f"{file}: got the shared model groups {sorted(saved)}, expected"
-            f" {sorted(instance.shared_model_groups)}. It is of other agents."
+            f" {sorted(instance.shared_model_groups)}. It belongs to other agents."
         )
     for name, group in instance.shared_model_groups.items():
         group.state = PureTextSharedModelGroupState.from_dict(saved[name])

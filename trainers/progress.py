@@ -1,6 +1,6 @@
-"""Progress of a trainer's loops, told to whoever listens: a bar, plain lines, or nobody.
+"""Progress of a trainer's loops, passed to a reporter: a bar, plain lines, or none.
 
-The listener is set from outside (:func:`progress_reporter`), so trainers know no terminal.
+Callers set the reporter (:func:`progress_reporter`); trainers do not depend on a terminal.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Protocol, TypeVar
 
 
 class ProgressReporter(Protocol):
-    """What shows progress."""
+    """Displays progress."""
 
     def start(self, total: int) -> None:
-        """Begin a loop of ``total`` iterations."""
+        """Start a loop of ``total`` iterations."""
 
     def describe(self, description: str) -> None:
-        """Name what the loop does."""
+        """Show a description of the loop."""
 
     def advance(self, steps: int) -> None:
         """Count finished iterations."""
@@ -36,7 +36,7 @@ _REPORTER: ContextVar[ProgressReporter | None] = ContextVar("progress_reporter",
 
 @contextmanager
 def progress_reporter(reporter: ProgressReporter) -> Iterator[None]:
-    """Tell ``reporter`` about the progress of every loop that runs inside."""
+    """Send the progress of every loop that runs inside to ``reporter``."""
     token = _REPORTER.set(reporter)
     try:
         yield
@@ -45,15 +45,15 @@ def progress_reporter(reporter: ProgressReporter) -> Iterator[None]:
 
 
 @contextmanager
-def also_told(reporter: ProgressReporter) -> Iterator[None]:
-    """Tell ``reporter``, and whoever listens already, about every loop that runs inside."""
+def tee_progress(reporter: ProgressReporter) -> Iterator[None]:
+    """Send the progress of loops that run inside to ``reporter`` and to the current reporter."""
     known = _REPORTER.get()
-    with progress_reporter(reporter if known is None else _Both(known, reporter)):
+    with progress_reporter(reporter if known is None else _TeeReporter(known, reporter)):
         yield
 
 
-class _Both:
-    """Passes everything on to two reporters."""
+class _TeeReporter:
+    """Forwards all calls to several reporters."""
 
     def __init__(self, *reporters: ProgressReporter) -> None:
         self._reporters = reporters
@@ -79,46 +79,46 @@ class _Both:
             reporter.finish()
 
 
-_PLACE: ContextVar[tuple[str, ...]] = ContextVar("progress_place", default=())
+_PATH: ContextVar[tuple[str, ...]] = ContextVar("progress_path", default=())
 
 
 @contextmanager
-def progress_place(*words: str) -> Iterator[None]:
-    """Say where what runs inside stands, such as its arm: descriptions begin with it."""
-    token = _PLACE.set((*_PLACE.get(), *words))
+def progress_path(*words: str) -> Iterator[None]:
+    """Prefix descriptions inside with words such as the arm's name."""
+    token = _PATH.set((*_PATH.get(), *words))
     try:
         yield
     finally:
-        _PLACE.reset(token)
+        _PATH.reset(token)
 
 
 def describe(description: str) -> None:
-    """Tell whoever listens what is done or waited for, where that is no loop."""
+    """Describe work outside loops to the current reporter."""
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.describe(_placed(description))
 
 
 def show(metrics: Mapping[str, float]) -> None:
-    """Show metrics to whoever listens, where that is no loop; none for what has none yet."""
+    """Show metrics of work outside loops to the current reporter."""
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.show(metrics)
 
 
-def is_listened_to() -> bool:
-    """Return whether anybody hears of the progress."""
+def has_reporter() -> bool:
+    """Return whether a progress reporter is set."""
     return _REPORTER.get() is not None
 
 
 def _placed(description: str) -> str:
-    return " · ".join([*_PLACE.get(), description])
+    return " · ".join([*_PATH.get(), description])
 
 
 class IterationContext:
-    """What a loop tells about itself while it runs.
+    """Progress of one running loop.
 
-    The reporter is by default whoever :func:`progress_reporter` set, else nobody.
+    The default reporter is the one set by :func:`progress_reporter`, if any.
     """
 
     def __init__(self, total: int, reporter: ProgressReporter | None = None) -> None:
@@ -142,13 +142,13 @@ class IterationContext:
             self._reporter.finish()
 
     def set_description(self, description: str) -> None:
-        """Name what the loop does, e.g. ``"Training"``."""
+        """Describe the loop, e.g. ``"Training"``."""
         self.description = description
         if self._reporter is not None:
             self._reporter.describe(_placed(description))
 
     def set_postfix(self, metrics: Mapping[str, float] | None = None, **more: float) -> None:
-        """Show metrics beside the progress."""
+        """Show metrics next to the progress."""
         if self._reporter is not None:
             self._reporter.show({**(metrics or {}), **more})
 
@@ -167,10 +167,10 @@ def report_iterations(
     unit: str = "iteration",
     total: int | None = None,
 ) -> list[dict[str, float]]:
-    """Run iterations one after the other, reporting each; return their metrics.
+    """Run iterations sequentially, reporting each; return their metrics.
 
-    ``run`` takes an iteration's number and returns its metrics; None if there was nothing to do.
-    ``unit`` is what they are called, and ``total`` how many there are if these are some of them.
+    ``run`` takes an iteration's number and returns its metrics, or None if it was skipped.
+    ``unit`` names an iteration; ``total`` is the full number if these are a part.
     """
     end = len(iterations) if total is None else total
     metrics: list[dict[str, float]] = []
@@ -192,10 +192,10 @@ _TOTAL_ATTRIBUTE = "__progress_total__"
 def attach_progress_bar(
     num_iterations: Callable[[Any], int],
 ) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
-    """Return a decorator: the method gets an :class:`IterationContext` and declares its iterations.
+    """Return a decorator that passes an :class:`IterationContext` to a method.
 
-    The method is called without the context, which is made for it and passed as
-    ``iteration_context``. ``num_iterations`` takes the trainer.
+    Callers omit the context, which is passed as ``iteration_context``. ``num_iterations``
+    maps the trainer to its number of iterations, which the decorator declares.
     """
 
     def decorate(method: Callable[..., _Result]) -> Callable[..., _Result]:

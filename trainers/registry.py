@@ -23,20 +23,20 @@ TRAINERS: Registry[NamedTrainer] = Registry("trainer", "trainers.base:NamedTrain
 
 
 def register_trainer(name: str) -> Callable[[_TrainerClass], _TrainerClass]:
-    """Make a trainer known by a name: what experiments write as ``trainer``.
+    """Register a trainer under a name, which experiments use as ``trainer``.
 
-    Raises ParameterError if another class has taken the name.
+    Raises ParameterError if another class has the name.
     """
     return TRAINERS.register(name)
 
 
 def trainer_names() -> list[str]:
-    """Return the names of all trainers: built-in, registered, installed. Imports none of them."""
+    """Return the names of all built-in, registered and installed trainers; import none of them."""
     return TRAINERS.names()
 
 
 def registered_names(trainer: type[Trainer]) -> tuple[str, ...]:
-    """Return the names of a trainer class and of the classes it is derived from."""
+    """Return the names of a trainer class and of its base classes."""
     return TRAINERS.names_of(trainer)
 
 
@@ -54,12 +54,12 @@ def trainer_class(
     UnknownNameError
         If no trainer has the name.
     ParameterError
-        If what was found is no trainer, can't train the scenario's kind of agents, or refuses
-        the parameters.
+        If the match is no trainer, can't train the scenario's kind of agents, or refuses the
+        parameters.
     """
     refuse_not_run(hyper_params.trainer_name)
     named = TRAINERS.find(hyper_params.trainer, base_dir)
-    _check_whole(named)
+    _check_complete(named)
     found = named.trainer_class()
     _check_agents(found, hyper_params)
     found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
@@ -72,23 +72,23 @@ def build_trainer(
     settings: ExperimentSettings,
     base_dir: str | Path | None = None,
 ) -> Trainer:
-    """Make the trainer of an experiment (errors as in :func:`trainer_class`)."""
+    """Build the trainer of an experiment (errors as in :func:`trainer_class`)."""
     return trainer_class(hyper_params, base_dir)(hyper_params, scenario_instance, settings)
 
 
-def _check_whole(named: type[NamedTrainer]) -> None:
-    """Refuse a class that leaves methods to its subclasses."""
+def _check_complete(named: type[NamedTrainer]) -> None:
+    """Refuse a class with abstract methods."""
     missing = sorted(getattr(named, "__abstractmethods__", ()))
     if missing:
         base = named.__mro__[1].__name__
         raise ParameterError(
-            f"trainer: {named.__name__} has no {missing}, which a {base} needs. Write"
-            " them, or derive it from a class that has them."
+            f"trainer: {named.__name__} does not implement {missing}, which {base} requires."
+            " Implement them, or derive it from a class that does."
         )
 
 
 def _check_agents(trainer: type[Trainer], hyper_params: HyperParameters) -> None:
-    """Refuse a trainer for agents of another kind than it trains."""
+    """Refuse a trainer whose kind of agents differs from the scenario's."""
     model = agent_model(hyper_params.scenario)
     is_text = getattr(model, "is_text", None)
     learns_tokens = bool(getattr(model, "learns_tokens", False))
@@ -101,20 +101,20 @@ def _check_agents(trainer: type[Trainer], hyper_params: HyperParameters) -> None
     ]
     raise ParameterError(
         f"trainer: got {hyper_params.trainer_name!r} for the scenario {hyper_params.scenario!r}:"
-        f" the agents of the scenario are {kinds[0]}, but the trainer trains {kinds[1]}. Take"
+        f" the agents of the scenario are {kinds[0]}, but the trainer trains {kinds[1]}. Choose"
         f" another trainer, e.g. {_FITTING[kinds[0]]}, or another scenario."
     )
 
 
 def _kind(*, is_text: bool, learns_tokens: bool) -> str:
     if learns_tokens:
-        return "language models that learn from their tokens"
+        return "language models trained on their tokens"
     return "chat models behind an API" if is_text else "local networks"
 
 
 _FITTING = {
-    "language models that learn from their tokens": "grpo",
+    "language models trained on their tokens": "grpo",
     "chat models behind an API": "pure_text_ei or pure_text_malt",
     "local networks": "vanilla_ppo or solo_agent",
 }
-"""Kind of agents → trainers of it."""
+"""Kind of agents → suitable trainers."""

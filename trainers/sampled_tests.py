@@ -1,6 +1,6 @@
-"""Names of tests where agents are tested twice: by their likeliest actions, and by drawing them.
+"""Names of tests of agents that are tested twice: with greedy and with sampled actions.
 
-The first has the dataset's name; the second one that no dataset has. Light: no torch.
+The greedy test has the dataset's name. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _MAIN = "test"
 
 
 def tests_both_ways(hyper_params: HyperParameters) -> bool:
-    """Return whether the parameters ask for both."""
+    """Return whether the parameters request both tests."""
     return bool(hyper_params.rl.test_by_sampling == "both")
 
 
 def sampled_test(dataset: str) -> str:
-    """Return the name of a dataset's test by drawn actions: "by-sampling", "NAME-by-sampling"."""
+    """Return the name of a dataset's sampled test: "by-sampling", or "NAME-by-sampling"."""
     return BY_SAMPLING if dataset == _MAIN else f"{dataset}-{BY_SAMPLING}"
 
 
 def dataset_of(test: str) -> tuple[str, bool]:
-    """Return which dataset a test is on, and whether it is named as one by drawn actions."""
+    """Return the dataset of a test, and whether the name is that of a sampled test."""
     if test == BY_SAMPLING:
         return _MAIN, True
     dataset = test.removesuffix(f"-{BY_SAMPLING}")
@@ -34,7 +34,7 @@ def dataset_of(test: str) -> tuple[str, bool]:
 
 
 def test_names(datasets: Sequence[str], *, both: bool) -> list[str]:
-    """Return the tests on some datasets, which may be given as tests: each likeliest first."""
+    """Return the tests of some datasets (names of tests are accepted): each greedy first."""
     plain = list(dict.fromkeys(dataset_of(name)[0] for name in datasets))
     return [name for each in plain for name in ((each, sampled_test(each)) if both else (each,))]
 

@@ -1,6 +1,6 @@
-"""The parameters that a trainer's stage reads, found by what it reads them for.
+"""The parameters that a trainer's stage reads, found by the purposes it reads them for.
 
-When in doubt a value is left in: a stage run again costs time, a stale one the truth.
+When in doubt a value is included: recomputing a stage costs time, a stale stage is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainers.base import Trainer
 
 StagePurposes = dict[str, frozenset[Purpose]]
-"""Stage → what it reads parameters for."""
+"""Stage → purposes for which it reads parameters."""
 
 _BUILT_IN = "trainers."
 
@@ -31,9 +31,9 @@ def stage_parameters(
 ) -> dict[str, Any]:
     """Return the parameters that a stage reads, as plain data: one agent's, or all agents'.
 
-    Of Ratchet's own trainers that is what ``stages`` says. A user's one may read everything, but
-    the number of iterations only if one of its stages says so. Raises UnknownNameError if there is
-    no such stage.
+    For Ratchet's trainers ``stages`` determines them. A custom trainer may read every parameter,
+    but the number of iterations only if one of its stages declares that. Raises
+    UnknownNameError if the stage does not exist.
     """
     if stage not in stages:
         raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, stages)}")

@@ -1,4 +1,4 @@
-"""What a trainer offers so that its training can be cut into stored, resumable stages.
+"""Interface of trainers whose training is split into stored, resumable stages.
 
 Implemented by the tensor trainers; used by the tasks that run them.
 """
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from ratchet.rollouts.transcript_content import Transcript
 
 FolderOf = Callable[[str], Path]
-"""Gives the folder of the state that a stage ended with, by the stage's key."""
+"""Maps a stage's key to the folder of the state that the stage ended with."""
 Metrics = dict[str, float]
 Table = dict[str, list[Any]]
 TEST_PREFIX = "test_"
-"""What the names of a test's metrics begin with where they are recorded."""
+"""Prefix of the recorded names of a test's metrics."""
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """What a test found: means over datapoints, and a table.
+    """Results of a test: means over datapoints, and a table.
 
     The table: column → one value per datapoint, in the order of ``datapoint_id``. ``films`` are
-    GIFs of the first episodes, if they were asked for; ``transcripts`` what was said, where the
-    report shows that.
+    GIFs of the first episodes, if requested; ``transcripts`` are the messages, if the report
+    shows them.
     """
 
     __test__ = False  # not a test case, whatever its name
@@ -51,7 +51,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What pretraining made of one agent's body, or imitation of its body and policy.
+    """Result of pretraining one agent's body, or of its imitation learning (body and policy).
 
     ``weights``: name of a parameter or buffer → its value; ``metrics``: one mapping per epoch or
     iteration; ``table``: the predictions for the test set after pretraining, column → one value
@@ -77,9 +77,9 @@ class PretrainResult:
 
     @classmethod
     def load(cls, directory: str | Path) -> PretrainResult:
-        """Read what :meth:`save` wrote.
+        """Read the files of :meth:`save`.
 
-        Raises CheckPointNotFoundError if there is none in the folder.
+        Raises CheckPointNotFoundError if the folder has none.
         """
         from safetensors.torch import load_file
 
@@ -91,15 +91,15 @@ class PretrainResult:
 
 
 class StagedTrainer(ABC):
-    """A trainer whose training can be cut anywhere between iterations.
+    """A trainer whose training can be split anywhere between iterations.
 
-    However the iterations are cut, and whether or not the state is saved and loaded in
-    between, the result is the same bit for bit.
+    The result is the same bit for bit, regardless of the split and of whether the state is
+    saved and loaded at it.
     """
 
     State: ClassVar[type[Any]]
     phase: Phase | None = None
-    """The phase of the experiment that this trainer is made for; the parameters are the phase's."""
+    """The phase of the experiment that this trainer runs; the parameters are the phase's."""
 
     @classmethod
     def supports_phases(cls) -> bool:
@@ -112,47 +112,47 @@ class StagedTrainer(ABC):
         pool: Mapping[tuple[str, int], Path],
         fresh: Mapping[str, Path],
     ) -> None:
-        """Begin with the agents of a state that a trainer with other parameters has saved.
+        """Start with the agents of a state saved by a trainer with other parameters.
 
-        ``pool``: agent and iteration → the folder of a state that has an earlier self of it;
-        ``fresh``: agent → the folder of the state whose weights it begins with instead.
+        ``pool``: agent and iteration → the folder of a state with an earlier version of it;
+        ``fresh``: agent → the folder of the state whose weights it starts with instead.
         """
-        raise NotImplementedError(f"{type(self).__name__} knows no phases; got {folder}.")
+        raise NotImplementedError(f"{type(self).__name__} does not support phases; got {folder}.")
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Return whether stages do what :meth:`Trainer.train` does.
+        """Return whether stages are equivalent to :meth:`Trainer.train`.
 
-        They do not once a subclass has its own ``train`` or its own loops; such a trainer is
-        run as one stage.
+        They are not if a subclass overrides ``train`` or the loops; such a trainer runs as one
+        stage.
         """
         return True
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of training iterations, before anything of an experiment is built."""
+        """Return the number of training iterations, before any component is built."""
         return int(hyper_params.rl.num_iterations)
 
     @classmethod
     def samples_rollouts(cls) -> bool:
-        """Return whether :meth:`sample_rollouts` can be asked for."""
+        """Return whether :meth:`sample_rollouts` is supported."""
         return False
 
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
-        """Play an iteration's rollouts as training plays them, without learning from them.
+        """Collect an iteration's rollouts as training does, without learning from them.
 
-        The state, which must be the one that the iteration begins with, stays as it is.
+        The state, which must be the iteration's initial one, stays unchanged.
         """
-        raise NotImplementedError(f"{type(self).__name__} plays no rollouts; got {iteration}.")
+        raise NotImplementedError(f"{type(self).__name__} samples no rollouts; got {iteration}.")
 
     @classmethod
     def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """Return whom :meth:`pretrain` is to be called for, before anything is built."""
+        """Return the agents to :meth:`pretrain`, before any component is built."""
         return []
 
     @classmethod
     def imitating_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """Return whom :meth:`imitate` is to be called for, before anything is built."""
+        """Return the agents that :meth:`imitate`, before any component is built."""
         return []
 
     @property
@@ -162,12 +162,12 @@ class StagedTrainer(ABC):
 
     @abstractmethod
     def initial_state(self) -> Any:  # noqa: ANN401 -- each family has its own state
-        """Make the state before any training, and continue from it."""
+        """Create the state before any training, and continue from it."""
 
     @property
     @abstractmethod
     def state(self) -> Any:  # noqa: ANN401
-        """What the next iteration continues from; a copy."""
+        """A copy of the state that the next iteration continues from."""
 
     @state.setter
     @abstractmethod
@@ -175,10 +175,10 @@ class StagedTrainer(ABC):
         """Continue from a state."""
 
     def save_state(self, folder: Path, key: str) -> None:
-        """Write the state into a folder, as what the stage of a key ends with.
+        """Write the state into a folder, as the result of the stage with the key.
 
-        A trainer with much to keep may leave out what earlier stages have, and remember that the
-        rest lies here.
+        A trainer with large states may omit content stored by earlier stages, and record that
+        the rest is in this folder.
         """
         self.state.save(folder)
 
@@ -191,55 +191,55 @@ class StagedTrainer(ABC):
 
     @property
     def pretrained_agents(self) -> list[str]:
-        """The agents that :meth:`pretrain` is to be called for, once each, before training."""
+        """The agents to :meth:`pretrain`, once each, before training."""
         return []
 
     def pretrain(self, agent_name: str) -> PretrainResult:
-        """Train an agent's body alone, starting from the initial state; changes no state."""
-        raise NotImplementedError(f"{type(self).__name__} pretrains nobody; got {agent_name!r}.")
+        """Train an agent's body on its own from the initial state; the state is not changed."""
+        raise NotImplementedError(f"{type(self).__name__} does not pretrain; got {agent_name!r}.")
 
     def load_pretrained(self, agent_name: str, result: PretrainResult) -> None:
-        """Put what :meth:`pretrain` made into the state."""
-        raise NotImplementedError(f"{type(self).__name__} pretrains nobody; got {agent_name!r}.")
+        """Load the result of :meth:`pretrain` into the state."""
+        raise NotImplementedError(f"{type(self).__name__} does not pretrain; got {agent_name!r}.")
 
     def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
-        """Have an agent learn what its model does, starting from the state; changes no state.
+        """Train an agent to imitate its demonstrator, from the current state, which is not changed.
 
-        ``files`` are the rollouts of a run, where it imitates those.
+        ``files`` are the rollouts of a run, if it imitates those.
         """
-        raise NotImplementedError(f"{type(self).__name__}: nobody imitates; got {agent_name!r}.")
+        raise NotImplementedError(f"{type(self).__name__} does not imitate; got {agent_name!r}.")
 
     def load_imitated(self, agent_name: str, result: PretrainResult) -> None:
-        """Put what :meth:`imitate` made into the state."""
-        raise NotImplementedError(f"{type(self).__name__}: nobody imitates; got {agent_name!r}.")
+        """Load the result of :meth:`imitate` into the state."""
+        raise NotImplementedError(f"{type(self).__name__} does not imitate; got {agent_name!r}.")
 
     @abstractmethod
     def run_iterations(self, start: int, stop: int) -> list[Metrics]:
         """Run iterations [start, stop), changing the state; ``start`` must be the state's.
 
-        Their metrics are fewer where a callback has stopped the run.
+        Returns fewer metrics if a callback stopped the run.
         """
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a callback has ended the training: iterations that are left do nothing."""
+        """Whether a callback has ended the training: the remaining iterations are skipped."""
         return False
 
     @classmethod
     def samples_tests(cls) -> bool:
-        """Return whether there is :meth:`run_sampled_test`: agents may draw their actions."""
+        """Return whether :meth:`run_sampled_test` is supported: agents may sample their actions."""
         return False
 
     @abstractmethod
     def run_test(self, dataset: str = "test") -> TestResult:
-        """Test the agents as they are, without changing the state."""
+        """Test the current agents, without changing the state."""
 
     def run_sampled_test(self, dataset: str = "test") -> TestResult:
-        """Test as :meth:`run_test` does, by actions that are drawn, whatever the parameters say."""
-        raise NotImplementedError(f"{type(self).__name__} draws no actions; got {dataset!r}.")
+        """Test like :meth:`run_test`, with sampled actions regardless of the parameters."""
+        raise NotImplementedError(f"{type(self).__name__} samples no actions; got {dataset!r}.")
 
     def evaluate(self, dataset: str) -> TestResult:
-        """Test as :meth:`run_test` does, as a part of training that no callback is told of."""
+        """Test like :meth:`run_test`, within training and without calling callbacks."""
         return self.run_test(dataset)
 
     @classmethod

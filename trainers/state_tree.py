@@ -1,7 +1,7 @@
-"""Nested states of any library as tensors by path and JSON: no pickle in between.
+"""Nested states of any library as JSON, and tensors by path, without pickle.
 
-Losses, optimizers and hooks give nested dictionaries of tensors, arrays, numbers and texts; so do
-the states of trainers with a loop of their own.
+Losses, optimizers and hooks return nested dictionaries of tensors, arrays, numbers and texts, as do
+the states of trainers with a custom loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ratchet.errors import CheckPointNotFoundError, StateError
 
-Tree = Any  # what state_dict() of somebody's class gives: mappings, sequences, leaves
+Tree = Any  # the result of any state_dict(): mappings, sequences, leaves
 Json = Any
 Tensors = dict[str, Tensor]
 
@@ -29,31 +29,31 @@ _MARKS = (_TENSOR, _PAIRS, _TUPLE, _TENSORS, _FLOAT)
 
 
 def flatten_tree(tree: Tree, path: str = "") -> tuple[Json, Tensors]:
-    """Take the tensors out of a nested state.
+    """Extract the tensors from a nested state.
 
     Parameters
     ----------
     tree
         Mappings, lists, tuples and tensordicts of tensors, arrays, numbers, texts, booleans, None.
     path
-        What the tensors' names begin with.
+        Prefix of the tensors' names.
 
     Returns
     -------
     tuple
-        The state as JSON, with marks where a tensor was, and copies of the tensors by path.
+        The state as JSON, with marks in place of tensors, and copies of the tensors by path.
 
     Raises
     ------
     StateError
-        If there is anything else in it.
+        If it contains a value of another type.
     """
     tensors: Tensors = {}
     return _encode(tree, path, tensors), tensors
 
 
 def unflatten_tree(content: Json, tensors: Mapping[str, Tensor]) -> Tree:
-    """Put together what :func:`flatten_tree` took apart; tensors are copied.
+    """Rebuild the input of :func:`flatten_tree`; tensors are copied.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def save_tree(tree: Tree, directory: Path, name: str) -> None:
     Raises
     ------
     StateError
-        If there is something in it that :func:`flatten_tree` does not take.
+        If it contains a value that :func:`flatten_tree` does not support.
     """
     content, tensors = flatten_tree(tree)
     directory.mkdir(parents=True, exist_ok=True)
@@ -85,14 +85,14 @@ def save_tree(tree: Tree, directory: Path, name: str) -> None:
 
 
 def load_tree(directory: Path, name: str) -> Tree:
-    """Read what :func:`save_tree` wrote.
+    """Read the files of :func:`save_tree`.
 
     Raises
     ------
     CheckPointNotFoundError
-        If it is not there.
+        If they are missing.
     StateError
-        If it cannot be read.
+        If they cannot be read.
     """
     values, tensors = directory / f"{name}.json", directory / f"{name}.safetensors"
     for file in (values, tensors):
@@ -147,7 +147,7 @@ def _encode_leaf(leaf: object, path: str) -> Json:
     raise StateError(
         f"state: {path.lstrip('/')} is a {type(leaf).__module__}.{type(leaf).__qualname__}, which"
         " cannot be saved without pickle; expected tensors, arrays, numbers, texts, and lists or"
-        " mappings of these. Let the state_dict() it comes from give those."
+        " mappings of these. Make its state_dict() return those."
     )
 
 

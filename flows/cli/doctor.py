@@ -74,7 +74,7 @@ def check_experiment(file: str) -> Iterator[Check]:
     """Check for problems that would prevent an experiment from running on this machine."""
     from flows.runs.preflight import find_problems
     from flows.runs.resolve import resolve_file
-    from trainers.cautions import find_cautions
+    from trainers.config_warnings import find_config_warnings
 
     resolved = resolve_file(file)
     problems = list(find_problems(resolved))
@@ -82,5 +82,5 @@ def check_experiment(file: str) -> Iterator[Check]:
         yield bad(file, str(problem))
     if not problems:
         yield good(file, "could run here")
-        for text in find_cautions(resolved.arms, resolved.settings.base_dir):
+        for text in find_config_warnings(resolved.arms, resolved.settings.base_dir):
             yield warning(file, text)

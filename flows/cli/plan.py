@@ -37,7 +37,7 @@ def plan(
     from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.resolve import resolve_file
     from ratchet.language_models.ledger import Ledger
-    from trainers.cautions import find_cautions
+    from trainers.config_warnings import find_config_warnings
 
     experiment = resolve_file(file, overrides or [])
     check_experiment(experiment.with_settings(device="cpu"))  # a plan needs no device
@@ -68,7 +68,7 @@ def plan(
     total = remaining(stages)
     if total is not None:
         print_plain(_total_calls(total))
-    for caution in find_cautions(experiment.arms, experiment.settings.base_dir):
+    for caution in find_config_warnings(experiment.arms, experiment.settings.base_dir):
         print_warning(caution)
     check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget

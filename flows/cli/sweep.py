@@ -133,7 +133,7 @@ def _list_some(experiment: ExperimentFile, grid: Grid, settings: ExperimentSetti
     """
     from flows.sweeps.members import sweep_members
     from flows.sweeps.points import sample_points
-    from trainers.combinations import check_names
+    from trainers.compatibility import check_names
 
     number = math.prod(map(len, grid.values()))
     points = sample_points(grid, MAX_LISTED // len(grid))

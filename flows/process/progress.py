@@ -166,9 +166,9 @@ def shown_progress(how: ProgressStyle, total: Total = None) -> Iterator[Progress
     ``how`` is ``settings.progress``: "auto" shows a bar on a terminal, no progress with JSON logs,
     and plain lines otherwise (also in notebooks). ``total``: iterations of the entire run.
     """
-    from trainers.progress import is_listened_to, progress_reporter
+    from trainers.progress import has_reporter, progress_reporter
 
-    if how == "none" or is_listened_to() or (how == "auto" and writes_json()):
+    if how == "none" or has_reporter() or (how == "auto" and writes_json()):
         yield None
         return
     screen = console(stderr=True)

@@ -28,7 +28,7 @@ class Runner(Protocol):
 
         Raises
         ------
-        RatchetError, CompanionError
+        RatchetError, SubprocessWorkerError
             The error of the request.
         WorkerDiedError
             If the worker was terminated externally. The request can be retried.

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flows.runners.base import Answer, Request, worker_environment
-from trainers.companion import Companion, error_of
+from trainers.subprocess_worker import SubprocessWorker, error_of
 
 WORKER = "flows.runners.worker"
 _POLL_SECONDS = 1.0
@@ -38,7 +38,7 @@ class Processes:
         self.slots = slots
         self._log_folder = log_folder
         self._free = asyncio.Semaphore(slots)
-        self._idle: list[Companion] = []
+        self._idle: list[SubprocessWorker] = []
         self._numbers = itertools.count(1)
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="waits for a process")
 
@@ -64,9 +64,9 @@ class Processes:
             process.finish()
         self._threads.shutdown()
 
-    def _start(self) -> Companion:
+    def _start(self) -> SubprocessWorker:
         log = self._log_folder / f"worker-{next(self._numbers)}.log"
-        return Companion(WORKER, "a worker", log=log, environment=worker_environment())
+        return SubprocessWorker(WORKER, "a worker", log=log, environment=worker_environment())
 
 
 def execute_in_subprocess(
@@ -95,13 +95,13 @@ def execute_in_subprocess(
         finished.set()
 
 
-def _execute(process: Companion, request: Request) -> Answer:
+def _execute(process: SubprocessWorker, request: Request) -> Answer:
     process.ask(request)
     return process.answer()
 
 
 def _terminate_if_cancelled(
-    process: Companion, finished: threading.Event, should_continue: Callable[[], bool]
+    process: SubprocessWorker, finished: threading.Event, should_continue: Callable[[], bool]
 ) -> None:
     while not finished.wait(_POLL_SECONDS):
         if not should_continue():
@@ -110,13 +110,13 @@ def _terminate_if_cancelled(
             return
 
 
-def _process(environment: Mapping[str, str]) -> Companion:
+def _process(environment: Mapping[str, str]) -> SubprocessWorker:
     """Return this thread's process; a new one if it is closed or the environment differs."""
-    process: Companion | None = getattr(_cached, "process", None)
+    process: SubprocessWorker | None = getattr(_cached, "process", None)
     if process is not None and (process.is_closed or _cached.environment != environment):
         process.finish()
         process = None
     if process is None:
-        process = Companion(WORKER, "a worker of the cluster", environment=environment)
+        process = SubprocessWorker(WORKER, "a worker of the cluster", environment=environment)
         _cached.process, _cached.environment = process, environment
     return process

@@ -14,7 +14,7 @@ from prefect_ray.task_runners import RayTaskRunner  # type: ignore[import-untype
 from flows.runners.base import Answer, Request, num_slots, worker_environment
 from flows.runners.processes import execute_in_subprocess
 from ratchet.errors import WorkerDiedError
-from trainers.companion import error_of
+from trainers.subprocess_worker import error_of
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings

@@ -26,8 +26,8 @@ from tasks.stages.decorator import StageOutcome, make_stage
 from tasks.stages.families import make_keys, stage_functions
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession
-from trainers.companion import Answer
-from trainers.progress import IterationContext, progress_place
+from trainers.progress import IterationContext, progress_path
+from trainers.subprocess_worker import Answer
 
 if TYPE_CHECKING:
     from flows.runners.base import Request, Runner
@@ -56,7 +56,7 @@ class RemoteStageExecutor:
     async def _execute(self, session: ArmSession, call: StageCall, force: bool) -> StageOutcome:
         async with self._free:
             with (
-                progress_place(call.arm),
+                progress_path(call.arm),
                 IterationContext(steps := _num_steps(session, call)) as progress,
                 session.observer.under_way(call),
             ):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trainers.companion import Answer, serve
+from trainers.subprocess_worker import Answer, serve
 
 
 def run_member(request: Answer) -> Answer:

@@ -22,7 +22,7 @@ from tasks.stages.families import AnyKeys, make_keys
 from tasks.stages.sequence import RecordedStageLayout, StoredStageLayout, flatten_steps
 from tasks.tensordict.keys import ArmKeys
 from tasks.text.keys import BILLED_STAGES, TextArmKeys
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 
 if TYPE_CHECKING:
     from flows.runs.resolve import ResolvedExperiment

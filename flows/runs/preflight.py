@@ -147,7 +147,7 @@ def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> Non
     """Raise MissingPackageError for missing packages of the scenario and trainer."""
     trainer = TRAINERS.find(hyper_params.trainer, base_dir).trainer_class()
     require_packages(
-        trainer.needed_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
+        trainer.required_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
     )
     if hyper_params.evaluation.suites:
         from ratchet.language_models.suites.resolution import check_suites

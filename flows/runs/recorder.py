@@ -26,7 +26,7 @@ from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.files import DATASETS_FILE, STATE_FOLDER
 from tasks.stages.sequence import recorded_calls
 from tasks.text.files import USAGE_FILE, read_usage
-from trainers.cautions import CAUTION, find_cautions
+from trainers.config_warnings import CONFIG_WARNING, find_config_warnings
 
 if TYPE_CHECKING:
     from ratchet.language_models.ledger import Ledger
@@ -82,7 +82,7 @@ class RunRecorder:
         if folder.manifest.stages and check_metrics(folder, store):
             note_rebuilt(folder, ["metrics.jsonl"])
         given = {keys.arm: keys.hyper_params for keys in arms}
-        self._note(CAUTION, find_cautions(given, arms[0].base_path))
+        self._note(CONFIG_WARNING, find_config_warnings(given, arms[0].base_path))
         self._recorded = {record.place: record for record in folder.manifest.stages}
         self._read: dict[str, set[str]] = {}
         self._arms = [keys.arm for keys in arms]

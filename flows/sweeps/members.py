@@ -29,7 +29,7 @@ from ratchet.store.keys import canonical_json
 from ratchet.tracking.environment import command_line
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, read_sweep
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import TRAINERS
 
 

@@ -47,8 +47,8 @@ class Sampler(Protocol):
         """Return the number of replies sampled at each step: 1 for a game, more for a tree."""
 
     @classmethod
-    def says_what_it_samples(cls) -> bool:
-        """Return whether that number is valid for how the class samples."""
+    def declares_sample_count(cls) -> bool:
+        """Return whether that is right for how the class samples."""
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
@@ -226,7 +226,7 @@ class _Table:
         self._settings = settings
         self._episode = episode
         self._prices = PriceTable.load(settings.prices)
-        self._is_known = sampler.says_what_it_samples()
+        self._is_known = sampler.declares_sample_count()
         self._branches = sampler.responses_per_step(hyper_params)
         self._examples = sampler.examples_per_rollout(hyper_params, len(episode.rounds))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ratchet.store.store import StageStore
     from tasks.language.keys import LanguageArmKeys
     from trainers.base import Trainer
-    from trainers.language.player import Player
+    from trainers.language.rollout_worker import RolloutWorker
 
 START_PAYS_AFTER = 10.0
 """Seconds of sequential sampling after which a rollout worker is worth its start-up time."""
@@ -34,17 +34,17 @@ class LanguageArmSession(ArmSession):
     ) -> None:
         super().__init__(keys, settings, store)
         self.parallel_executor = ThreadPoolExecutor(1, thread_name_prefix=f"rollouts of {keys.arm}")
-        self._rollout_worker: Player | None = None
+        self._rollout_worker: RolloutWorker | None = None
 
     @property
-    def rollout_worker(self) -> Player:
+    def rollout_worker(self) -> RolloutWorker:
         """The worker that samples in a separate process, for one stage at a time."""
         if self._rollout_worker is None:
-            from trainers.language.player import Player
+            from trainers.language.rollout_worker import RolloutWorker
 
             self.make_services_ready()  # the worker inherits this process's environment
             datasets = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
-            self._rollout_worker = Player(self.keys.hyper_params, self.settings, datasets)
+            self._rollout_worker = RolloutWorker(self.keys.hyper_params, self.settings, datasets)
         return self._rollout_worker
 
     @property

@@ -36,7 +36,7 @@ from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.failures import could_succeed, explained, interrupt_thread
 from tasks.stages.session import BaseSession, FinishedTask, TaskGraph
-from trainers.progress import describe, progress_place
+from trainers.progress import describe, progress_path
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
@@ -153,7 +153,7 @@ def make_stage(
             return StageOutcome(call, stored, True, "stored")
         if stored is not None:
             session.store.remove(call.key)
-        with progress_place(call.arm), _claimed(call, session) as claim:
+        with progress_path(call.arm), _claimed(call, session) as claim:
             if claim.existing is not None:
                 return StageOutcome(call, claim.existing, True, "computed by another run")
             outcome = _compute(stage, call, session, claim)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
     from tasks.stages.sequence import StageLayout, Step
     from trainers.base import Trainer
-    from trainers.callbacks.registry import CallbackSpec
+    from trainers.callbacks.base import CallbackSpec
 
 
 _Read: TypeAlias = tuple[str, frozenset[str], frozenset[tuple[str, str]]]

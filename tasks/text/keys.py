@@ -38,6 +38,7 @@ _LEARNING = {
     "await_fine_tune_jobs",
     "check_parameters",
     "create_fine_tune_jobs",
+    "declares_sample_count",
     "examples_per_rollout",
     "job_stats",
     "responses_per_step",

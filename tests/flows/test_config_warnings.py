@@ -12,7 +12,7 @@ from flows.runs.recorder import RunRecorder
 from flows.runs.resolve import resolve
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder
-from trainers.cautions import find_cautions
+from trainers.config_warnings import find_config_warnings
 
 GIVEN = {"scenario": "graph_isomorphism", "dataset": "generated", "trainer": "vanilla_ppo"}
 DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
@@ -20,13 +20,13 @@ DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
 
 def said(arms=None, **changes):
     experiment = resolve({**GIVEN, **changes}, arms=arms)
-    return list(find_cautions(experiment.arms, experiment.settings.base_dir))
+    return list(find_config_warnings(experiment.arms, experiment.settings.base_dir))
 
 
 def test_pretrained_bodies_in_a_protocol_with_messages_give_a_warning():
     (text,) = said(pretrain_agents=True)
     assert "'nip'" in text
-    assert "prover and verifier should learn to talk" in text
+    assert "prover and verifier should learn to communicate" in text
     assert "imitation.agents" in text
 
 

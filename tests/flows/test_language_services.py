@@ -14,7 +14,7 @@ from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.service import launch
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
-from trainers.progress import progress_place, progress_reporter
+from trainers.progress import progress_path, progress_reporter
 
 
 class FakeService:
@@ -69,7 +69,7 @@ def test_a_budget_for_models_without_a_price_is_refused(tmp_path):
 def test_the_embedded_service_runs_from_the_first_need_to_the_end(tmp_path):
     found, told = services(tmp_path, base_url="embedded"), PlainLines(write=print)
     assert FakeService.log == []
-    with progress_reporter(told), progress_place("seed_2"):
+    with progress_reporter(told), progress_path("seed_2"):
         found.make_ready()
         found.make_ready()
     assert told.description == "seed_2 · Making the base model"

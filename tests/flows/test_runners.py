@@ -27,7 +27,7 @@ from ratchet.errors import DataError, MissingPackageError, ParameterError, Stage
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder
-from trainers.companion import Companion
+from trainers.subprocess_worker import SubprocessWorker
 
 SHARED = {"graph_isomorphism__dataset_seed": 0, "pretrain_agents": False}
 
@@ -95,7 +95,7 @@ def test_a_failed_sweep_cancels_running_members(monkeypatch):
 
 
 def test_a_process_that_has_responded_is_not_terminated():
-    finished, process = threading.Event(), Companion("none", "none")
+    finished, process = threading.Event(), SubprocessWorker("none", "none")
 
     def should_continue():  # called just after the response
         finished.set()

@@ -239,8 +239,8 @@ def test_what_is_said_of_sampling_holds_until_a_class_samples_in_its_own_way():
         def responses_per_step(cls, hyper_params):
             return 3
 
-    known = [k.says_what_it_samples() for k in (PureTextEiTrainer, PureTextMaltTrainer, Said)]
+    known = [k.declares_sample_count() for k in (PureTextEiTrainer, PureTextMaltTrainer, Said)]
     assert known == [True, True, True]
-    assert not Own.says_what_it_samples()
+    assert not Own.declares_sample_count()
     total = estimate_experiment(parameters(), Own, 80, 20).total
     assert (total.is_known, total.calls) == (False, 0)

@@ -10,7 +10,7 @@ from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.reading.deep_merge import merge_changes
 from ratchet.tracking.manifest import describe_phases
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 
 AGENTS = ("prover", "verifier")
 FIRST = {"name": "first", "num_iterations": 3, "learners": ["verifier"]}
@@ -213,7 +213,7 @@ def test_agents_of_a_pool_have_no_network_with_others():
             },
         ],
     )
-    with pytest.raises(ParameterError, match=r"second: partners: agents of a pool have one netw"):
+    with pytest.raises(ParameterError, match=r"second: partners: agents of a pool share one netw"):
         check_combination(hyper_params)
 
 
@@ -228,5 +228,5 @@ def test_frozen_agents_have_no_network_with_one_that_learns():
         agents={"_default": {"shared_model_group": "both", "observes_agent_id": True}},
         phases=[phase],
     )
-    with pytest.raises(ParameterError, match="has one network with one of them"):
+    with pytest.raises(ParameterError, match="shares a network with one of them"):
         check_combination(hyper_params)

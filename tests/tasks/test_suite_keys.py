@@ -8,7 +8,7 @@ from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.sequence import RecordedStageLayout, flatten_steps
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 
 CHOSEN = {
     "scenario": "language_task",

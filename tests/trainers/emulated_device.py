@@ -1,8 +1,8 @@
-"""A device that is not there: tensors that say they are on it, and refuse to meet others.
+"""An emulated device: tensors that report to be on it, and refuse to mix with others.
 
-What torch does on an accelerator is done on the CPU, inside. Mixing devices raises as it does with
-CUDA, where scalars may meet anything and an index may lie on the CPU. Registered for a whole
-process, so that tests run it in one of their own.
+Operations of an accelerator are executed on the CPU. Mixing devices raises as with CUDA, where
+scalars may mix with any tensor and an index may be on the CPU. Registered for a complete process,
+so that tests run it in a separate one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDEXED = {
     _aten._index_put_impl_.default,
     _aten._unsafe_index.Tensor,
 }
-"""The indexed tensor says where it is done; indices may lie on the CPU."""
+"""The indexed tensor determines the device; indices may be on the CPU."""
 _WAITED_FOR = {
     _aten._local_scalar_dense.default,
     _aten._unique2.default,
@@ -40,11 +40,11 @@ _WAITED_FOR = {
     _aten.nonzero.default,
 }
 waits = 0
-"""How often the CPU has waited for the device, or copied something from one to the other."""
+"""The number of synchronisations with the device and of copies between devices."""
 
 
 class EmulatedTensor(torch.Tensor):
-    """Holds a CPU tensor, and says that it is on the device."""
+    """Wraps a CPU tensor, and reports to be on the device."""
 
     inner: torch.Tensor
 
@@ -107,7 +107,7 @@ def _is_device(value: object) -> bool:
 
 
 def _is_waited_for(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation needs a result at once, or copies between the devices."""
+    """Whether an operation synchronises with the device, or copies between devices."""
     if func is _aten._to_copy.default:
         target = kwargs.get("device")
         return target is not None and _is_elsewhere(args[0]) == _is_device(torch.device(target))
@@ -120,7 +120,7 @@ def _is_waited_for(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Do an operation on what the tensors hold; what comes out is where it would be."""
+    """Execute an operation on the wrapped tensors, and wrap its results."""
     global waits
     waits += _is_waited_for(func, args, kwargs)
     flat = tree_flatten((args, kwargs))[0]
@@ -153,7 +153,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 class OnDevice(TorchDispatchMode):
-    """Has what is made on the device made there."""
+    """Creates tensors for the device on the device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
@@ -178,7 +178,7 @@ _KERNELS = torch.library.Library("aten", "IMPL")
 
 
 def _register_empty() -> None:
-    """Give torch what it needs where it asks no dispatcher in Python: lists that become tensors."""
+    """Replace functions that bypass the Python dispatcher: lists that become tensors."""
 
     def empty_strided(size, stride, *, dtype=None, device=None, **unused):
         return EmulatedTensor(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
@@ -193,7 +193,7 @@ def _register_empty() -> None:
 
 class _Backend(_DummyBackendModule):
     def synchronize(self, device: object = None) -> None:
-        """Wait for nothing: all is done at once."""
+        """Do nothing: all operations are synchronous."""
 
 
 def install() -> None:

@@ -1,7 +1,7 @@
 """A script: an iteration and the tests of some games on the emulated device, a line for each.
 
 Names of games are ``PROTOCOL.TRAINER``, ``zero_knowledge.TRAINER`` or ``gymnasium.DATASET``, and
-``told.DATASET`` with networks that are told for whom they act, and a centralised critic.
+``told.DATASET`` for networks with the agent's index as input, and a centralised critic.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def make(kind: str, name: str) -> Any:
 
 
 def play(game: str) -> int:
-    """Train, test, and take the state and put it back; say how often the device is waited for.
+    """Train, test, take and load the state; return the number of synchronisations.
 
-    That is in the second iteration, when what is kept has been made.
+    Counted in the second iteration, when all caches exist.
     """
     trainer = make(*game.split("."))
     trainer.initial_state()

@@ -65,7 +65,7 @@ def test_any_cut_gives_the_same(tiny):
     trainer.initial_state()
     assert trainer.run_iterations(0, 2) + trainer.run_iterations(2, 3) == metrics
     assert trainer.state == state
-    trainer.initial_state()  # the same trainer, from the beginning again
+    trainer.initial_state()  # the same trainer, again from the initial state
     assert trainer.run_iterations(0, 3) == metrics
     assert trainer.state == state
 

@@ -1,4 +1,4 @@
-"""Checkpoints that a trainer saves by itself, their versions, and base runs."""
+"""Checkpoints that a trainer saves automatically, their versions, and base runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_checkpoint_lies_where_the_paths_say(run, tmp_path):
     assert metadata["package_version"]
     assert len(metadata["git_sha"]) == 40
     folders = {path.name for path in base.parent.iterdir()}
-    assert folders == {"mine", "mine@1", "mine@2", "mine@3"}, "nothing else is left behind"
+    assert folders == {"mine", "mine@1", "mine@2", "mine@3"}, "no other files remain"
 
 
 def test_a_checkpoint_that_is_not_logged_is_no_version(tiny, tmp_path):
@@ -63,7 +63,7 @@ def test_a_base_runs_state_is_taken_up_by_version(run, tiny, tmp_path, version, 
     other.load_and_set_state_from_checkpoint(from_base_run=True, version=version)
     assert other.iteration == iteration
     other.train()
-    assert other.state == run.state, "what goes on from a checkpoint ends the same"
+    assert other.state == run.state, "a run resumed from a checkpoint ends the same"
 
 
 def test_what_is_missing_is_said(tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""The guide for those who come from nip: every row of its tables is true, and none is missing."""
+"""The guide for users of nip: every row of its tables is correct, and none is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes that a user's class assigns to ``self``: what states contain, and what is refused."""
+"""Attributes that a custom class assigns to ``self``: contents of states, and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from ratchet.errors import StateError
 from trainers.attribute_tree import take_attribute
 from trainers.custom_state import (
-    KeepsAttributes,
+    StoredAttributes,
     load_attributes,
     put_attributes,
     save_attributes,
@@ -23,7 +23,7 @@ from trainers.custom_state import (
 )
 
 
-class Mine(KeepsAttributes):
+class Mine(StoredAttributes):
     transient_attributes = ("connection",)
 
     def __init__(self):

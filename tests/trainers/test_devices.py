@@ -10,7 +10,7 @@ import torch
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 
 ON_CUDA = pytest.param(
@@ -85,7 +85,7 @@ def test_environments_train_on_the_accelerator_and_their_states_load_anywhere(de
 
 @pytest.mark.slow
 def test_compiled_losses_learn_as_recorded_ones_and_each_process_the_same(tmp_path):
-    """Minibatches of 43 and 42 frames: a version for each size, whatever was compiled first."""
+    """Minibatches of 43 and 42 frames: one version per size, regardless of earlier ones."""
     shapes = {"frames_per_batch": 128, "minibatch_size": 43}
     recorded = make(control(**shapes))
     recorded.initial_state()

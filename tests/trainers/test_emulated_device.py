@@ -1,4 +1,4 @@
-"""Everything that is learned from lies where the agents are: on a device that refuses others."""
+"""All training data are on the agents' device: an emulated one that refuses others."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TRAINERS = ("vanilla_ppo", "reinforce", "spg", "solo_agent")
 
 
 def play(*games: str) -> dict[str, int]:
-    """Play games in a process of its own, since a device is registered for all of one.
+    """Play games in a separate process, since a device is registered for all of one.
 
-    Returns how often each waits for the device in an iteration.
+    Return the number of each game's synchronisations in an iteration.
     """
     command = [sys.executable, str(HERE / "play_on_emulated_device.py"), *games]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -41,7 +41,7 @@ def play(*games: str) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_games_of_several_channels_and_environments_stay_on_the_device():
-    """Of an iteration of 32 steps each asks once whether an episode has ended."""
+    """In an iteration of 32 steps, each step checks once whether an episode has ended."""
     games = "nip.vanilla_ppo", "zero_knowledge.vanilla_ppo", "gymnasium.CartPole-v1"
     waits = play(*games)
     assert waits["nip.vanilla_ppo"] <= 70
@@ -67,7 +67,7 @@ def test_seeding_takes_hold_of_no_device_that_nobody_uses(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     def taken():
-        raise AssertionError("a context was made on the device")
+        raise AssertionError("a context was created on the device")
 
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", taken)
     with seeded_globals(3):

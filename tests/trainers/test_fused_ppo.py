@@ -1,4 +1,4 @@
-"""The losses of PPO in one operation are those of the formulas one after the other."""
+"""The losses of PPO in one operation equal those of the separate formulas."""
 
 from __future__ import annotations
 

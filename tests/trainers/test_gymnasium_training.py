@@ -176,7 +176,7 @@ def test_a_test_plays_every_initial_state_once(implementation):
 
 
 def test_batched_and_simulated_training_are_the_same_but_for_rounding():
-    """The same seeds draw the same actions as long as logits agree to the last digits or so."""
+    """Equal seeds sample equal actions if logits agree except in the last digits."""
     one, two = (
         make(parameters(section={"implementation": kind})) for kind in ("batched", "simulated")
     )
@@ -189,7 +189,7 @@ def test_batched_and_simulated_training_are_the_same_but_for_rounding():
 
 
 def test_what_protocols_of_messages_read_is_in_no_key():
-    """Nobody plays nip here: its parameters must not make stages anew."""
+    """Parameters of nip, which is not used here, must not change keys."""
     hyper_params = parameters()
     other = hyper_params.replace({"nip_protocol.max_message_rounds": 3})
     trainer = type(make(hyper_params))

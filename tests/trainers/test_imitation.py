@@ -1,4 +1,4 @@
-"""Agents learn what their models do, and nothing else of them changes."""
+"""Agents learn to imitate, and no other part of them changes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.tensor_files import save_rollouts
 from ratchet.scenarios import build_scenario_instance
-from trainers.combinations import check_combination
-from trainers.tensordict.imitation.teaching import HandMadeTeachers
+from trainers.compatibility import check_combination
+from trainers.tensordict.imitation.demonstrations import ScriptedDemonstrator
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 PROVER = {
@@ -98,7 +98,7 @@ def test_training_in_one_go_is_the_same_as_its_stages(tiny):
 
 def test_what_is_equally_good_to_a_hand_made_agent_is_right(tiny):
     trainer = made(tiny)
-    teachers = HandMadeTeachers(trainer)
+    teachers = ScriptedDemonstrator(trainer)
     frames = teachers.held_out()
     frames = frames[frames["agents", "active"][:, 0, 0]]
     assert teachers.right(frames, frames, "prover").all()
@@ -125,7 +125,7 @@ def test_a_runs_rollouts_are_imitated_as_they_are(tiny, tmp_path):
     result = learner.imitate("prover", files)
     assert result.metrics[-1]["prover.train_loss"] < result.metrics[0]["prover.train_loss"]
     assert 0 <= result.metrics[-1]["prover.test_correct_actions"] <= 1
-    with pytest.raises(ParameterError, match="no rollouts were handed over"):
+    with pytest.raises(ParameterError, match="no rollouts were passed"):
         learner.imitate("prover")
     other = made(tiny, imitation__source="run:model", nip_protocol__max_message_rounds=6)
     with pytest.raises(DataError, match=r"\[6, 1, 1, 8\] \(rounds"):
@@ -138,7 +138,7 @@ def test_a_runs_rollouts_are_imitated_as_they_are(tiny, tmp_path):
         ({"imitation__agents": ["prver"]}, r"no 'prver'.*Did you mean 'prover'"),
         ({"agents__prover__is_random": True}, r"agents\.prover\.is_random is true"),
         ({"interaction_protocol": "adp"}, "the hand-made agents know no other game"),
-        ({"trainer": "solo_agent"}, "'solo_agent', under which nobody imitates"),
+        ({"trainer": "solo_agent"}, "'solo_agent', which does not support"),
     ],
 )
 def test_who_cannot_imitate_is_refused_before_anything_is_built(tiny, changes, message):

@@ -1,4 +1,4 @@
-"""Who learns, how fast, and who stays as they are bit for bit."""
+"""Which agents learn, at which rate, and which stay unchanged bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainers.tensordict.states.state import State
 
 
 def _same(one: State, other: State, agent: str) -> tuple[bool, bool]:
-    """Say whether an agent's weights, and what the optimizer keeps for it, are the same bits."""
+    """Return whether an agent's weights and optimizer state are equal bit by bit."""
     weights = State(agents={agent: one.agents[agent]}) == State(agents={agent: other.agents[agent]})
     kept = [
         {n: t for n, t in s.optimizer.items() if n.startswith(f"parts.{agent}.")}
@@ -108,7 +108,7 @@ def test_a_rate_of_zero_moves_nothing(tiny):
     ],
 )
 def test_a_rate_of_zero_is_off(tiny, trainer, off, protocol):
-    """No gradient, none in the norm that is clipped, not among those who learn."""
+    """No gradient, no part in the clipped norm, and not among the learning agents."""
     zero = {"actor": 0.0, "critic": 0.0}
     changes = {f"agents__{off}__agent_lr_factor": zero, "interaction_protocol": protocol}
     made = tiny.trainer(tiny.parameters(trainer=trainer, rl__num_epochs=1, **changes))
@@ -131,7 +131,7 @@ def test_a_rate_of_zero_is_off(tiny, trainer, off, protocol):
     assert _same(before, made.state, off) == (True, True)
     assert parts.loss_module.learning_agents is not None
     assert off not in parts.loss_module.learning_agents
-    assert all(param.requires_grad for param in params), "nobody else finds them frozen"
+    assert all(param.requires_grad for param in params), "they are unfrozen for others"
 
 
 def test_a_part_with_a_rate_of_zero_is_off_while_the_others_learn(tiny):
@@ -148,7 +148,7 @@ def test_a_part_with_a_rate_of_zero_is_off_while_the_others_learn(tiny):
 
 
 def test_an_agent_with_a_rate_of_zero_is_not_clipped_with_the_others(tiny):
-    """The other's step is the same as if the agent that is off were not there."""
+    """The other agent's step is the same as without the frozen agent."""
     off = {"agents__verifier__agent_lr_factor": {"actor": 0.0, "critic": 0.0}}
     never = {"kind": "contiguous_periodic", "period": 2, "start": 1, "stop": 2}
     ends = []

@@ -1,4 +1,4 @@
-"""How far each parameter moves: base × agent × body × GNN factor, for actor and critic apart."""
+"""Step sizes: base × agent × body × GNN factor, separately for actor and critic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHARED = {
 
 
 def _one_step(tiny, shared, **changes):
-    """Take one step of the optimizer; give the trainer and how far each group moved at most."""
+    """Take one optimizer step; return the trainer and each group's largest change."""
     factors = {
         path: dict.fromkeys(factor, factor["actor"]) if shared else factor
         for path, factor in FACTORS.items()
@@ -75,7 +75,7 @@ def _one_step(tiny, shared, **changes):
 
 @pytest.mark.parametrize(("shared", "expected"), [(True, SHARED), (False, SEPARATE)])
 def test_the_first_step_is_as_long_as_the_product_of_all_factors(tiny, shared, expected):
-    """Adam's first step is the rate itself, whatever the gradient."""
+    """Adam's first step equals the learning rate for any gradient."""
     stats, moved = _one_step(tiny, shared)
     assert moved.keys() == expected.keys()
     for group, factor in expected.items():
@@ -99,7 +99,7 @@ def test_a_shared_body_refuses_factors_that_disagree(tiny, path):
 
 
 def test_a_frozen_iteration_changes_no_bit_of_body_heads_or_optimizer(tiny):
-    """Off in the second iteration, with bodies of its own for actor and critic."""
+    """Off in the second iteration, with separate bodies for actor and critic."""
     schedule = {"kind": "contiguous_periodic", "period": 2, "start": 0, "stop": 1}
     trainer = tiny.trainer(
         tiny.parameters(agents__prover__update_schedule=schedule, rl__use_shared_body=False)
@@ -133,7 +133,7 @@ def test_a_random_agent_says_each_symbol_with_the_same_probability(tiny):
     for row in logits.flatten(0, -2):
         possible = row[row.isfinite()]
         assert (possible == possible[0]).all()
-        assert len(possible) in (3, 4, 6, 8), "nodes that there are, of one graph or both"
+        assert len(possible) in (3, 4, 6, 8), "existing nodes, of one graph or both"
     groups = trainer.components.optimizer.param_groups
     assert not any(group["name"].startswith("prover.") for group in groups)
     assert "prover" not in trainer.pretrained_agent_names(

@@ -1,4 +1,4 @@
-"""Agents that begin with the weights, and are what they were, in an earlier run."""
+"""Agents that start from the weights and parameters of an earlier run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratchet.errors import (
 )
 from ratchet.experiment_files.base_run import loaded_states, with_loaded_agents
 from ratchet.parameters.settings import ExperimentSettings
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.tensordict.states.state import State
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 

@@ -162,5 +162,5 @@ def test_keys_say_where_the_estimator_writes(trained):
 
 
 def test_an_objective_without_a_loss_is_told_so():
-    with pytest.raises(ParameterError, match="expected a name that begins with 'loss_'"):
+    with pytest.raises(ParameterError, match="expected a name with the prefix 'loss_'"):
         total_loss(TensorDict({"objective": torch.zeros(())}, batch_size=[]))

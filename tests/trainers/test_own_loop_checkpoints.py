@@ -1,4 +1,4 @@
-"""Checkpoints of trainers with a loop of their own, in plain Python."""
+"""Checkpoints of trainers with a custom loop, in plain Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InterruptionError(Exception):
 
 
 class Loop(Trainer):
-    """Takes steps of Adam towards random numbers; stops with an error where it is told."""
+    """Takes Adam steps towards random numbers; raises an error at a given step."""
 
     interrupted_at = None
     counts = True
@@ -116,7 +116,7 @@ def test_a_state_that_does_not_say_where_the_loop_is_is_not_continued_from(make,
     before = {name: value.clone() for name, value in weights(again).items()}
     with caplog.at_level(logging.WARNING):
         again.prepare_training()
-    assert "training begins anew" in caplog.text
+    assert "training starts from scratch" in caplog.text
     assert all(value.equal(before[name]) for name, value in weights(again).items())
 
 

@@ -1,4 +1,4 @@
-"""Losses of PPO and of critics, against formulas worked out by hand."""
+"""Losses of PPO and of critics, against manually derived values."""
 
 from __future__ import annotations
 

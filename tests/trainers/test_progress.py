@@ -1,4 +1,4 @@
-"""Loops declare how many iterations they have and tell whoever listens."""
+"""Loops declare their number of iterations and report progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainers.progress import (
     attach_progress_bar,
     declared_iterations,
     describe,
-    progress_place,
+    progress_path,
     report_iterations,
 )
 from trainers.progress import progress_reporter as listen
@@ -57,9 +57,9 @@ def test_a_loop_that_fails_ends_its_progress():
 
 def test_what_is_done_is_said_with_where_it_is_done():
     recorder = Recorder()
-    with listen(recorder), progress_place("seed_2"):
+    with listen(recorder), progress_path("seed_2"):
         Looper(1)._run_train_loop()
-        with progress_place("iteration 3 of 6"):
+        with progress_path("iteration 3 of 6"):
             describe("Testing")
         report_iterations("Training", range(4, 6), lambda _: None, total=60)
         report_iterations("Pretraining verifier", range(1), lambda _: None, unit="epoch")

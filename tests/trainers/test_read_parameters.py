@@ -1,4 +1,4 @@
-"""Every field says what it is read for, and exactly the stages that read for it change with it."""
+"""Every field declares its purposes, and changes exactly the stages that read it for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GRPO = {f"grpo.{name}" for name in ("aggregation_constant", "baseline_decay")}
 OF_NETWORKS = {"pretrain_agents", "d_representation", "message_size"}
 OF_NETWORKS |= {"include_linear_message_space", "d_linear_message_space"}
 EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
-    # What is given, the sections that are read, and the fields of those that are not, as it is.
+    # Given values, sections that are read, and fields of the others, unchanged.
     "vanilla_ppo": (
         {
             **GRAPHS,
@@ -169,7 +169,7 @@ def _fields(hyper_params: HyperParameters) -> Iterator[tuple[str, object, frozen
     groups += [("agents._default.", agent, data["agents"]["_default"])]
     for prefix, model, values in groups:
         for name, purposes in declared_purposes(model).items():
-            if prefix + name not in ("scenario", "phases"):  # phases have tests of their own
+            if prefix + name not in ("scenario", "phases"):  # phases have separate tests
                 field = model.model_fields[name]
                 for other in _others(prefix + name, values.get(name), field.annotation):
                     changed = _changed(hyper_params, prefix + name, other)
@@ -205,7 +205,7 @@ def test_a_change_reaches_the_stages_that_read_for_its_purpose_and_no_other(name
         seen.add(path)
         section = path.partition(".")[0]
         is_read = (section in sections or section not in SECTIONS) and path not in unread
-        data = {"build_scenario"} if section == "dataset_options" else set()  # whoever plays
+        data = {"build_scenario"} if section == "dataset_options" else set()  # for any trainer
         expected = {stage for stage in reads if is_read and purposes & reads[stage]} | data
         if path == "seed" and hyper_params.graph_isomorphism.dataset_seed is not None:
             expected.remove("build_scenario")
@@ -275,7 +275,7 @@ def test_a_plugins_field_that_says_nothing_is_read_by_every_stage(plugin):
         rate: Annotated[float, Purpose.LEARNING] = 1.0
 
     every = {"build_scenario", *TENSOR_STAGES}
-    assert _changed_stages(mine__size=2) == every, "what a class says holds for its own fields"
+    assert _changed_stages(mine__size=2) == every, "a class's declaration applies to its own fields"
     assert _changed_stages(mine__strict=True) == {"test"}
     assert _changed_stages(mine__rate=2.0) == {"train"}
 

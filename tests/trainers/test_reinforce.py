@@ -61,7 +61,7 @@ def test_rewards_to_go_are_learned_from_where_the_episode_had_time_to_end():
     estimator = RewardToGoEstimator(gamma=0.5, keys=dict(DEFAULT_KEYS), horizon=2)
     td = estimator(td)
     assert td["agents", "advantage"].flatten().tolist() == [2.0, 2.0, 4.0, 8.0]
-    # The last episode began with one step left: it might have needed two.
+    # The last episode started with one step left: it might have needed two.
     assert td["agents", "learns"].flatten().tolist() == [True, True, True, False]
 
 

@@ -1,4 +1,4 @@
-"""What rollouts contain, which data they use, and what is logged about them."""
+"""Contents of rollouts, the data they use, and their logged statistics."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_cut_off_episodes_have_the_values_of_those_who_act_next(tiny):
     ongoing = ~(rollouts["next", "done"] | rollouts["next", "terminated"])[:, -1]
     assert not known[:, :-1].any()
     names = list(trainer.agent_names)
-    # Rounds 0 and 1 are played, so the verifier comes next wherever an episode goes on.
+    # Rounds 0 and 1 are played, so the verifier acts next in each unfinished episode.
     at_round_one = rollouts["round"][:, -1] == 1
     assert torch.equal(known[:, -1, names.index("verifier")], ongoing & at_round_one)
     assert torch.equal(known[:, -1, names.index("prover")], ongoing & ~at_round_one)
@@ -84,7 +84,7 @@ def _rollouts():
     done = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1]]).bool()
     reward = torch.arange(16.0).view(2, 4, 2)
     decision = torch.full((2, 4, 2), 2)
-    decision[0, 1, 1], decision[1, 1, 1] = 1, 0  # the second lies before the last step
+    decision[0, 1, 1], decision[1, 1, 1] = 1, 0  # the second is before the last step
     active = torch.ones(2, 4, 2, 1, dtype=torch.bool)
     agents = {"decision": decision, "active": active, "done": torch.zeros(2, 4, 2).bool()}
     following = {"done": done, "terminated": torch.zeros_like(done), "agents": {"reward": reward}}

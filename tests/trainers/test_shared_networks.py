@@ -1,4 +1,4 @@
-"""PPO of agents with one network and a critic that sees everybody, in PettingZoo's environments."""
+"""PPO of agents with one network and a centralised critic, in PettingZoo environments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios import build_scenario_instance
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 
@@ -67,7 +67,7 @@ def test_a_saved_training_of_one_network_goes_on_bit_for_bit(tmp_path):
 
 
 def test_nobody_who_acts_needs_the_critic():
-    """With a critic of nothing but NaN the same is played, and only values are unknown."""
+    """With a critic that returns NaN, rollouts are the same except for values."""
     trainer = make(parameters())
     trainer.initial_state()
     whole = trainer.run_test()
@@ -80,7 +80,7 @@ def test_nobody_who_acts_needs_the_critic():
 
 @pytest.mark.parametrize("learner", ["agent_0", "agent_1"])
 def test_one_network_learns_from_those_agents_that_learn(learner):
-    """As long as one does; with nobody else's frames."""
+    """Trained while one agent learns, on that agent's frames only."""
     schedule = {"kind": "alternating_periodic", "period": 1, "first_agent": learner}
     both = make(parameters({**SHARED, "update_schedule": schedule}))
     both.initial_state()
@@ -108,7 +108,7 @@ def test_one_network_cannot_begin_with_two_different_ones(tmp_path):
 
     loads = {"load_checkpoint_and_parameters": True, "checkpoint_run_id": "r"}
     both = parameters({**apart, **loads, "shared_model_group": "all"})
-    with pytest.raises(StateError, match=r"different in the earlier run.*shared_model_group"):
+    with pytest.raises(StateError, match=r"differ in the earlier run.*shared_model_group"):
         load_earlier_agents(make(both).combined_agents, both.agents, lambda *_: Saved())
     one = parameters({**apart, **loads})
     load_earlier_agents(make(one).combined_agents, one.agents, lambda *_: Saved())

@@ -58,7 +58,7 @@ class Minibatch:
         self.stack.close()
 
     def gradients(self):
-        """Of the whole policy loss, by agent: what the optimizer is given."""
+        """Return the optimizer's gradient of the complete policy loss, by agent."""
         params = self.loss.actor_params
         objective = self.loss(self.batch)["loss_objective"]
         found = torch.autograd.grad(objective, list(itertools.chain(*params.values())))
@@ -344,14 +344,14 @@ def test_every_solver_shapes(tiny, solver):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"interaction_protocol": "solo_verifier"}, "nobody to shape"),
+        ({"interaction_protocol": "solo_verifier"}, "no agent is shaped"),
         ({"spg__stackelberg_sequence": [["verifier"], ["provr"]]}, "Did you mean 'prover'"),
         ({"spg__stackelberg_sequence": [["verifier"]]}, "prover missing"),
         ({"spg__stackelberg_sequence": [["verifier"], ["prover", "verifier"]]}, "verifier twice"),
         ({"spg__stackelberg_sequence": [["verifier", "prover"], []]}, "empty group"),
-        ({"spg__stackelberg_sequence": [["verifier", "prover"]]}, "nobody to shape"),
-        ({"agents__prover__is_random": True}, "nobody to shape"),
-        ({"agents__verifier__use_manual_architecture": True}, "nobody to shape"),
+        ({"spg__stackelberg_sequence": [["verifier", "prover"]]}, "no agent is shaped"),
+        ({"agents__prover__is_random": True}, "no agent is shaped"),
+        ({"agents__verifier__use_manual_architecture": True}, "no agent is shaped"),
         (
             {
                 "agents___default__update_schedule": {
@@ -360,7 +360,7 @@ def test_every_solver_shapes(tiny, solver):
                     "first_agent": "prover",
                 }
             },
-            "nobody to shape",
+            "no agent is shaped",
         ),
         ({"ppo__loss_type": "kl_penalty"}, r"ppo\.loss_type"),
         ({"spg__sos_scaling_factor": 1.5}, r"spg\.sos_scaling_factor"),

@@ -1,4 +1,4 @@
-"""A stage's key has what the stage reads, and nothing that it does not."""
+"""A stage's key contains the parameters that the stage reads, and no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _differs(tiny, stage, agent=None, **changes):
         ({"agents__prover__d_gnn": 8}, {"initial_state", "pretrain", "train", "test"}),
         ({"agents__verifier__d_gnn": 8}, {"initial_state", "train", "test"}),
         ({"debate_protocol__max_message_rounds": 3}, set()),
-        # Pretraining takes in the initial state, and reads nothing of the protocol itself.
+        # Pretraining's input is the initial state; it does not read the protocol.
         ({"nip_protocol__max_message_rounds": 3}, {"initial_state", "train", "test"}),
         ({"agents__prover__agent_lr_factor": {"actor": 2, "critic": 2}}, {"pretrain", "train"}),
         ({"agents__prover__update_schedule": SCHEDULE}, {"train"}),

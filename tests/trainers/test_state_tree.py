@@ -1,4 +1,4 @@
-"""Nested states survive JSON and safetensors as they are, and what would need pickle is refused."""
+"""Nested states survive JSON and safetensors unchanged; values that need pickle are refused."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_a_test_measures_what_its_table_and_its_frames_say(tiny):
 
 
 def test_a_test_measures_counted_datapoints_only(tiny):
-    """Those that are begun to keep the others company change no number."""
+    """Episodes that only fill up environments do not change statistics."""
     hyper_params = tiny.parameters(rl__num_test_iterations=1, rl__frames_per_batch=12)
     few = tiny.trainer(hyper_params)
     few.initial_state()

@@ -1,4 +1,4 @@
-"""A test plays each datapoint once, to its end, and says what came of it."""
+"""A test plays each datapoint once, to its end, and reports its outcome."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_actions_are_the_likeliest_unless_tests_sample_them(tiny):
 
 
 def _actions(trainer):
-    """Return whether decisions in a test were the likeliest."""
+    """Return whether decisions in a test were greedy."""
     trainer.initial_state()
     player, seen = trainer.components.test_collector, set()
     measure = player._measure
@@ -128,7 +128,7 @@ def test_a_forced_decision_is_what_tests_and_training_count(tiny, zero_knowledge
 
 
 class OwnStatistics(VanillaPpoTrainer):
-    """Also logs the verifier's mean reward, computed from the rollouts, and what it was given."""
+    """Also logs the verifier's mean reward, computed from the rollouts, and its inputs."""
 
     def _get_log_stats(self, rollouts, mean_loss_vals=None, *, train=True):
         stats = super()._get_log_stats(rollouts, mean_loss_vals, train=train)
@@ -149,7 +149,7 @@ def test_own_statistics_of_tests_are_computed_from_the_episodes_that_count(tiny,
     result = trainer.run_test()
     assert result.table == plain.table
     mine, from_train = result.metrics.pop("mine"), result.metrics.pop("train")
-    assert result.metrics == plain.metrics, "the base's are what they are without an override"
+    assert result.metrics == plain.metrics, "the base's are unchanged by the override"
     rewards = plain.table["reward.verifier"]
     assert mine == pytest.approx(sum(rewards) / len(rewards))
     assert not from_train

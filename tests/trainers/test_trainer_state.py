@@ -1,4 +1,4 @@
-"""A state saves without pickle, loads equal, and says what does not fit."""
+"""A state saves without pickle, loads equal, and reports mismatches."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_state_of_other_widths_says_which_tensor_and_both_shapes(tiny):
 def test_a_state_of_another_protocol_is_refused(tiny):
     state = tiny.trainer(tiny.parameters()).initial_state()
     debate = tiny.trainer(tiny.parameters(interaction_protocol="debate"))
-    with pytest.raises(StateError, match="of another protocol"):
+    with pytest.raises(StateError, match="belongs to another protocol"):
         debate.state = state
 
 
@@ -90,9 +90,9 @@ def test_an_optimizer_state_of_another_parameter_is_refused(tiny):
 
 def test_there_is_no_state_before_the_beginning(tiny):
     trainer = tiny.trainer(tiny.parameters())
-    with pytest.raises(StateError, match="there is no state yet"):
+    with pytest.raises(StateError, match="no state yet"):
         _ = trainer.state
-    with pytest.raises(StateError, match="or not there yet"):
+    with pytest.raises(StateError, match="or missing"):
         trainer.run_iterations(0, 1)
     trainer.initial_state()
     with pytest.raises(StateError, match="got start=2, but the state is after 0"):

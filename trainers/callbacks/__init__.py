@@ -1,4 +1,4 @@
-"""What happens at the moments of training beside the training itself: callbacks of all trainers."""
+"""Callbacks: additional actions at defined moments of training, for all trainers."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ BUILT_IN = {
     "keep_best": "trainers.callbacks.keep_best",
     "message_regression": "trainers.callbacks.message_regression",
 }
-"""The module that registers each."""
+"""Name → the module that registers the callback."""

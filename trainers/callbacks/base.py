@@ -1,6 +1,6 @@
-"""``Callback``: what an experiment has done at the moments of training, beside the training.
+"""``Callback``: base class of additional actions at defined moments of training.
 
-Knows no tensors, so that it serves trainers of networks and of chat models alike.
+Imports no tensor library, so that it serves trainers of networks and of chat models alike.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SubParameters
+from ratchet.parameters.key_inputs import parameters_read
 from trainers.staged import Metrics
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.purposes import Purpose
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
-    from trainers.callbacks.registry import CallbackSpec
 
 STAGES = (
     "sample_rollouts",
@@ -30,15 +30,28 @@ STAGES = (
     "await_fine_tune_jobs",
     "test",
 )
-"""The stages whose begin and end are moments: of networks ``test``, of chat models all of them."""
+"""Stages whose start and end are moments: ``test`` for networks, all of them for chat models."""
+ITERATION_STAGES = ("train", "log_stats", "run_trainer")
+"""Stages that run iterations: for networks, chat models, and trainers that run as one stage.
+
+The end of the run may act on their last iteration.
+"""
+_OF_ITERATIONS = (
+    "begin_run",
+    "begin_iteration",
+    "after_rollouts",
+    "after_loss",
+    "end_iteration",
+    "end_run",
+)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a callback is called.
+    """Time at which a callback is called.
 
-    ``iteration`` is, of a test, the number of those done before; ``stage`` is ``"train"``, or the
-    stage that begins or ends; ``metrics`` are those known by now of the iteration or stage.
+    ``iteration`` of a test is the number of finished iterations; ``stage`` is ``"train"``, or the
+    stage that starts or ends; ``metrics`` are those of the iteration or stage so far.
     """
 
     iteration: int
@@ -48,10 +61,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class CallbackState:
-    """What a callback remembers from one iteration to the next.
+    """State of a callback between iterations.
 
-    ``values`` are JSON-compatible; ``tensors`` go by names without a slash, and those of chat
-    models' trainers keep none.
+    ``values`` are JSON-compatible; ``tensors`` have names without a slash and must be empty for
+    trainers of chat models.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -59,45 +72,45 @@ class CallbackState:
 
 
 class Callback:
-    """Base of callbacks. Subclasses write the moments they care for.
+    """Base of callbacks. Subclasses implement the moments they need.
 
-    In the order in which they come::
+    In order of execution::
 
         begin_run                      before the first iteration
-          begin_iteration              (none of these once a callback has stopped the run)
-            after_rollouts             they are played
-            after_loss                 its gradients are there, and no step is taken: of networks
-          end_iteration                the iteration's metrics are there
+          begin_iteration              (once a callback has stopped the run, none of these)
+            after_rollouts             rollouts are collected
+            after_loss                 gradients are computed, before the step; networks only
+          end_iteration                the iteration's metrics are available
         end_run                        after the last iteration, or the one that stopped the run
-        begin_stage, end_stage         of the stages that :attr:`stages` names
+        begin_stage, end_stage         of the stages in :attr:`stages`
 
-    A moment that returns metrics adds them: to those of its iteration, or of its stage. Training
-    is cut into stored stages, so that what is to outlast an iteration belongs to
-    :meth:`take_state`. What is drawn from the global generators at a moment depends on neither
-    training nor cuts, and changes neither; of networks, that is: with chat models there are
-    none that may be drawn from.
+    Metrics that a moment returns are added to those of its iteration or stage. Training is split
+    into stored stages: values needed in later iterations belong to :meth:`take_state`. For
+    networks, the global random generators are seeded for each moment and restored after it, so
+    that sampling at a moment neither affects training nor depends on it or on the split; with
+    chat models, do not use global generators.
 
-    A callback is part of the keys of the stages that it changes. That is told by what it writes:
-    a moment of iterations puts it into those of ``train`` (of chat models: ``log_stats``, so that
-    a callback that only looks on has nothing played or trained again), and :attr:`stages` into
-    those. One with an :meth:`end_run` makes the last iteration's key another than the same
-    iteration's of a longer run, which then goes on from the last state before.
+    A callback is part of the keys of the stages that it changes, which depend on the methods it
+    overrides: a moment of iterations adds it to the key of ``train`` (chat models:
+    ``log_stats``, so that a callback that only observes recomputes no rollouts or training), and
+    :attr:`stages` to the keys of those. With :meth:`end_run`, the last iteration has a different
+    key from the same iteration of a longer run, which then continues from the state before it.
     """
 
     Parameters: ClassVar[type[SubParameters]] = SubParameters
-    """What may stand beside its name in the experiment file."""
+    """Model of the parameters next to its name in the experiment file."""
 
     stages: ClassVar[tuple[str, ...]] = ()
-    """Of which stages (:data:`STAGES`) it is told begin and end."""
+    """The stages (:data:`STAGES`) whose start and end it observes."""
 
     steers: ClassVar[bool] = False
-    """Whether it may stop the run, or put other weights in place, rather than look on."""
+    """Whether it may stop the run or replace weights, rather than only observe."""
 
     plays_text: ClassVar[bool | None] = None
-    """Whether it is for trainers of chat models (True), of networks (False), or of either."""
+    """Supported trainers: of chat models only (True), of networks only (False), or both (None)."""
 
     stop_reason: str | None = None
-    """Why it has asked to stop, if it has."""
+    """The reason for which it requested a stop, if any."""
 
     def __init__(self, parameters: SubParameters, trainer: Trainer) -> None:
         self.parameters = parameters
@@ -111,15 +124,15 @@ class Callback:
         trainer: type[Trainer],
         handler: ProtocolHandler,
     ) -> None:
-        """Refuse an experiment in which the callback could not do what it is for.
+        """Refuse an experiment in which the callback could not work.
 
-        Asked before anything is built; ``spec`` says how the callback is given. Raises
-        ParameterError with the reason.
+        Called before any component is built; ``spec`` is the callback's entry in the experiment.
+        Raises ParameterError with the reason.
         """
 
     @classmethod
     def reads(cls, parameters: SubParameters) -> frozenset[Purpose]:
-        """Return what it reads the experiment's parameters for, beside what its stages do.
+        """Return the purposes of parameters it reads in addition to those its stages read.
 
         Those parameters are in the keys of the stages that it takes part in.
         """
@@ -128,63 +141,107 @@ class Callback:
     # -- moments ---------------------------------------------------------------------------
 
     def begin_run(self, now: Moment) -> None:
-        """Do what comes before the first iteration that the callback sees."""
+        """Run before the first iteration that the callback observes."""
 
     def begin_iteration(self, now: Moment) -> None:
-        """Do what comes before an iteration.
+        """Run before an iteration.
 
-        With chat models the rollouts are there by now: none are played again for a callback.
+        For chat models the rollouts already exist: none are sampled again for a callback.
         """
 
     def after_rollouts(self, now: Moment, rollouts: Any) -> Metrics | None:  # noqa: ANN401
-        """Look at an iteration's rollouts.
+        """Inspect an iteration's rollouts.
 
-        A tensordict ``[E, T]`` that must not be changed; of chat models a ``NestedArrayDict``
-        ``[N]``. Agents that are trained alone play none.
+        For networks a tensordict ``[E, T]``, which must not be changed; for chat models a
+        ``NestedArrayDict`` ``[N]``. Solo agents have no rollouts.
         """
 
     def after_loss(self, now: Moment, losses: Mapping[str, Tensor]) -> None:
-        """Look at a minibatch's losses and metrics, and at the gradients in the parameters."""
+        """Inspect a minibatch's losses and metrics, and the gradients in the parameters."""
 
     def end_iteration(self, now: Moment) -> Metrics | None:
-        """Look at an iteration's metrics, with those of callbacks before this one."""
+        """Inspect an iteration's metrics, including those of callbacks before this one."""
 
     def end_run(self, now: Moment) -> None:
-        """Do what comes after all iterations; the state that follows is the one that is tested."""
+        """Run after all iterations; the resulting state is the one that is tested."""
 
     def begin_stage(self, now: Moment) -> None:
-        """Do what comes before a stage."""
+        """Run before a stage."""
 
     def end_stage(self, now: Moment) -> Metrics | None:
-        """Look at a stage's metrics. What it changes here is not kept in :meth:`take_state`."""
+        """Inspect a stage's metrics. Changes made here are not stored by :meth:`take_state`."""
 
-    # -- what it can do --------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
         """End the training with this iteration.
 
-        The stages that were planned after it do nothing, and no metrics are written for them. The
-        state says that it has stopped, and so it stays: a run that is asked for more iterations
-        later has them pass in the same way. Change the callback's parameters, or leave it out in a
-        fork, to go on. Raises ParameterError if :attr:`steers` is not set, on which keys depend.
+        The remaining planned stages do nothing and write no metrics. The stop is part of the state
+        and permanent: if more iterations are requested later, they are skipped too. To continue,
+        change the callback's parameters, or leave it out in a fork. Raises ParameterError if
+        :attr:`steers`, which keys depend on, is not set.
         """
         if not self.steers:
             raise ParameterError(
-                f"callback {type(self).__name__}: it asked to stop the run, but its class says"
+                f"callback {type(self).__name__}: it requested a stop, but its class sets"
                 " `steers = False`, expected True."
             )
         self.stop_reason = reason
 
     def add_artifact(self, file: Path, name: str) -> None:
-        """Keep a file with the run that does the work; nowhere if that has no id."""
+        """Store a file with the current run; ignored if that has no id."""
         if self.trainer.settings.run_id is not None:
             self.trainer._add_file_to_artifact(name, "callback", file)
 
     # -- state -----------------------------------------------------------------------------
 
     def take_state(self) -> CallbackState:
-        """Return what the next iteration depends on; nothing by default."""
+        """Return the state that the next iteration depends on; empty by default."""
         return CallbackState()
 
     def load_state(self, state: CallbackState) -> None:
-        """Go on from what :meth:`take_state` returned; the callback is as new before."""
+        """Restore the result of :meth:`take_state` in a new callback."""
+
+
+@dataclass(frozen=True)
+class CallbackSpec:
+    """A callback of an experiment's configuration.
+
+    ``label`` is unique in the experiment; ``path`` is the dotted path of its parameters,
+    ``given`` the prefix of messages about it.
+    """
+
+    kind: type[Callback]
+    parameters: SubParameters
+    label: str
+    path: str
+    given: str
+
+    def writes(self, moment: str) -> bool:
+        """Return whether its class implements a moment."""
+        return getattr(self.kind, moment) is not getattr(Callback, moment)
+
+    def takes_part(self, stage: str) -> bool:
+        """Return whether it is part of a stage's key."""
+        in_iterations = any(self.writes(moment) for moment in _OF_ITERATIONS)
+        return stage in self.kind.stages or (stage in ITERATION_STAGES and in_iterations)
+
+    @property
+    def may_change_tests(self) -> bool:
+        """Whether the test after training may differ from one of its last iteration."""
+        return self.kind.steers or "test" in self.kind.stages
+
+    def key_parameters(
+        self, hyper_params: HyperParameters, stage: str, *, last: bool
+    ) -> dict[str, Any]:
+        """Return its content for the key of a stage in which it takes part.
+
+        ``last``: whether the run ends with the stage's last iteration.
+        """
+        key: dict[str, Any] = {"name": self.label, **self.parameters.to_dict()}
+        purposes = self.kind.reads(self.parameters)
+        if purposes:
+            key["reads"] = parameters_read(hyper_params, purposes, {hyper_params.trainer_name})
+        if last and stage in ITERATION_STAGES and self.writes("end_run"):
+            key["ends_run"] = True
+        return key

@@ -1,4 +1,4 @@
-"""Early stopping: training ends when a metric gets no better."""
+"""Early stopping: ends training when a metric stops improving."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trainers.callbacks.registry import register_callback
 
 
 class EarlyStoppingParameters(SubParameters):
-    """When training ends.
+    """Conditions under which training ends.
 
-    ``metric`` is one of an iteration's. It ends after ``patience`` iterations in a row in which
-    it was not better than the best by more than ``min_delta``, or when it has reached
-    ``stop_at``.
+    ``metric`` is one of an iteration's. Training ends after ``patience`` consecutive iterations
+    without an improvement of the best value by more than ``min_delta``, or when the metric
+    reaches ``stop_at``.
     """
 
     metric: str
@@ -30,9 +30,9 @@ class EarlyStoppingParameters(SubParameters):
 
 @register_callback("early_stopping")
 class EarlyStopping(Callback):
-    """Stops the run when a metric gets no better; NaN is no better than anything.
+    """Stops the run when a metric stops improving; NaN never counts as an improvement.
 
-    An iteration without the metric does not count, once there was one with it.
+    Iterations without the metric are ignored after the first one that has it.
     """
 
     Parameters = EarlyStoppingParameters
@@ -63,9 +63,9 @@ class EarlyStopping(Callback):
             self.stop(f"{asked.metric} has been {best} for {self.waited} iterations")
 
     def take_state(self) -> CallbackState:
-        """Return the best value, and for how long it has been the best."""
+        """Return the best value, and the number of iterations since."""
         return CallbackState({"best": self.best, "waited": self.waited})
 
     def load_state(self, state: CallbackState) -> None:
-        """Go on waiting."""
+        """Restore the best value and the waiting time."""
         self.best, self.waited = state.values["best"], state.values["waited"]

@@ -23,9 +23,9 @@ NORM = "grad_norm"
 class GradientStatistics(Callback):
     """Adds ``AGENT.PART.grad_norm`` and ``AGENT.grad_norm`` to an iteration's metrics.
 
-    The Euclidean norm before clipping, averaged over the minibatches in which there is a
-    gradient; nothing where there is none, as for agents that are frozen. Parts are those of
-    learning rates: ``body``, ``gnn``, ``policy``, ``value`` and ``solo``.
+    The Euclidean norm before clipping, averaged over the minibatches with a gradient; omitted
+    where there is none, e.g. for frozen agents. Parts are those of learning rates: ``body``,
+    ``gnn``, ``policy``, ``value`` and ``solo``.
     """
 
     plays_text = False
@@ -38,12 +38,12 @@ class GradientStatistics(Callback):
         self._seen: dict[str, list[Tensor]] = {}
 
     def begin_iteration(self, now: Moment) -> None:
-        """Begin to count."""
+        """Reset the norms."""
         self._seen = {}
 
     @torch.no_grad()
     def after_loss(self, now: Moment, losses: Mapping[str, Tensor]) -> None:
-        """Take the norms of a minibatch's gradients; nothing is changed."""
+        """Record the norms of a minibatch's gradients, without changing them."""
         of_agents: dict[str, list[Tensor]] = {}
         for group in self._groups:
             gradients = [param.grad for param in group.params if param.grad is not None]

@@ -1,4 +1,4 @@
-"""The best weights instead of the last: what is tested, and what the final state has."""
+"""Keep the best weights instead of the last, for the test and the final state."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
-    from trainers.callbacks.registry import CallbackSpec
-    from trainers.callbacks.trainer import CallingTrainer
+    from trainers.callbacks.base import CallbackSpec
+    from trainers.callbacks.callback_list import CallbackTrainer
 
 
 class KeepBestParameters(SubParameters):
-    """Which weights are kept.
+    """Metric that selects the weights.
 
-    Without ``dataset``, ``metric`` is one of an iteration's, and speaks for the weights that the
-    iteration began with: it is they that played its rollouts. With one, the networks are tested
-    on that dataset at the end of each iteration, ``metric`` is one of the test's, and its value
-    is added to the iteration's as ``DATASET.METRIC``.
+    Without ``dataset``, ``metric`` is one of an iteration's and rates the weights at the start of
+    the iteration, which sampled its rollouts. With ``dataset``, the networks are tested on that
+    dataset at the end of each iteration, ``metric`` is one of the test's, and its value is added
+    to the iteration's as ``DATASET.METRIC``.
     """
 
     metric: str
@@ -37,12 +37,12 @@ class KeepBestParameters(SubParameters):
 
 @register_callback("keep_best")
 class KeepBest(Callback):
-    """Keeps the weights with which a metric was best, and puts them in place at the run's end."""
+    """Stores the weights with the best value of a metric, and restores them at the run's end."""
 
     Parameters = KeepBestParameters
     steers = True
     parameters: KeepBestParameters
-    trainer: CallingTrainer
+    trainer: CallbackTrainer
 
     best: float | None = None
     _weights: CallbackState | None = None
@@ -56,21 +56,21 @@ class KeepBest(Callback):
         trainer: type[Trainer],
         handler: ProtocolHandler,
     ) -> None:
-        """Refuse what would cost money, or keep other weights than those that did best.
+        """Refuse tests that would cost money, and metrics of weights from another iteration.
 
         Raises
         ------
         ParameterError
-            If chat models were tested after each iteration; if an iteration's rollouts are played
-            by the weights of the iteration before.
+            If chat models would be tested after each iteration, or if rollouts are sampled with the
+            weights of the previous iteration.
         """
         dataset = getattr(spec.parameters, "dataset", None)
         behind = trainer.learns_tokens and hyper_params.language.mode == "one_step_behind"
         if dataset is None and behind:
             raise ParameterError(
                 f"{spec.path}.dataset: got none with language.mode 'one_step_behind', where an"
-                " iteration's rollouts are not of the weights that it begins with. Name a dataset,"
-                " or take the mode 'synchronous'."
+                " iteration's rollouts are not sampled with its initial weights. Name a dataset,"
+                " or choose the mode 'synchronous'."
             )
         if dataset is not None and trainer.plays_text:
             raise ParameterError(
@@ -80,17 +80,17 @@ class KeepBest(Callback):
 
     @classmethod
     def reads(cls, parameters: SubParameters) -> frozenset[Purpose]:
-        """Return that it reads how networks are tested, where it tests them."""
+        """Return the purpose of tests if it tests networks."""
         tests = getattr(parameters, "dataset", None) is not None
         return frozenset({Purpose.TESTS} if tests else ())
 
     def begin_iteration(self, now: Moment) -> None:
-        """Copy the weights that play."""
+        """Copy the weights that sample the rollouts."""
         if self.parameters.dataset is None:
             self._played = self.trainer.take_weights()
 
     def end_iteration(self, now: Moment) -> Metrics | None:
-        """Keep the weights if they are better than all before."""
+        """Store the weights if their value is the best so far."""
         asked, added = self.parameters, None
         if asked.dataset is None:
             value = read_metric(now, asked.metric, seen=self.best is not None)
@@ -105,7 +105,7 @@ class KeepBest(Callback):
         return added
 
     def _tested(self, dataset: str) -> float:
-        assert isinstance(self.trainer, StagedTrainer)  # what calls callbacks and is no chat model
+        assert isinstance(self.trainer, StagedTrainer)  # as check() ensures
         metrics = self.trainer.evaluate(dataset).metrics
         if self.parameters.metric not in metrics:
             raise ParameterError(
@@ -115,17 +115,17 @@ class KeepBest(Callback):
         return metrics[self.parameters.metric]
 
     def end_run(self, now: Moment) -> None:
-        """Put the best weights in place of the last."""
+        """Replace the last weights by the best."""
         if self._weights is not None:
             self.trainer.put_weights(self._weights)
 
     def take_state(self) -> CallbackState:
-        """Return the best value, and the weights that had it."""
+        """Return the best value and its weights."""
         weights = self._weights or CallbackState()
         return CallbackState({"best": self.best, "weights": weights.values}, weights.tensors)
 
     def load_state(self, state: CallbackState) -> None:
-        """Go on from the best so far."""
+        """Restore the best value and its weights."""
         self.best = state.values["best"]
         if self.best is not None:
             self._weights = CallbackState(state.values["weights"], state.tensors)

@@ -1,7 +1,7 @@
-"""Message regression, which asks how informative an agent's messages are.
+"""Message regression, which measures the information in an agent's messages.
 
-After each iteration a small network learns to predict y from what one agent said in the episodes of
-that iteration; its accuracy on held-out datapoints is logged. Agents notice nothing of it.
+After each iteration a small network learns to predict y from one agent's messages in the episodes
+of that iteration; its accuracy on held-out datapoints is logged. Agents are not affected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
-    from trainers.callbacks.registry import CallbackSpec
+    from trainers.callbacks.base import CallbackSpec
     from trainers.tensordict.base import TensorDictTrainer
 
 STAGE = "train"
@@ -49,7 +49,7 @@ _MIN_DATAPOINTS = 2
 
 @register_callback("message_regression")
 class MessageRegression(Callback):
-    """A regressor for each agent that is asked for, and how it is fitted."""
+    """One regressor for each selected agent."""
 
     Parameters = MessageRegressionParameters
     plays_text = False
@@ -79,11 +79,11 @@ class MessageRegression(Callback):
         trainer: type[Trainer],
         handler: ProtocolHandler,
     ) -> None:
-        """Refuse trainers without rollouts of networks, and agents that are not there."""
+        """Refuse trainers without rollouts of networks, and unknown agents."""
         if not (issubclass(trainer, StagedTrainer) and trainer.samples_rollouts()):
             raise ParameterError(
-                f"{spec.given}, but the trainer {hyper_params.trainer_name!r} plays no rollouts of"
-                " networks that exchange messages. Leave it out, or choose a trainer such as"
+                f"{spec.given}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
+                " of networks that exchange messages. Leave it out, or choose a trainer such as"
                 " vanilla_ppo."
             )
         assert isinstance(spec.parameters, MessageRegressionParameters)
@@ -92,8 +92,8 @@ class MessageRegression(Callback):
     def after_rollouts(self, now: Moment, rollouts: TensorDictBase) -> Metrics:
         """Fit every regressor to the episodes of ``[E, T]`` that ended, and score it.
 
-        ``AGENT.message_regression_score`` is the accuracy on the datapoints that were held out.
-        Nothing where fewer than two datapoints were played to the end.
+        ``AGENT.message_regression_score`` is the accuracy on the held-out datapoints. Returns no
+        metrics if fewer than two datapoints were played to the end.
         """
         iteration = now.iteration
         episodes = finished_episodes(rollouts)
@@ -114,7 +114,7 @@ class MessageRegression(Callback):
         return scores
 
     def take_state(self) -> CallbackState:
-        """Copy what the next fit depends on; empty if each begins anew."""
+        """Copy the regressors' states; empty if each fit starts over."""
         if self.section.reset_on_fit:
             return CallbackState()
         tensors = {
@@ -125,7 +125,7 @@ class MessageRegression(Callback):
         return CallbackState(tensors=tensors)
 
     def load_state(self, state: CallbackState) -> None:
-        """Put back what :meth:`take_state` returned.
+        """Restore the result of :meth:`take_state`.
 
         Raises StateError if networks are missing or have other shapes.
         """
@@ -166,10 +166,10 @@ class MessageRegression(Callback):
 
 
 def episode_messages(rollouts: TensorDictBase, agent: int, max_rounds: int) -> Tensor:
-    """Return what an agent said in the episodes that ended in ``[E, T]``: f32 ``[K, R, F]``.
+    """Return an agent's messages in the episodes that ended in ``[E, T]``: f32 ``[K, R, F]``.
 
-    One-hot: the symbols in all channels and positions, then the linear message if there is one; 0
-    where nothing was said. ``agent`` is its place in the agent dimension, ``max_rounds`` R.
+    One-hot: the symbols in all channels and positions, then the linear message if any; 0 without
+    a message. ``agent`` is its index in the agent dimension, ``max_rounds`` R.
     """
     agents = rollouts.get("agents")
     active = agents.get("active")[:, :, agent]  # [E, T, C]
@@ -190,7 +190,7 @@ def episode_messages(rollouts: TensorDictBase, agent: int, max_rounds: int) -> T
 
 
 class _Learner:
-    """One network, its optimizer, and how it learns."""
+    """One network with its optimizer and training loop."""
 
     def __init__(self, network: nn.Module, section: MessageRegressionParameters) -> None:
         self.network = network
@@ -200,7 +200,7 @@ class _Learner:
 
     @torch.enable_grad()
     def train(self, said: Tensor, y: Tensor, draws: torch.Generator) -> None:
-        """Go through the episodes ``num_epochs`` times in minibatches, with cross-entropy."""
+        """Train on the episodes ``num_epochs`` times in minibatches, with cross-entropy."""
         batches = math.ceil(len(y) / self.section.batch_size)
         for _ in range(self.section.num_epochs):
             order = torch.randperm(len(y), generator=draws).to(y.device)
@@ -212,11 +212,11 @@ class _Learner:
 
     @torch.no_grad()
     def accuracy(self, said: Tensor, y: Tensor) -> float:
-        """Return the share of right predictions."""
+        """Return the share of correct predictions."""
         return float((self.network(said).argmax(-1) == y).double().mean())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copy parameters and what the optimizer keeps for them."""
+        """Copy the parameters and the optimizer's state."""
         names = {id(param): name for name, param in self.params.items()}
         kept = optimizer_tensors(self.optimizer, names)
         flat = {
@@ -227,7 +227,7 @@ class _Learner:
         return {**clone_tensors(self.params), **flat}
 
     def load(self, saved: Mapping[str, Tensor], what: str) -> None:
-        """Put back what :meth:`tensors` returned."""
+        """Restore the result of :meth:`tensors`."""
         kept: TensorTree = {}
         mine = {}
         for name, tensor in saved.items():

@@ -1,4 +1,4 @@
-"""Networks that predict y from what one agent said in an episode.
+"""Networks that predict y from one agent's messages in an episode.
 
 Shape letters: K episodes, R rounds, F features of a round (channels, positions and symbols).
 """
@@ -21,7 +21,7 @@ _KERNEL = 3
 
 
 class MlpRegressor(nn.Module):
-    """A multilayer perceptron over all R rounds of F features at once.
+    """A multilayer perceptron over all R rounds of F features.
 
     ``num_layers`` hidden layers of ``hidden_size`` with ``activation`` between them.
     """
@@ -45,10 +45,9 @@ class MlpRegressor(nn.Module):
 
 
 class CnnRegressor(nn.Module):
-    """Convolutions over three rounds each, then the largest value of every channel.
+    """Convolutions over three rounds each, followed by a maximum over rounds.
 
-    It finds what gives y away in whichever round that is said. Parameters as for
-    :class:`MlpRegressor`.
+    It detects evidence for y in any round. Parameters as for :class:`MlpRegressor`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What callbacks that watch a metric have in common."""
+"""Functions shared by callbacks that watch a metric."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 def read_metric(now: Moment, name: str, *, seen: bool) -> float | None:
     """Return a metric; None if it was not measured this time.
 
-    Raises UnknownNameError if it is not there, and has not been seen before.
+    Raises UnknownNameError if it is missing and has not been seen before.
     """
     if name not in now.metrics and not seen:
         raise UnknownNameError(
             f"metric {name!r}: iteration {now.iteration} has none of that name."
-            f"{nearest(name, list(now.metrics))} Metrics of other callbacks are there for those"
-            " that come after them in the list."
+            f"{nearest(name, list(now.metrics))} Metrics of other callbacks are available to those"
+            " after them in the list."
         )
     return now.metrics.get(name)
 
@@ -27,5 +27,5 @@ def read_metric(now: Moment, name: str, *, seen: bool) -> float | None:
 def is_better(
     value: float, best: float, mode: Literal["max", "min"], min_delta: float = 0.0
 ) -> bool:
-    """Return whether a value is better than another by more than ``min_delta``; NaN is not."""
+    """Return whether a value is better than another by more than ``min_delta``; NaN never is."""
     return value > best + min_delta if mode == "max" else value < best - min_delta

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.base import SECTIONS, CallbackSection, SubParameters
-from ratchet.parameters.key_inputs import parameters_read
 from ratchet.parameters.reading.messages import describe_validation_error
 from ratchet.registry import Registry
-from trainers.callbacks.base import STAGES, Callback
+from trainers.callbacks.base import STAGES, Callback, CallbackSpec
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -25,72 +23,15 @@ if TYPE_CHECKING:
 CALLBACKS: Registry[Callback] = Registry(
     "callback", "trainers.callbacks.base:Callback", "trainers.callbacks", parameter="callbacks"
 )
-ITERATION_STAGES = ("train", "log_stats", "run_trainer")
-"""The stages in which iterations are done: of networks, of chat models, of trainers in one piece.
-
-Their last iteration is one on which the end of the run may act.
-"""
-_OF_ITERATIONS = (
-    "begin_run",
-    "begin_iteration",
-    "after_rollouts",
-    "after_loss",
-    "end_iteration",
-    "end_run",
-)
 _Class = TypeVar("_Class", bound=type[Callback])
 
 
 def register_callback(name: str) -> Callable[[_Class], _Class]:
-    """Make a callback known by a name.
+    """Register a callback under a name.
 
-    Raises ParameterError if the name is taken by another class.
+    Raises ParameterError if another class has the name.
     """
     return CALLBACKS.register(name)
-
-
-@dataclass(frozen=True)
-class CallbackSpec:
-    """A callback that an experiment asks for.
-
-    ``label`` tells it apart from the others of the experiment; ``path`` is the dotted path of its
-    parameters, ``given`` what messages about it begin with.
-    """
-
-    kind: type[Callback]
-    parameters: SubParameters
-    label: str
-    path: str
-    given: str
-
-    def writes(self, moment: str) -> bool:
-        """Return whether its class does something at a moment."""
-        return getattr(self.kind, moment) is not getattr(Callback, moment)
-
-    def takes_part(self, stage: str) -> bool:
-        """Return whether it is part of a stage."""
-        in_iterations = any(self.writes(moment) for moment in _OF_ITERATIONS)
-        return stage in self.kind.stages or (stage in ITERATION_STAGES and in_iterations)
-
-    @property
-    def may_change_tests(self) -> bool:
-        """Whether the test after training may differ from one of its last iteration."""
-        return self.kind.steers or "test" in self.kind.stages
-
-    def key_parameters(
-        self, hyper_params: HyperParameters, stage: str, *, last: bool
-    ) -> dict[str, Any]:
-        """Return what belongs to the key of a stage in which it takes part.
-
-        ``last``: whether the run ends with the stage's last iteration.
-        """
-        key: dict[str, Any] = {"name": self.label, **self.parameters.to_dict()}
-        purposes = self.kind.reads(self.parameters)
-        if purposes:
-            key["reads"] = parameters_read(hyper_params, purposes, {hyper_params.trainer_name})
-        if last and stage in ITERATION_STAGES and self.writes("end_run"):
-            key["ends_run"] = True
-        return key
 
 
 def callback_specs(
@@ -103,9 +44,9 @@ def callback_specs(
     Raises
     ------
     UnknownNameError
-        If none has a name.
+        If a name is unknown.
     ParameterError
-        If what was found is no callback, or refuses its parameters; with their dotted path.
+        If the match is no callback, or refuses its parameters; with their dotted path.
     """
     specs: list[CallbackSpec] = []
     names: Counter[str] = Counter()
@@ -147,12 +88,12 @@ def check_callbacks(
             raise ParameterError(
                 f"{spec.given}, which is for trainers of {kinds[bool(spec.kind.plays_text)]}, but"
                 f" {hyper_params.trainer_name!r} trains {kinds[bool(trainer.plays_text)]}. Leave"
-                " it out, or take another trainer."
+                " it out, or choose another trainer."
             )
 
 
 def _given(hyper_params: HyperParameters) -> Iterator[tuple[str, str, str, Mapping[str, object]]]:
-    """Go through what is asked for: path, beginning of messages, name, parameters."""
+    """Iterate over the configured callbacks: path, prefix of messages, name, parameters."""
     for name in sorted(SECTIONS):
         section = getattr(hyper_params, name)
         if isinstance(section, CallbackSection) and section.enabled:

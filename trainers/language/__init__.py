@@ -1,1 +1,1 @@
-"""Trainers of language models on their tokens: bases, ready-made ones, and the loop around them."""
+"""Token-level trainers of language models: base classes, built-in trainers, and their loop."""

@@ -1,6 +1,6 @@
-"""``BaseTrainer``: what learns from trajectories of tokens, whoever has played them.
+"""``BaseTrainer``: base class of trainers that learn from trajectories of tokens.
 
-It knows no tasks and no stages; the loop around it is :class:`trainers.language.trainer`'s.
+It has no access to tasks and stages; :class:`trainers.language.trainer` is the loop around it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ratchet.parameters.language import LanguageParameters
 from ratchet.parameters.reading.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import KeepsAttributes
+from trainers.custom_state import StoredAttributes
 
 if TYPE_CHECKING:
     from ratchet.language_models.endpoints import ModelAddress
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
 _HORIZON = ("total_train_steps", "num_iterations")
-_NOT_OWN = {"trainers", "ratchet", "abc", "builtins", "typing"}
+_NOT_CUSTOM = {"trainers", "ratchet", "abc", "builtins", "typing"}
 _Section = TypeVar("_Section", bound=SubParameters)
 
 
 @dataclass(frozen=True)
-class LearningMoment:
-    """Where training stands when a trainer is asked to learn."""
+class TrainingPosition:
+    """Position of training at the time of a step."""
 
     seed: int = 0
     iteration: int = 0
@@ -48,21 +48,21 @@ class LearningMoment:
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What a trainer begins with.
+class InitialModel:
+    """Inputs from which a trainer creates its initial model.
 
     Attributes
     ----------
     build_model
-        Makes or loads the model that the agent's parameters name, in this process.
+        Creates or loads, in this process, the model that the agent's parameters name.
     agent
         The agent's parameters.
     settings
-        Where and how the experiment runs.
+        The experiment's settings.
     intent
-        What names this beginning: the same one means the same model, with the same data.
+        Identifies the initial model: the same intent means the same model with the same data.
     only_plays
-        Nothing is learned in this process: what steps are made with is not needed.
+        Whether this process only samples: optimizer and reference models are not needed.
     """
 
     build_model: Callable[[], LanguageModel]
@@ -72,25 +72,26 @@ class Beginning:
     only_plays: bool = False
 
 
-class BaseTrainer(KeepsAttributes, NamedTrainer):
-    """What one model learns by. Subclasses write :meth:`train`.
+class BaseTrainer(StoredAttributes, NamedTrainer):
+    """Trains one model. Subclasses implement :meth:`train`.
 
-    ``config`` has what the experiment file says, by name: the fields of the section ``language``
-    (``config.optimizer.lr``, ``config.train_service``, ``config.algorithm.get("mine", 0.5)``), the
-    trainer's own section (``config.grpo``) and ``total_train_steps``. What is not there has its
-    default, so that a trainer can be made alone, of a small config.
+    ``config`` contains the experiment file's parameters by name: the fields of the section
+    ``language`` (``config.optimizer.lr``, ``config.train_service``,
+    ``config.algorithm.get("mine", 0.5)``), the trainer's own section (``config.grpo``) and
+    ``total_train_steps``. Missing fields have their defaults, so that a trainer can be created
+    from a small config.
 
     Attributes that a subclass assigns to ``self`` are stored with the state, and restored when a
     run is resumed: numbers, texts, tensors and containers of these; modules, optimizers, random
     generators and other objects if ``__init__`` creates them. An attribute that cannot be stored
-    is an error that names it, unless it is listed in ``transient_attributes``.
+    raises an error that names it, unless it is listed in ``transient_attributes``.
     """
 
     section: ClassVar[str] = ""
-    """The name of the trainer's own section of parameters; none of a trainer of one's own."""
+    """The name of the trainer's section of parameters; empty for custom trainers."""
 
     keeps_rollouts: ClassVar[bool] = False
-    """Whether rollouts are stages of their own, since they cannot be played again for nothing."""
+    """Whether rollouts are separate stages, because sampling them again would cost money."""
 
     def __init__(self, config: DictConfig | Mapping[str, Any]) -> None:
         self._config: DictConfig = OmegaConf.create(config)  # type: ignore[arg-type]
@@ -102,106 +103,106 @@ class BaseTrainer(KeepsAttributes, NamedTrainer):
         fields = LanguageParameters.model_fields
         named = {str(name): value for name, value in given.items() if name in fields}
         self.language = _validated(LanguageParameters, named, "language")
-        self.moment = LearningMoment(num_iterations=int(given.get("total_train_steps", 1)))
+        self.moment = TrainingPosition(num_iterations=int(given.get("total_train_steps", 1)))
         self._setup()
 
     def _setup(self) -> None:
-        """Read what else the config says; for the bases of ready-made trainers."""
+        """Read further parameters from the config; for the bases of built-in trainers."""
 
     has_model_here: ClassVar[bool] = True
-    """Whether the model is in this process; else it has a name at a service."""
+    """Whether the model is in this process; otherwise a service hosts it."""
 
     @classmethod
     def trainer_class(cls) -> type[Trainer]:
-        """Return the loop that plays for this trainer and keeps its state."""
+        """Return the loop that collects rollouts for this trainer and stores its state."""
         from trainers.language.trainer import loop_around
 
         return loop_around(cls)
 
     @classmethod
     def check_learner(cls, hyper_params: HyperParameters) -> None:
-        """Refuse parameters with which this trainer could not learn; none by default."""
+        """Raise ParameterError for parameters that this trainer cannot use; by default none."""
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that this trainer needs; none by default."""
+    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that this trainer requires; none by default."""
         return ()
 
     @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return models that it reads beside the one that learns: what for → folder or name."""
+        """Return further models that it reads, such as a teacher: purpose → folder or name."""
         return {}
 
     @classmethod
     def reads_horizon(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether how it learns depends on the number of iterations.
+        """Return whether training depends on the number of iterations.
 
-        With a schedule it does; so does a trainer of one's own whose class names that number.
+        True with a schedule, and for custom trainers whose source names that number.
         """
         return hyper_params.language.optimizer.schedule != "constant" or _names_horizon(cls)
 
     @abstractmethod
     def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
-        """Learn from an iteration's trajectories; return metrics."""
+        """Train on an iteration's trajectories; return metrics."""
 
     @abstractmethod
-    def begin(self, beginning: Beginning) -> None:
-        """Take the model that is trained, as it is before any training."""
+    def begin(self, beginning: InitialModel) -> None:
+        """Set the initial model."""
 
     @property
     @abstractmethod
     def engine(self) -> RolloutEngine:
-        """What writes answers with the weights as they are."""
+        """Samples completions with the current weights."""
 
     @property
     @abstractmethod
     def tokenizer(self) -> ChatTokenizer:
-        """The model's."""
+        """The model's tokenizer."""
 
     @property
     def max_resamples(self) -> int:
-        """How often an iteration may play further tasks in place of groups that are not kept."""
+        """How often an iteration may sample further tasks to replace dropped groups."""
         return 0
 
     def keeps_group(self, group: Sequence[Trajectory]) -> bool:
-        """Return whether anything can be learned from the answers to a task; all are kept."""
+        """Return whether the completions of a task are used for training; by default all are."""
         return True
 
     def take_state(self) -> dict[str, Any]:
-        """Return what the next step depends on: nested mappings and lists of tensors and numbers.
+        """Return the state that the next step depends on, as nested tensors and numbers.
 
-        Subclasses with more to keep add it.
+        Subclasses add their own.
         """
         return {}
 
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`take_state` returned."""
+        """Restore the result of :meth:`take_state`."""
 
     def take_weights(self) -> CallbackState:
-        """Return a copy of the weights that learn, or what names them where they are elsewhere."""
+        """Return a copy of the trained weights, or their name at a service."""
         return CallbackState()
 
     def put_weights(self, weights: CallbackState) -> None:
-        """Put in place what :meth:`take_weights` returned."""
+        """Restore the result of :meth:`take_weights`."""
 
     def save_model(self, folder: Path) -> None:
-        """Write the model as it is in Hugging Face's layout, where it is here."""
+        """Write the current model in Hugging Face's layout, if it is local."""
 
     def save_whole_model(self, folder: Path) -> None:
-        """Write the model as it is, with all its weights: an adapter is merged into them."""
+        """Write the current model with all its weights: an adapter is merged into them."""
         self.save_model(folder)
 
     def address(self) -> ModelAddress | None:
-        """Return where the model is asked as it is; None where it is here."""
+        """Return the address of the current model; None if it is local."""
         return None
 
     def close(self) -> None:
-        """Let go of connections; nothing else is needed afterwards."""
+        """Release connections; the trainer is not used afterwards."""
 
     def _parameters(
         self, model: type[_Section], name: str, *, leave_out: Collection[str] = ()
     ) -> _Section:
-        """Read a section of the config; its defaults where it is not there."""
+        """Read a section of the config; missing fields have their defaults."""
         given = OmegaConf.to_container(self._config.get(name, OmegaConf.create({})), resolve=True)
         assert isinstance(given, dict)
         named = {key: value for key, value in given.items() if key not in leave_out}
@@ -214,7 +215,7 @@ def config_of(
     agent: LanguageAgentParameters,
     base_dir: str | None = None,
 ) -> DictConfig:
-    """Return the config that the trainer of an agent's model is made with.
+    """Return the config with which the trainer of an agent's model is created.
 
     Paths in it start from ``base_dir``.
     """
@@ -233,20 +234,20 @@ def config_of(
 
 
 def _names_horizon(learner: type[BaseTrainer]) -> bool:
-    """Return whether a class outside Ratchet speaks of how many iterations there are.
+    """Return whether a class outside Ratchet names the number of iterations.
 
-    Who speaks of it without reading it has a longer run begin anew; the other way round a longer
-    run would go on from what a shorter one had learned in another way.
+    If it names the number without reading it, a longer run needlessly starts over; the opposite
+    error would continue from weights that were trained differently.
     """
-    own = [c for c in learner.__mro__ if c.__module__.partition(".")[0] not in _NOT_OWN]
+    own = [c for c in learner.__mro__ if c.__module__.partition(".")[0] not in _NOT_CUSTOM]
     try:
         return any(name in inspect.getsource(c) for c in own for name in _HORIZON)
-    except (OSError, TypeError):  # made without a file
+    except (OSError, TypeError):  # created without a file
         return True
 
 
 def count_tokens(trajectories: Sequence[Trajectory]) -> int:
-    """Return how many tokens the model itself has written."""
+    """Return the number of tokens that the model has generated."""
     return sum(sum(trajectory.loss_mask) for trajectory in trajectories)
 
 

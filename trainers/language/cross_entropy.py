@@ -1,4 +1,4 @@
-"""Cross-entropy on an iteration's own best answers: expert iteration, token by token."""
+"""Cross-entropy on an iteration's best completions: token-level expert iteration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @register_trainer("cross_entropy")
 class CrossEntropyTrainer(SelfHostedTrainer):
-    """Learns answers that were good enough, every token of them alike.
+    """Trains on completions with sufficient reward, with equal weights for all tokens.
 
     See :class:`ratchet.parameters.language.CrossEntropyParameters`.
     """
@@ -33,7 +33,7 @@ class CrossEntropyTrainer(SelfHostedTrainer):
         return PolicyLossParameters(aggregation="token_mean")
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """Keep the rows whose reward suffices, or that are the best of their group."""
+        """Select the rows whose reward suffices, or that are the best of their group."""
         rewards = batch.metadata["rewards"]
         kept = rewards >= self._given.min_reward
         if self._given.per_group:

@@ -1,4 +1,4 @@
-"""On-policy distillation: a model is paid, token by token, by what a teacher thinks of it."""
+"""On-policy distillation: token-level advantages from a teacher's log-probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @register_trainer("on_policy_distillation")
 class DistillationTrainer(SelfHostedTrainer):
-    """Learns from a teacher's log-probabilities of its own answers; rewards are only measured.
+    """Trains on a teacher's log-probabilities of the model's completions; rewards are only logged.
 
     See :class:`ratchet.parameters.language.DistillationParameters`.
     """
@@ -48,24 +48,24 @@ class DistillationTrainer(SelfHostedTrainer):
         return {} if teacher is None else {"teacher": teacher}
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
-        """Learn by this model; the teacher is loaded beside it."""
+        """Train this model; load the teacher next to it."""
         super().connect(model, engine)
         if self._given.teacher is None:
             raise _no_teacher()
         if not self._learns_here:
-            return  # who does reads it
+            return  # the processes that take steps read it
         base = Path(str(self._config.get("base_dir") or "."))
         self._teacher = load_language_model(
             self._given.teacher, base_dir=base, device=str(model.device)
         )
         if self._teacher.tokenizer.vocabulary != model.tokenizer.vocabulary:
             raise ParameterError(
-                f"on_policy_distillation.teacher: {self._given.teacher} reads text by another"
-                " tokenizer than the pupil; expected the same, since tokens are compared."
+                f"on_policy_distillation.teacher: the tokenizer of {self._given.teacher} differs"
+                " from the student's; expected the same, since tokens are compared."
             )
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """Compare what was written with what the teacher would have."""
+        """Compare the tokens' log-probabilities with the teacher's."""
         values = batch.values
         values["old_log_probs"] = self._compute_old_log_probs(batch)
         values["teacher_log_probs"] = self._compute_teacher_log_probs(batch)
@@ -84,12 +84,12 @@ class DistillationTrainer(SelfHostedTrainer):
 
     @of_rows
     def _compute_teacher_log_probs(self, batch: Batch) -> Tensor:
-        """Return what the teacher thinks of each token, [B, T]."""
+        """Return the teacher's log-probability of each token, [B, T]."""
         return self._score_in_parts(self._teacher, batch)
 
 
 def _no_teacher() -> ParameterError:
     return ParameterError(
-        "on_policy_distillation.teacher: got none, expected a model's folder, which starts from the"
+        "on_policy_distillation.teacher: got none, expected a model's folder, relative to the"
         " experiment file's, or a name in Hugging Face's cache."
     )

@@ -1,4 +1,4 @@
-"""Direct preference optimisation of an iteration's own answers."""
+"""Direct preference optimisation on an iteration's completions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @register_trainer("language_dpo")
 class DpoTrainer(SelfHostedTrainer):
-    """Of each task the best and the worst answer are a pair.
+    """Trains on the best and the worst completion of each task as a pair.
 
     See :class:`ratchet.parameters.language.LanguageDpoParameters`.
     """
@@ -39,11 +39,11 @@ class DpoTrainer(SelfHostedTrainer):
 
     @property
     def _needs_reference(self) -> bool:
-        """Always: the model at the beginning is what it prefers beside."""
+        """Always True: the loss compares with the initial model."""
         return True
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """Lay pairs side by side: the preferred answer, then the other."""
+        """Arrange pairs in adjacent rows: the preferred completion, then the other."""
         pairs = preference_pairs(batch.metadata["group_ids"], batch.metadata["rewards"].tolist())
         rows = [row for pair in pairs for row in pair]
         paired = batch.select(torch.tensor(rows, dtype=torch.long))
@@ -52,7 +52,7 @@ class DpoTrainer(SelfHostedTrainer):
         return paired, {"training/num_pairs": float(len(pairs))}
 
     def _weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Every pair weighs the same."""
+        """Return equal weights for all pairs."""
         each = torch.full(batch.values["loss_mask"].shape, 2 / max(1, len(batch)))
         each = each.to(batch.values["loss_mask"].device)
         return each, each
@@ -60,7 +60,7 @@ class DpoTrainer(SelfHostedTrainer):
     def _compute_loss(
         self, scores: TokenScores, batch: Batch, weights: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Figures]:
-        """Return the loss of pairs."""
+        """Return the loss over pairs."""
         mask = batch.values["loss_mask"]
         own = sequence_log_prob(scores.log_probs, mask)
         reference = sequence_log_prob(batch.values["ref_log_probs"], mask)
@@ -78,7 +78,7 @@ class DpoTrainer(SelfHostedTrainer):
 
 
 def preference_pairs(groups: Sequence[str], rewards: Sequence[float]) -> list[tuple[int, int]]:
-    """Return the best and the worst row of each group, the first of equals; none of alike ones."""
+    """Return the best and the worst row of each group (the first of equals) if they differ."""
     members: dict[str, list[int]] = {}
     for row, group in enumerate(groups):
         members.setdefault(group, []).append(row)

@@ -1,4 +1,4 @@
-"""What GRPO is wherever its model is: answers to one task are compared with each other."""
+"""Group-relative advantages, shared by local and remote GRPO trainers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
 
 
-class ComparesGroups(BaseTrainer):
-    """Reads the section ``grpo``, says which groups are kept, and compares answers.
+class GroupRelativeMixin(BaseTrainer):
+    """Reads the section ``grpo``, selects groups, and compares completions within them.
 
-    See :class:`ratchet.parameters.language.GrpoParameters`. To be put before a base that has a
+    See :class:`ratchet.parameters.language.GrpoParameters`. List it before a base class with a
     model.
     """
 
@@ -31,11 +31,11 @@ class ComparesGroups(BaseTrainer):
 
     @property
     def max_resamples(self) -> int:
-        """How many times further tasks may be played in place of groups that are all alike."""
+        """How many times further tasks may be sampled to replace groups of equal rewards."""
         return self._grpo.max_resamples if self._grpo.dynamic_sampling else 0
 
     def keeps_group(self, group: Sequence[Trajectory]) -> bool:
-        """Return whether anything is learned from a group; all are kept unless resampled."""
+        """Return whether a group's rewards differ; True for all groups unless resampling is on."""
         return not self._grpo.dynamic_sampling or len({one.reward for one in group}) > 1
 
     def _compare(
@@ -47,9 +47,9 @@ class ComparesGroups(BaseTrainer):
         agents: Sequence[str],
         counts: Tensor,
     ) -> GroupAdvantages:
-        """Compute advantages, as of :func:`group_advantages`; agents' averages go on."""
+        """Compute advantages with :func:`group_advantages`; update the agents' averages."""
         given = self._grpo
-        assert given.baseline is not None  # settled
+        assert given.baseline is not None  # set by .settled
         assert given.advantage_scale is not None
         of_batch = given.baseline == "batch_mean"
         found = group_advantages(
@@ -67,10 +67,10 @@ class ComparesGroups(BaseTrainer):
         return found
 
     def take_state(self) -> dict[str, Any]:
-        """Return the agents' averages too."""
+        """Add the agents' averages."""
         return {**super().take_state(), "averages": dict(self._averages)}
 
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`take_state` returned."""
+        """Restore the result of :meth:`take_state`."""
         super().put_state(state)
         self._averages = dict(state["averages"])

@@ -1,25 +1,25 @@
-"""GRPO and its family: answers to one task are compared with each other."""
+"""GRPO and its variants: completions of one task are compared with each other."""
 
 from __future__ import annotations
 
 from ratchet.rollouts.batch import Batch
-from trainers.language.groups import ComparesGroups
+from trainers.language.groups import GroupRelativeMixin
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.registry import register_trainer
 
 
 @register_trainer("grpo")
-class GrpoTrainer(ComparesGroups, SelfHostedTrainer):
-    """Group relative policy optimisation, and what ``grpo.variant`` says.
+class GrpoTrainer(GroupRelativeMixin, SelfHostedTrainer):
+    """Group relative policy optimisation with the variants of ``grpo.variant``.
 
     See :class:`ratchet.parameters.language.GrpoParameters`.
     """
 
     _group_metrics: dict[str, float]
-    """What the groups that were compared last had to teach."""
+    """Statistics of the groups compared last."""
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """Compare each answer with its group; a pull in the reward is taken off first."""
+        """Compare each completion with its group; first subtract a KL penalty in the reward."""
         batch = batch.remove_redundant_left_padding().remove_redundant_right_padding()
         batch.values["token_level_scores"] = self._reward_fn(batch)
         if self._kl_coef > 0 and self._grpo.kl.place == "reward":
@@ -27,7 +27,7 @@ class GrpoTrainer(ComparesGroups, SelfHostedTrainer):
         return self._compute_advantage(batch), self._group_metrics
 
     def _compute_advantage(self, batch: Batch) -> Batch:
-        """Set ``advantages``, of scores that are summed over each answer's tokens."""
+        """Set ``advantages``, computed from scores summed over each completion's tokens."""
         about = batch.metadata
         scores = batch.values["token_level_scores"].sum(1)
         found = self._compare(

@@ -1,4 +1,4 @@
-"""The learning rate of language trainers, wherever their optimizer is. Light: no torch."""
+"""Learning rate of language trainers, for local and remote optimizers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class LearningRate:
-    """Rises over a warm-up of steps, and goes by a schedule of iterations."""
+    """Linear warm-up over steps, multiplied by a schedule over iterations."""
 
     def __init__(self, given: LanguageOptimizerParameters) -> None:
         self._given = given
         self._share = 1.0
 
     def set_progress(self, iteration: int, num_iterations: int) -> None:
-        """Let the rate be that of an iteration, from 0, of so many."""
+        """Set the current iteration, from 0, and the number of iterations."""
         left = 1 - iteration / max(num_iterations, 1)
         match self._given.schedule:
             case "linear":
@@ -28,7 +28,7 @@ class LearningRate:
                 self._share = 1.0
 
     def after(self, steps: int) -> float:
-        """Return the rate of the step that comes after so many."""
+        """Return the learning rate of the step after the given number of steps."""
         warmup = self._given.warmup_steps
         rise = min(1.0, (steps + 1) / (warmup + 1)) if warmup else 1.0
         return self._given.lr * self._share * rise

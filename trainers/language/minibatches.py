@@ -1,4 +1,4 @@
-"""In which order a batch's rows are learned from."""
+"""The order in which a batch's rows are learned from."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from ratchet.seeding import torch_generator
-from trainers.language.base import LearningMoment
+from trainers.language.base import TrainingPosition
 
 
 def minibatches(
-    rows: int, size: int, *, epoch: int, moment: LearningMoment, together: int = 1
+    rows: int, size: int, *, epoch: int, moment: TrainingPosition, together: int = 1
 ) -> Iterator[Tensor]:
-    """Go through the places of a pass's minibatches: all rows once, by the seed.
+    """Iterate over the row indices of a pass's minibatches: each row once, in seeded order.
 
-    In their own order where they are one minibatch. ``together`` rows that follow one another stay
+    Rows keep their order if they fit one minibatch. Blocks of ``together`` successive rows stay
     together; ``size`` is a multiple of it.
     """
     if size >= rows:

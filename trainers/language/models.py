@@ -1,4 +1,4 @@
-"""The model that a language trainer begins with: made and warmed up here, or loaded."""
+"""The initial model of a language trainer: created and warmed up here, or loaded."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
-MADE_HERE = "small"
+SMALL_MODEL = "small"
 
 
 def build_model(
     instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings
 ) -> LanguageModel:
-    """Make an agent's model, or load it; then warm it up on demonstrations if asked for.
+    """Create or load an agent's model; then warm it up on demonstrations if configured.
 
-    Made of the seed alone, so that building it again gives the same one.
+    Depends only on parameters and seed, so that building it again yields the same model.
     """
     section, seed = instance.agents[agent].parameters, instance.hyper_params.seed
-    if section.model != MADE_HERE:
+    if section.model != SMALL_MODEL:
         drawn = derive_seed(seed, "initial_state", 0, "adapter", agent)
         model = _load(section.model, section, settings, _lora(section), drawn)
     else:
@@ -52,7 +52,7 @@ def build_model(
 def load_built_model(
     instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings, folder: Path
 ) -> LanguageModel:
-    """Load the model that :func:`build_model` had made, from where it was kept."""
+    """Load the stored result of :func:`build_model`."""
     section = instance.agents[agent].parameters
     base = None if section.lora.rank is None else section.model  # may have been moved since
     return _load(str(folder.resolve()), section, settings, base=base)

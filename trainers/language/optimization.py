@@ -1,4 +1,4 @@
-"""Steps of the optimizer that language trainers share: AdamW, its learning rate, clipping."""
+"""Optimizer of language trainers: AdamW with a learning-rate schedule and clipping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.language.learning_rate import LearningRate
 
 
 class LanguageOptimizer:
-    """AdamW over some parameters, with a warm-up and a schedule by iterations."""
+    """AdamW with a warm-up over steps and a schedule over iterations."""
 
     def __init__(
         self, parameters: Sequence[torch.nn.Parameter], given: LanguageOptimizerParameters
@@ -32,7 +32,7 @@ class LanguageOptimizer:
         self._done = 0
 
     def set_progress(self, iteration: int, num_iterations: int) -> None:
-        """Let the learning rate be that of an iteration, from 0, of so many."""
+        """Set the current iteration, from 0, and the number of iterations."""
         self._rate.set_progress(iteration, num_iterations)
 
     @property
@@ -41,11 +41,11 @@ class LanguageOptimizer:
         return self._rate.after(self._done)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Reset the gradients."""
         self._adam.zero_grad(set_to_none=True)
 
     def step(self) -> Tensor:
-        """Follow the gradients, clipped; return their norm before."""
+        """Take a step with clipped gradients; return their norm before clipping."""
         norm, most = self._norm(), self._given.max_grad_norm
         torch.nn.utils.clip_grads_with_norm_(self._parameters, most, norm)
         for group in self._adam.param_groups:
@@ -60,11 +60,11 @@ class LanguageOptimizer:
         return torch.nn.utils.get_total_norm(gradients)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next step depends on beside the parameters: moments, steps done."""
+        """Return the state besides the parameters: moments and number of finished steps."""
         return {"moments": self._adam.state_dict()["state"], "done": self._done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
+        """Restore the result of :meth:`state_dict`."""
         moments = copy.deepcopy(state["moments"])  # steps change them in place
         self._adam.load_state_dict({**self._adam.state_dict(), "state": moments})
         self._done = int(state["done"])

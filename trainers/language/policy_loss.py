@@ -1,4 +1,4 @@
-"""A policy's loss as parameters say it: which one, how tokens are weighed, and what is added."""
+"""Policy loss as configured: its type, the weights of tokens, and further terms."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _MEASURED = {
 
 
 class PolicyLoss:
-    """The loss of rows of a minibatch; what all its rows contribute adds up to the minibatch's.
+    """The loss of a minibatch's rows; contributions of the rows add up to the minibatch's loss.
 
     Parameters
     ----------
     given
-        How it is made.
+        The configuration.
     max_tokens
         The most tokens of a reply, for the aggregation ``constant``.
     is_behind
-        Whether answers were written with earlier weights.
+        Whether completions were sampled with earlier weights.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PolicyLoss:
         self.constant = given.aggregation_constant or max_tokens
 
     def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what tokens weigh in the loss and in metrics, float32[B, T] of the minibatch."""
+        """Return tokens' weights in the loss and in metrics, float32[B, T] of the minibatch."""
         constant = float(self.constant * max(1, int((mask.sum(1) > 0).sum())))
         loss = token_weights(mask, self.given.aggregation, constant=constant)
         return loss, token_weights(mask, "token_mean")
@@ -63,10 +63,10 @@ class PolicyLoss:
         *,
         kl_coef: float = 0.0,
     ) -> tuple[Tensor, Figures]:
-        """Return the loss of some of a minibatch's rows, and means over tokens as parts of them.
+        """Return the rows' contributions to the minibatch's loss and to means over tokens.
 
-        ``weights`` are the rows' of :meth:`weights`. Before its step a policy is itself the old
-        one where the batch has no ``old_log_probs``.
+        ``weights`` are the rows' part of :meth:`weights`. Without ``old_log_probs`` in the batch
+        the current policy is the old one.
         """
         values, (weight, share) = batch.values, weights
         mask = values["loss_mask"]
@@ -120,7 +120,7 @@ class PolicyLoss:
                 )
 
     def _correction(self, old: Tensor, values: dict[str, Tensor], mask: Tensor) -> Tensor | None:
-        """Weigh tokens by how much likelier the trainer finds them than the sampler did."""
+        """Return importance weights of tokens: the trainer's probability over the sampler's."""
         kind = self.correction
         if kind == "none":
             return None
@@ -130,7 +130,7 @@ class PolicyLoss:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors on a device; itself where they are."""
+    """Return the batch with its tensors on a device; itself if they already are."""
     if all(value.device == device for value in batch.values.values()):
         return batch
     values = {name: value.to(device) for name, value in batch.values.items()}

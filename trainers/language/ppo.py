@@ -1,4 +1,4 @@
-"""Proximal policy optimisation of tokens, with a value head on the model's last layer."""
+"""Proximal policy optimisation over tokens, with a value head on the model's last layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @register_trainer("language_ppo")
 class LanguagePpoTrainer(SelfHostedTrainer):
-    """PPO whose critic reads what the model reads: a token's value is that of what stands before.
+    """PPO with a critic on the model's hidden states: a token's value depends on its prefix.
 
     See :class:`ratchet.parameters.language.LanguagePpoParameters`.
     """
@@ -36,7 +36,7 @@ class LanguagePpoTrainer(SelfHostedTrainer):
         return self._given
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
-        """Learn by this model, with a head that says 0 at first."""
+        """Train this model, with a value head that initially returns 0."""
         one = torch.tensor([[model.pad_token_id]])
         with torch.no_grad():
             width = model.hidden(one, torch.ones_like(one)).shape[-1]
@@ -49,7 +49,7 @@ class LanguagePpoTrainer(SelfHostedTrainer):
         return [*self.model.parameters(), *self._value_head.parameters()]
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """Estimate advantages by what the critic says of each token."""
+        """Estimate advantages from the critic's value of each token."""
         batch = batch.remove_redundant_left_padding().remove_redundant_right_padding()
         values = batch.values
         values["token_level_scores"] = self._reward_fn(batch)
@@ -88,7 +88,7 @@ class LanguagePpoTrainer(SelfHostedTrainer):
     def _compute_loss(
         self, scores: TokenScores, batch: Batch, weights: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Figures]:
-        """Return the policy's loss and, weighed, the critic's mean over tokens."""
+        """Return the policy's loss plus the weighted critic loss, a mean over tokens."""
         loss, figures = super()._compute_loss(scores, batch, weights)
         values = batch.values
         found = value_loss(
@@ -103,10 +103,10 @@ class LanguagePpoTrainer(SelfHostedTrainer):
         return loss + self._given.critic_coef * critic, figures
 
     def take_state(self) -> dict[str, Any]:
-        """Return the critic's head too."""
+        """Add the critic's head."""
         return {**super().take_state(), "value_head": dict(self._value_head.state_dict())}
 
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`take_state` returned."""
+        """Restore the result of :meth:`take_state`."""
         super().put_state(state)
         self._value_head.load_state_dict(state["value_head"])

@@ -1,4 +1,4 @@
-"""``RemoteApiTrainer``: the model is at a training service, which plays and learns there."""
+"""``RemoteApiTrainer``: base of trainers whose model is sampled and trained at a service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.parameters.language import TINKER, PolicyLossParameters
 from trainers.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from trainers.callbacks.base import CallbackState
-from trainers.language.base import BaseTrainer, Beginning
+from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.learning_rate import LearningRate
 from trainers.language.minibatches import minibatches
 from trainers.language.policy_loss import PolicyLoss
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
 
-MADE_HERE = "small"
+SMALL_MODEL = "small"
 
 
 class RemoteApiTrainer(BaseTrainer):
-    """Base of trainers whose model is at a service. Subclasses write :meth:`_prepare_trajectories`.
+    """Base of trainers with a remote model. Subclasses implement :meth:`_prepare_trajectories`.
 
-    What an iteration sends is known before it is sent: the steps of an iteration have a session of
-    their own at the service, named by the model that they start from and by their content. So they
-    are taken once, whatever is lost or killed, and an experiment that learns otherwise from some
-    iteration on has sessions, and models, of its own from there.
+    The complete content of an iteration is determined before it is sent: each iteration's steps
+    have a separate session at the service, identified by the model that they start from and by
+    their content. So they are executed once, whatever is lost or killed, and an experiment that
+    trains differently from some iteration on has its own sessions and models from there.
     """
 
     keeps_rollouts: ClassVar[bool] = True
@@ -59,60 +59,60 @@ class RemoteApiTrainer(BaseTrainer):
         behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
         self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
         self._optimizer = given.optimizer(self.language.optimizer)
-        self._beginning: Beginning | None = None
+        self._initial: InitialModel | None = None
         self._session_id, self._model, self._steps = "", "", 0
-        self._first_session = ""  # which learns nothing; before there is another
+        self._first_session = ""  # without training steps; until there is another
         self._base: str | None = None
         self._built: LanguageModel | None = None
         self._tokenizer: ChatTokenizer | None = None
 
     def _read_loss(self) -> PolicyLossParameters:
-        """Read how the policy's loss is made; of a trainer of one's own from ``algorithm``."""
+        """Read the configuration of the policy loss; for custom trainers from ``algorithm``."""
         unknown = self._config.algorithm.keys() - PolicyLossParameters.model_fields.keys()
         given = {name: v for name, v in self._config.algorithm.items() if name not in unknown}
         return PolicyLossParameters.model_validate(given)
 
     @classmethod
     def check_learner(cls, hyper_params: HyperParameters) -> None:
-        """Refuse what a training service cannot do."""
+        """Refuse options that a training service does not support."""
         check_service(hyper_params)
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the client's package, where the service is asked through one."""
+    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the client's package if the backend requires one."""
         return ("tinker",) if hyper_params.language.train_service.backend == TINKER else ()
 
     @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return the folder of a tokenizer that the service doesn't give."""
+        """Return the folder of a tokenizer that the service doesn't provide."""
         given = ServiceConfig.of(hyper_params.language.train_service).tokenizer
         return {} if given is None else {"tokenizer": given}
 
-    # -- what a subclass writes --------------------------------------------------------------
+    # -- for subclasses ----------------------------------------------------------------------
 
     @abstractmethod
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
-        """Return what is learned from, each with ``advantage`` or ``token_advantages`` set.
+        """Return the trajectories to train on, with ``advantage`` or ``token_advantages`` set.
 
-        ``metrics`` are added to.
+        Add to ``metrics``.
         """
 
     # -- the model and its service -----------------------------------------------------------
 
-    def begin(self, beginning: Beginning) -> None:
-        """Keep where the model comes from; the service is asked when it is first needed."""
-        self._beginning = beginning
+    def begin(self, beginning: InitialModel) -> None:
+        """Store the source of the model; the service is called on first use."""
+        self._initial = beginning
 
     @property
     def engine(self) -> RolloutEngine:
-        """What writes answers: the service, with the model that was saved last."""
+        """Samples completions at the service, with the model saved last."""
         return _ServiceEngine(self)
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """The model's, as the service has it."""
+        """The model's tokenizer, from the service."""
         if self._tokenizer is None:
             trained = "" if self._backend.names_only_bases else self._model
             model = trained or self._base_model()
@@ -120,7 +120,7 @@ class RemoteApiTrainer(BaseTrainer):
         return self._tokenizer
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Have the service answer with the model that was saved last."""
+        """Sample completions at the service with the model saved last."""
         model = self._model or self._base_model()
         if not self._session_id and not self._first_session:
             self._first_session = self._backend.first_sampler(lambda: self._session("play"))
@@ -128,8 +128,8 @@ class RemoteApiTrainer(BaseTrainer):
         return self._backend.sample(sampler, model, requests)
 
     def _session(self, content: str) -> TrainingService:
-        """Open the session, or find it, in which this content is learned from this model."""
-        lora = self._begun.agent.lora
+        """Open or find the session in which this model is trained on this content."""
+        lora = self._initial_model.agent.lora
         asked: dict[str, object] = {
             "model": self._model or self._base_model(),
             "resume": bool(self._model),
@@ -137,31 +137,31 @@ class RemoteApiTrainer(BaseTrainer):
             "lora_rank": lora.rank or 0,
             "lora_alpha": lora.alpha,
         }
-        named = json.dumps([asked, self._begun.intent, content], sort_keys=True)
+        named = json.dumps([asked, self._initial_model.intent, content], sort_keys=True)
         intent = f"language:{hashlib.sha256(named.encode()).hexdigest()}"
         return self._backend.open({**asked, "intent": intent})
 
     @property
-    def _begun(self) -> Beginning:
-        if self._beginning is None:
-            raise StateError(f"{type(self).__name__}: there is no model yet; call begin() first.")
-        return self._beginning
+    def _initial_model(self) -> InitialModel:
+        if self._initial is None:
+            raise StateError(f"{type(self).__name__}: no model yet; call begin() first.")
+        return self._initial
 
     @property
-    def _is_made_here(self) -> bool:
-        agent = self._begun.agent
-        return agent.model == MADE_HERE or agent.warm_up.num_steps > 0
+    def _is_built_here(self) -> bool:
+        agent = self._initial_model.agent
+        return agent.model == SMALL_MODEL or agent.warm_up.num_steps > 0
 
     def _base_model(self) -> str:
-        """Return the service's name of the model at the beginning, which is brought if need be."""
+        """Return the service's name of the initial model, which is uploaded if necessary."""
         if self._base is not None:
             return self._base
-        model = self._begun.agent.model
-        folder = Path(self._begun.settings.base_dir or ".") / model
-        if self._is_made_here:
+        model = self._initial_model.agent.model
+        folder = Path(self._initial_model.settings.base_dir or ".") / model
+        if self._is_built_here:
             with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
                 self.save_model(Path(name))
-                self._base = self._upload(Path(name), MADE_HERE)
+                self._base = self._upload(Path(name), SMALL_MODEL)
             self._built = None
         elif folder.is_dir():
             self._base = self._upload(folder, folder.resolve().name)
@@ -170,19 +170,19 @@ class RemoteApiTrainer(BaseTrainer):
         return self._base
 
     def _upload(self, folder: Path, name: str) -> str:
-        return self._backend.bring(folder, name)
+        return self._backend.upload(folder, name)
 
     def save_model(self, folder: Path) -> None:
-        """Write the model at the beginning, where it is made here; else it is where it was."""
-        if self._is_made_here:
+        """Write the initial model if it is built here; otherwise it is already stored."""
+        if self._is_built_here:
             if self._built is None:
-                self._built = self._begun.build_model()
+                self._built = self._initial_model.build_model()
             self._built.save(folder)
 
     # -- one iteration -----------------------------------------------------------------------
 
     def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
-        """Prepare trajectories and have the service learn from them."""
+        """Prepare trajectories and train on them at the service."""
         if not trajectories:
             return {"training/num_trajectories": 0.0}
         metrics: dict[str, Any] = {}
@@ -203,7 +203,7 @@ class RemoteApiTrainer(BaseTrainer):
         return metrics | found | {"training/num_updates": float(len(done))}
 
     def _update(self, trajectories: Sequence[Trajectory]) -> TrainingSteps:
-        """Return all that an iteration learns from these trajectories."""
+        """Return the complete training steps of an iteration on these trajectories."""
         rows, language = len(trajectories), self.language
         size = language.minibatch_size or rows
         batches = [
@@ -234,43 +234,43 @@ class RemoteApiTrainer(BaseTrainer):
     # -- state -------------------------------------------------------------------------------
 
     def take_state(self) -> dict[str, Any]:
-        """Return which of the service's models is played with, and how many steps made it."""
+        """Return the service's model used for sampling, and the number of its training steps."""
         return {"session": self._session_id, "model": self._model, "steps": self._steps}
 
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`take_state` returned."""
+        """Restore the result of :meth:`take_state`."""
         self._session_id, self._model = str(state["session"]), str(state["model"])
         self._steps = int(state["steps"])
 
     def take_weights(self) -> CallbackState:
-        """Return which of the service's models is played with; the service keeps all of them."""
+        """Return the service's model used for sampling; the service stores all models."""
         return CallbackState({"session": self._session_id, "model": self._model})
 
     def put_weights(self, weights: CallbackState) -> None:
-        """Play with the model that :meth:`take_weights` returned."""
+        """Sample with the model of :meth:`take_weights`."""
         self._session_id, self._model = weights.values["session"], weights.values["model"]
 
     def address(self) -> ModelAddress | None:
-        """Return the model that was saved last at its service."""
+        """Return the address of the model saved last at its service."""
         return self._backend.address(self._model or self._base_model())
 
     def close(self) -> None:
-        """Let go of connections; what the service has stays."""
+        """Release connections; models and sessions at the service remain."""
         self._backend.close()
 
 
 class _ServiceEngine:
-    """Asks a trainer's service."""
+    """Samples through a trainer's service."""
 
     def __init__(self, trainer: RemoteApiTrainer) -> None:
         self._trainer = trainer
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Answer requests, in their order."""
+        """Return completions in the order of the requests."""
         return self._trainer.sample(requests)
 
     def update(self, model: LanguageModel) -> None:
-        """Do nothing: the service has the model."""
+        """Do nothing: the service has the weights."""
 
 
 def _example(trajectory: Trajectory) -> TrainingExample:
@@ -279,7 +279,7 @@ def _example(trajectory: Trajectory) -> TrainingExample:
     if given is None:
         if trajectory.advantage is None:
             raise DataError(
-                f"trajectory of the task {trajectory.task_id!r}: has neither advantage nor"
+                f"trajectory of the task {trajectory.task_id!r}: got neither advantage nor"
                 " token_advantages, expected _prepare_trajectories to set one of them."
             )
         given = [float(trajectory.advantage)] * len(trajectory)

@@ -1,4 +1,4 @@
-"""Where a remote trainer's model is: sessions that train it, answers, its tokenizer."""
+"""Backends of remote trainers: training sessions, sampling, tokenizers."""
 
 from __future__ import annotations
 
@@ -38,51 +38,51 @@ class ServiceBackend(ABC):
     """A training service."""
 
     asks_old: ClassVar[bool] = False
-    """Whether losses need the log-probabilities that ratios are to, even where those are 1."""
+    """Whether losses require old log-probabilities even if all ratios are 1."""
     names_only_bases: ClassVar[bool] = False
-    """Whether a tokenizer is known by the base model's name alone."""
+    """Whether tokenizers are identified by the base model's name only."""
 
     @abstractmethod
     def tokenizer(self, model: str) -> ChatTokenizer:
         """Return a model's tokenizer."""
 
     @abstractmethod
-    def bring(self, folder: Path, name: str) -> str:
-        """Put a model among those of the service; return its id."""
+    def upload(self, folder: Path, name: str) -> str:
+        """Upload a model to the service; return its id."""
 
     @abstractmethod
     def open(self, asked: Mapping[str, Any]) -> TrainingService:
-        """Open a session, or find that of the intent.
+        """Open a session, or find the one with the same intent.
 
-        ``asked``: the ``model`` that it starts from, whether it goes on with its optimizer
-        (``resume``), ``seed``, ``lora_rank``, ``lora_alpha`` and ``intent``.
+        ``asked``: the initial ``model``, whether its optimizer state is restored (``resume``),
+        ``seed``, ``lora_rank``, ``lora_alpha`` and ``intent``.
         """
 
     @abstractmethod
     def first_sampler(self, open_session: Callable[[], TrainingService]) -> str:
-        """Return what answers before there is anything saved, as :meth:`sampler` does."""
+        """Return the sampler before any weights are saved, as :meth:`sampler` does."""
 
     @abstractmethod
     def sampler(self, session: TrainingService) -> str:
-        """Return what answers with the weights that a session has saved, as text."""
+        """Return the id of a sampler with the weights that a session has saved."""
 
     @abstractmethod
     def sample(
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
-        """Answer with a model."""
+        """Sample completions from a model."""
 
     @abstractmethod
     def address(self, model: str) -> ModelAddress:
-        """Return where a model chats."""
+        """Return a model's address for chat requests."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
 
 
 class RatchetBackend(ServiceBackend):
-    """A service of Ratchet's own, or the one that a run starts."""
+    """A Ratchet model service: the one configured, or the one that a run starts."""
 
     def __init__(self, url: str, api_key_name: str | None) -> None:
         self._url, self._key = url, api_key_name
@@ -95,21 +95,21 @@ class RatchetBackend(ServiceBackend):
         return self._open_client
 
     def tokenizer(self, model: str) -> ChatTokenizer:
-        """Return a model's tokenizer, as the service has it."""
+        """Return a model's tokenizer, downloaded from the service."""
         with tempfile.TemporaryDirectory(prefix="ratchet-tokenizer-") as name:
             download_tokenizer(self._client, model, Path(name))
             return ChatTokenizer(Path(name))
 
-    def bring(self, folder: Path, name: str) -> str:
-        """Put a model among those of the service, unless it is there; return its id."""
+    def upload(self, folder: Path, name: str) -> str:
+        """Upload a model unless the service has it; return its id."""
         return upload_model(self._client, folder, name=name)
 
     def open(self, asked: Mapping[str, Any]) -> HttpTrainingService:
-        """Open a session, or find that of the intent."""
+        """Open a session, or find the one with the same intent."""
         return open_session(self._client, asked)
 
     def first_sampler(self, open_session: Callable[[], TrainingService]) -> str:
-        """Open a session that learns nothing."""
+        """Open a session without training steps."""
         return open_session().session_id
 
     def sampler(self, session: TrainingService) -> str:
@@ -119,7 +119,7 @@ class RatchetBackend(ServiceBackend):
     def sample(
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
-        """Answer through a session, which may be any."""
+        """Sample through any session."""
         session = HttpTrainingService(self._client, sampler)
         found: list[Completion] = []
         for start in range(0, len(requests), _SAMPLED_AT_ONCE):
@@ -127,26 +127,26 @@ class RatchetBackend(ServiceBackend):
         return found
 
     def address(self, model: str) -> ModelAddress:
-        """Return where a model chats."""
+        """Return a model's address for chat requests."""
         endpoint = self._client.endpoint
         return ModelAddress(str(endpoint.url()), model, endpoint.api_key())
 
     def close(self) -> None:
-        """Let go of connections; what the service has stays."""
+        """Release connections; models and sessions at the service remain."""
         if self._open_client is not None:
             self._open_client.close()
         self._open_client = None
 
 
 class TinkerBackend(ServiceBackend):
-    """A service that speaks ``tinker``, through that service's own client.
+    """A ``tinker`` service, called through its own client.
 
     Parameters
     ----------
     url
-        The service's; None for the one that the client asks by itself.
+        The service's URL; None for the client's default.
     tokenizer
-        The folder of the model's tokenizer; None for the model's name on the hub.
+        The folder of the model's tokenizer; None to use the model's name on the hub.
     """
 
     asks_old = True
@@ -168,18 +168,18 @@ class TinkerBackend(ServiceBackend):
         return open_tinker_client(url, self._key, of_run=True)
 
     def tokenizer(self, model: str) -> ChatTokenizer:
-        """Return the tokenizer that the experiment names: the service gives none."""
+        """Return the tokenizer of the experiment's configuration: the service provides none."""
         return ChatTokenizer(find_model(self._tokenizer or model, self._base_dir))
 
-    def bring(self, folder: Path, name: str) -> str:
-        """Refuse: models cannot be brought."""
+    def upload(self, folder: Path, name: str) -> str:
+        """Refuse: the service accepts no uploads."""
         raise ParameterError(
-            f"agents.NAME.model: got {name!r} of {folder}, expected the name of a base model of the"
-            " service's: with the backend 'tinker' none can be brought."
+            f"agents.NAME.model: got {name!r} of {folder}, expected the name of one of the"
+            " service's base models: the backend 'tinker' accepts no uploads."
         )
 
     def open(self, asked: Mapping[str, Any]) -> TinkerTrainingService:
-        """Open a new session: it knows nothing of intents, and ends with this process."""
+        """Open a new session: the service has no intents; sessions end with this process."""
         return open_tinker_session(
             self._client,
             model=asked["model"],
@@ -189,33 +189,33 @@ class TinkerBackend(ServiceBackend):
         )
 
     def first_sampler(self, open_session: Callable[[], TrainingService]) -> str:
-        """Return nothing: the base model answers."""
+        """Return an empty id: the base model is sampled."""
         return ""
 
     def sampler(self, session: TrainingService) -> str:
-        """Save the weights to sample from, apart from those to train from."""
+        """Save weights for sampling, separate from those for training."""
         return session.save_weights(sequence=session.next_sequence(), name="sampled")
 
     def sample(
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
-        """Answer with saved weights, or with the base model where there are none."""
+        """Sample with saved weights, or with the base model if there are none."""
         where = {"model_path": sampler} if sampler else {"base_model": model}
         return sample_with_tinker(open_tinker_sampler(self._client, **where), requests)
 
     def address(self, model: str) -> ModelAddress:
-        """Refuse: how such a model chats is not known."""
+        """Refuse: such models have no known address for chat requests."""
         raise ParameterError("evaluation.suites: expected none with the backend 'tinker'.")
 
     def close(self) -> None:
-        """Let go of connections; what the service has stays."""
+        """Release connections; models and sessions at the service remain."""
         client = vars(self).pop("_client", None)
         if client is not None:
             client.holder.close()
 
 
 def make_backend(service: TrainServiceParameters, base_dir: str | None) -> ServiceBackend:
-    """Return the service that an experiment names; nothing is asked yet.
+    """Return the backend of an experiment's service, without calling it.
 
     A tokenizer's folder starts from ``base_dir``.
     """

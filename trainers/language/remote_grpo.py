@@ -1,4 +1,4 @@
-"""GRPO whose model is at a training service."""
+"""GRPO with a model at a training service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from ratchet.errors import ParameterError
 from trainers.algorithms.language.metrics import log_grpo_metrics
-from trainers.language.groups import ComparesGroups
+from trainers.language.groups import GroupRelativeMixin
 from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_settings import ServiceConfig, check_loss
 from trainers.registry import register_trainer
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 @register_trainer("remote_grpo")
-class RemoteGrpoTrainer(ComparesGroups, RemoteApiTrainer):
-    """Group relative policy optimisation at a training service, and what ``grpo.variant`` says.
+class RemoteGrpoTrainer(GroupRelativeMixin, RemoteApiTrainer):
+    """Group relative policy optimisation at a training service, with ``grpo.variant``.
 
-    See :class:`ratchet.parameters.language.GrpoParameters`; without what the service has not: a
-    pull towards the model at the beginning, an entropy bonus, a dual clip.
+    See :class:`ratchet.parameters.language.GrpoParameters`. Not supported by services: a KL
+    penalty, an entropy bonus, a dual clip.
     """
 
     @classmethod
     def check_learner(cls, hyper_params: HyperParameters) -> None:
-        """Refuse what a training service cannot do."""
+        """Refuse options that a training service does not support."""
         super().check_learner(hyper_params)
         service = hyper_params.language.train_service
         check_loss(hyper_params.grpo.settled, "grpo", service.backend)
@@ -42,7 +42,7 @@ class RemoteGrpoTrainer(ComparesGroups, RemoteApiTrainer):
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
-        """Compare each answer with its group."""
+        """Compare each completion with its group."""
         found = self._compare(
             torch.tensor([one.reward for one in trajectories]),
             [one.group_id for one in trajectories],

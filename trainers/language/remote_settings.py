@@ -1,4 +1,4 @@
-"""What a remote trainer's parameters say about its service, and what the service cannot do."""
+"""Service options of remote trainers, and checks for options that services lack."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     )
 
 _LOSSES = {"clip": "ppo"}
-"""What the service calls by another name."""
+"""Ratchet's name of a loss → the service's, if different."""
 _TINKERS_LOSSES = ("clip", "cispo", "importance_sampling")
 
 
 class ServiceConfig(BaseModel):
-    """What ``train_service.config`` may say.
+    """Options of ``train_service.config``.
 
     Attributes
     ----------
     loss_fn, loss_config
-        A loss of the service's own, with ratios to the sampler's probabilities; when not given,
-        the loss is that of the trainer's parameters.
+        A loss of the service with ratios to the sampler's probabilities; default: the loss of
+        the trainer's parameters.
     learning_rate
-        In the place of ``language.optimizer.lr``.
+        Replaces ``language.optimizer.lr``.
     tokenizer
-        The folder of the tokenizer of a model at a ``tinker`` service; when not given, it is that
-        of the model's name on the hub.
+        The folder of the tokenizer of a model at a ``tinker`` service; default: the tokenizer of
+        the model's name on the hub.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -49,14 +49,14 @@ class ServiceConfig(BaseModel):
     @model_validator(mode="after")
     def _refuse_figures_of_no_loss(self) -> ServiceConfig:
         if self.loss_config and self.loss_fn is None:
-            raise ValueError("loss_config is read with a loss_fn alone; name one, or leave it out")
+            raise ValueError("loss_config requires a loss_fn; set one, or leave it out")
         return self
 
     @classmethod
     def of(cls, service: TrainServiceParameters) -> ServiceConfig:
-        """Read it.
+        """Read the options of a service.
 
-        Raises ParameterError if it says something else.
+        Raises ParameterError if they are invalid.
         """
         try:
             return cls.model_validate(service.config)
@@ -68,7 +68,7 @@ class ServiceConfig(BaseModel):
     def optimizer(self, given: LanguageOptimizerParameters) -> LanguageOptimizerParameters:
         """Return the optimizer's parameters with this learning rate.
 
-        Raises ParameterError if both say one.
+        Raises ParameterError if both are set.
         """
         if self.learning_rate is None:
             return given
@@ -81,9 +81,9 @@ class ServiceConfig(BaseModel):
         return given.model_copy(update={"lr": self.learning_rate})
 
     def loss(self, given: PolicyLossParameters) -> ServiceLoss:
-        """Return the loss that the service is asked to follow.
+        """Return the loss to request from the service.
 
-        Raises ParameterError if tokens would be weighed by the sampler's probabilities twice.
+        Raises ParameterError if the sampler's probabilities would be corrected for twice.
         """
         if self.loss_fn is not None:
             if given.sampler_correction not in (None, "none"):
@@ -97,7 +97,7 @@ class ServiceConfig(BaseModel):
         match name:
             case "importance_sampling" | "reinforce":
                 config = {}
-            case "cispo":  # only its weights' upper bound is its own
+            case "cispo":  # of its bounds only the upper one is configurable
                 config = {"clip_low_threshold": 0.0, "clip_high_threshold": high}
             case _:
                 config = {"clip_low_threshold": 1 - given.clip_low, "clip_high_threshold": high}
@@ -105,18 +105,18 @@ class ServiceConfig(BaseModel):
 
 
 def check_service(hyper_params: HyperParameters) -> None:
-    """Refuse what a training service cannot do with an experiment's model.
+    """Refuse options of an experiment that a training service does not support.
 
     Raises
     ------
     ParameterError
-        With the first such parameter.
+        Naming the first such parameter.
     """
     service = hyper_params.language.train_service
     if service.backend not in (RATCHET, TINKER):
         raise ParameterError(
             f"language.train_service.backend: got {service.backend!r} for a remote trainer,"
-            f" expected {RATCHET!r}: a service of Ratchet's at language.train_service.url, or the"
+            f" expected {RATCHET!r}: a Ratchet service at language.train_service.url, or the"
             f" run's own; or {TINKER!r}."
         )
     config = ServiceConfig.of(service)
@@ -126,24 +126,25 @@ def check_service(hyper_params: HyperParameters) -> None:
     elif config.tokenizer is not None:
         raise ParameterError(
             f"language.train_service.config.tokenizer: got {config.tokenizer!r} with the backend"
-            f" {RATCHET!r}, whose service gives it; leave it out."
+            f" {RATCHET!r}, whose service provides it; leave it out."
         )
     if service.world_size > 1:
         raise ParameterError(
             f"language.train_service.world_size: got {service.world_size} for a remote trainer,"
-            " expected 1: the service says itself how many processes train. Leave it out, or train"
-            " in processes of the run's own, e.g. with the trainer grpo."
+            " expected 1: the service configures its own processes. Leave it out, or train"
+            " in processes of the run, e.g. with the trainer grpo."
         )
     for name in hyper_params.agents:
         agent = hyper_params.agents[name]
         here = agent.model == "small" or agent.warm_up.num_steps > 0
         wrong = {
-            "temperature": agent.temperature != 1 and "1: the service scores tokens at that alone",
-            "precision": agent.precision != "float32" and "float32: the service trains in that",
-            "lora.target_modules": agent.lora.target_modules and "none: the service adapts all",
+            "temperature": agent.temperature != 1 and "1: the service scores tokens at no other",
+            "precision": agent.precision != "float32" and "float32, which the service uses",
+            "lora.target_modules": agent.lora.target_modules
+            and "none: the service adapts all modules",
             "lora.rank": agent.lora.rank is not None
             and here
-            and "none for a model that is made or warmed up here and trained as a whole",
+            and "none for a model that is built or warmed up here and fully trained",
         }
         for field, expected in wrong.items():
             if expected:
@@ -151,14 +152,15 @@ def check_service(hyper_params: HyperParameters) -> None:
 
 
 def _check_tinker(hyper_params: HyperParameters) -> None:
-    """Refuse what is not asked of a ``tinker`` service, or cannot be."""
+    """Refuse options that a ``tinker`` service does not support."""
     for name in hyper_params.agents:
         agent = hyper_params.agents[name]
         here = agent.model == "small" or agent.warm_up.num_steps > 0
         wrong = {
-            "model": here and "the name of one of the service's, and no warm_up: none is brought",
-            "lora.rank": agent.lora.rank is None and "a rank: the service trains adapters alone",
-            "lora.alpha": agent.lora.alpha is not None and "none: the service decides it",
+            "model": here
+            and "the name of one of the service's, and no warm_up: uploads are not supported",
+            "lora.rank": agent.lora.rank is None and "a rank: the service trains only adapters",
+            "lora.alpha": agent.lora.alpha is not None and "none: the service sets it",
         }
         for field, expected in wrong.items():
             if expected:
@@ -167,18 +169,18 @@ def _check_tinker(hyper_params: HyperParameters) -> None:
                 )
     if hyper_params.evaluation.suites:
         raise ParameterError(
-            f"evaluation.suites: expected none with the backend {TINKER!r}, whose models chat"
-            " nowhere that Ratchet knows of."
+            f"evaluation.suites: expected none with the backend {TINKER!r}, whose models have"
+            " no known address for chat requests."
         )
 
 
 def check_loss(given: PolicyLossParameters, section: str, backend: str = RATCHET) -> None:
-    """Refuse a loss that the service does not have.
+    """Refuse a loss that the service does not support.
 
     Raises
     ------
     ParameterError
-        With the first of its parts.
+        Naming the first unsupported part.
     """
     if backend == TINKER and given.policy_loss not in _TINKERS_LOSSES:
         raise ParameterError(
@@ -186,7 +188,7 @@ def check_loss(given: PolicyLossParameters, section: str, backend: str = RATCHET
             f" {', '.join(_TINKERS_LOSSES)} with the backend {TINKER!r}."
         )
     wrong = {
-        "kl.coef": given.kl.coef > 0 and "a service keeps no reference model to pull towards",
+        "kl.coef": given.kl.coef > 0 and "a service has no reference model",
         "entropy_coef": given.entropy_coef > 0 and "a service's losses have no entropy term",
         "dual_clip": given.dual_clip is not None and "a service's losses have one clip",
     }
@@ -194,5 +196,5 @@ def check_loss(given: PolicyLossParameters, section: str, backend: str = RATCHET
         if reason:
             raise ParameterError(
                 f"{section}.{field}: expected none for a remote trainer, since {reason}. Leave it"
-                " out, or train in the run's own process, e.g. with the trainer grpo."
+                " out, or train in the run's process, e.g. with the trainer grpo."
             )

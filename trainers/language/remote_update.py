@@ -1,4 +1,4 @@
-"""What is a language trainer's own of an update at a training service: weights, and metrics.
+"""Token weights and metrics of a remote trainer's updates.
 
 Shape letters: B rows, T tokens.
 """
@@ -42,9 +42,9 @@ _MEASURED = {
 
 @dataclass(frozen=True)
 class PolicyWeighing:
-    """What tokens weigh in a policy's loss.
+    """Weights of tokens in a policy loss.
 
-    ``asks_old``: the service has to be told what ratios are to, even where they are 1.
+    ``asks_old``: the service requires old log-probabilities even if all ratios are 1.
     """
 
     policy_loss: PolicyLoss
@@ -52,12 +52,12 @@ class PolicyWeighing:
 
     @property
     def reads_scores(self) -> bool:
-        """Whether tokens are weighed by how much likelier they have become, or it is told."""
+        """Whether weights depend on current log-probabilities, or the service requires them."""
         return self.asks_old or self.policy_loss.correction != "none"
 
     @property
     def content(self) -> Mapping[str, object]:
-        """All that decides the weights."""
+        """All inputs that determine the weights."""
         given, correction = self.policy_loss.given, self.policy_loss.correction
         return {
             "aggregation": given.aggregation,
@@ -84,15 +84,15 @@ class PolicyWeighing:
 
 
 def update_metrics(steps: TrainingSteps, taken: Sequence[CompletedStep]) -> dict[str, float]:
-    """Return means over steps of what each was like."""
+    """Return means of the steps' metrics."""
     found: list[dict[str, float]] = []
     for step, settings in zip(taken, steps.optimizers, strict=True):
         figures = _together(step.passes)
-        if steps.loss.name != "ppo":  # of others the service counts what tokens would have
+        if steps.loss.name != "ppo":  # for others the service reports hypothetical fractions
             figures = {name: v for name, v in figures.items() if "clip_fraction" not in name}
         if steps.asks_first or not found:
             figures |= _differences(step.examples, step.log_probs)
-        if not math.isnan(step.grad_norm):  # not every service tells
+        if not math.isnan(step.grad_norm):  # not every service reports it
             figures["actor/grad_norm"] = step.grad_norm
         figures["actor/lr"] = settings.learning_rate
         found.append(figures)
@@ -113,7 +113,7 @@ def _together(passes: Sequence[ForwardBackward]) -> dict[str, float]:
         for name, told in _MEASURED.items()
         if all(name in each for each in metrics)
     }
-    if not all("loss" in each for each in metrics):  # not every service tells
+    if not all("loss" in each for each in metrics):  # not every service reports it
         return means
     return {"actor/loss": sum(each["loss"] for each in metrics), **means}
 

@@ -1,4 +1,4 @@
-"""``Rollouts``: what an iteration has played, as a value that is written to a folder and read."""
+"""``Rollouts``: the rollouts of an iteration, stored in a folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from ratchet.rollouts.trajectory import Trajectory, load_trajectories, save_trajectories
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
-PLAYED_FILE = "played.json"
+METRICS_FILE = "played.json"
 
 
 @dataclass
 class Rollouts:
-    """What an iteration has played, and where in the training set the next one begins."""
+    """Rollouts of an iteration, and the next one's start position in the training set."""
 
     trajectories: list[Trajectory]
     metrics: dict[str, float] = field(default_factory=dict)
@@ -25,12 +25,12 @@ class Rollouts:
         save_trajectories(self.trajectories, folder / TRAJECTORIES_FILE)
         about = {"metrics": self.metrics, "cursor": self.cursor}
         text = json.dumps(about, sort_keys=True)
-        (folder / PLAYED_FILE).write_text(text + "\n", encoding="utf-8")
+        (folder / METRICS_FILE).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Rollouts | None:
-        """Read what :meth:`save` wrote; None if nothing was played."""
-        file = folder / PLAYED_FILE
+        """Read the files of :meth:`save`; None if there are none."""
+        file = folder / METRICS_FILE
         if not file.is_file():
             return None
         about = json.loads(file.read_bytes())

@@ -1,4 +1,4 @@
-"""``SelfHostedTrainer``: the model is in this process, and a subclass prepares its batches.
+"""``SelfHostedTrainer``: base of trainers with the model in this process.
 
 Shape letters: B rows, T tokens.
 """
@@ -26,13 +26,12 @@ from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.algorithms.language.trajectories import batch_advantages
 from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.callbacks.base import CallbackState
-from trainers.language.base import BaseTrainer, Beginning
+from trainers.language.base import BaseTrainer, InitialModel
+from trainers.language.batch_validation import check_finite, validated_batch
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
-from trainers.language.prepared import check_finite, prepared
-from trainers.language.ranks.rows import of_rows
-from trainers.language.ranks.share import Share
+from trainers.language.ranks.rows import RankShare, of_rows
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
@@ -46,25 +45,26 @@ Figures = dict[str, Tensor]
 
 
 class SelfHostedTrainer(BaseTrainer):
-    """Base of trainers whose model is here. Subclasses write :meth:`_prepare_batch`.
+    """Base of trainers with a local model. Subclasses implement :meth:`_prepare_batch`.
 
-    A batch is prepared; then log-probabilities of the weights before the step are computed where
-    the loss needs them, and its loss is followed: in ``language.num_epochs`` passes over
-    minibatches, each read ``language.micro_batch_size`` rows at a time, which changes nothing but
-    rounding. What a subclass puts into ``batch.values`` reaches :meth:`_compute_loss`. With
-    ``kl: {place: reward}`` a batch comes with ``log_probs`` and ``ref_log_probs`` before the step.
+    A batch is prepared; then log-probabilities under the weights before the step are computed if
+    the loss needs them, and the loss is minimised in ``language.num_epochs`` passes over
+    minibatches, each read ``language.micro_batch_size`` rows at a time, which affects only
+    rounding. Entries that a subclass adds to ``batch.values`` are passed to
+    :meth:`_compute_loss`. With ``kl: {place: reward}`` a batch contains ``log_probs`` and
+    ``ref_log_probs`` before the step.
 
-    With ``language.train_service.world_size`` above 1 so many other processes, the ranks, share the
-    model and take the steps; batches are prepared here, once, and the weights come back. A trainer
-    of its class in each of them has what ``_prepare_batch`` has left on ``self`` as tensors,
-    numbers, texts, lists or dicts of these when it computes the loss.
+    With ``language.train_service.world_size`` above 1, that number of other processes, the ranks,
+    share the model and take the steps; batches are prepared here, once, and the weights are sent
+    back. Attributes that ``_prepare_batch`` sets on ``self`` (tensors, numbers, texts, lists or
+    dicts of these) are copied to the ranks' trainers, which compute the loss.
     """
 
     required_fields: ClassVar[tuple[str, ...]] = REQUIRED_FIELDS
-    """What a prepared batch has to have."""
+    """Fields required in a prepared batch."""
 
     rows_together: ClassVar[int] = 1
-    """How many rows that follow one another belong together, such as the two of a pair."""
+    """The number of successive rows that belong together, such as the two of a pair."""
 
     def _setup(self) -> None:
         self.loss_parameters = self._read_loss()
@@ -75,18 +75,18 @@ class SelfHostedTrainer(BaseTrainer):
         self._ranks: Ranks | None = None
 
     def _read_loss(self) -> PolicyLossParameters:
-        """Read how the policy's loss is made; of a trainer of one's own from ``algorithm``."""
+        """Read the configuration of the policy loss; for custom trainers from ``algorithm``."""
         unknown = self._config.algorithm.keys() - PolicyLossParameters.model_fields.keys()
         return self._parameters(PolicyLossParameters, "algorithm", leave_out=unknown)
 
     model: LanguageModel
-    """The model that learns."""
+    """The trained model."""
 
-    share: Share | None = None
-    """Of which part of each minibatch this trainer learns, in a rank."""
+    share: RankShare | None = None
+    """In a rank: the part of each minibatch that this trainer learns from."""
 
-    def begin(self, beginning: Beginning) -> None:
-        """Build the model, and the engine that answers with it."""
+    def begin(self, beginning: InitialModel) -> None:
+        """Build the model and the engine that samples from it."""
         model, asked = beginning.build_model(), self.language.engine
         base = beginning.settings.base_dir
         place = None if base is None else Path(base)
@@ -94,7 +94,7 @@ class SelfHostedTrainer(BaseTrainer):
         self.connect(model, make_engine(asked.name, model, asked.given, place))
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
-        """Learn by this model from now on; what it is now is what KL is measured from."""
+        """Train this model from now on; its current weights are the reference of KL."""
         self.model, self._engine = model, engine
         world_size = self.language.train_service.world_size
         if world_size > 1 and self.share is None and not self._only_plays:
@@ -108,66 +108,69 @@ class SelfHostedTrainer(BaseTrainer):
 
     @property
     def _learns_here(self) -> bool:
-        """Whether this process takes the steps, and has the other models that they need."""
+        """Whether this process takes the steps, and loads the other models that they need."""
         return self._ranks is None and not self._only_plays
 
     @property
     def _needs_reference(self) -> bool:
-        """Whether log-probabilities of the model at the beginning are asked for."""
+        """Whether log-probabilities of the initial model are needed."""
         return self._kl_coef > 0
 
     def _learning_parameters(self) -> list[torch.nn.Parameter]:
-        """Return what the optimizer changes: the model's weights, and a subclass's own."""
+        """Return the optimized parameters: the model's, and a subclass's own."""
         return self.model.parameters()
 
     @property
     def engine(self) -> RolloutEngine:
-        """What writes answers."""
+        """Samples completions."""
         return self._engine
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """The model's."""
+        """The model's tokenizer."""
         return self.model.tokenizer
 
     @property
     def _pad_token_id(self) -> int:
-        """The model's; 0 before there is one, as in a test of :meth:`_prepare_batch` alone."""
+        """The model's padding token; 0 without a model, as in tests of :meth:`_prepare_batch`."""
         return self.model.pad_token_id if hasattr(self, "model") else 0
 
     @classmethod
     def needed_devices(cls, hyper_params: HyperParameters) -> int:
-        """Return one for each rank."""
+        """Return the number of ranks."""
         world_size: int = hyper_params.language.train_service.world_size
         return world_size
 
-    # -- what a subclass writes, and may change ----------------------------------------------
+    # -- for subclasses to implement or override ---------------------------------------------
 
     @abstractmethod
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """Give a batch all that the loss needs, ``advantages`` [B, T] first; return metrics too."""
+        """Add the loss's inputs to a batch, mainly ``advantages`` [B, T]; also return metrics."""
 
     def _compute_loss(
         self, scores: TokenScores, batch: Batch, weights: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Figures]:
-        """Return what rows contribute to the loss of their minibatch, and to means of figures.
+        """Return the rows' contributions to their minibatch's loss, and to means of figures.
 
-        ``scores`` are the model's of the rows' tokens, with gradients; ``weights`` what tokens
-        weigh in the loss and in figures, [B, T] each, of the whole minibatch: contributions add up.
+        ``scores`` are the model's scores of the rows' tokens, with gradients; ``weights`` the
+        tokens' weights in the loss and in figures, [B, T] each, over the complete minibatch:
+        contributions are summed.
         """
         return self._policy_loss(scores, batch, weights, kl_coef=self._loss_kl_coef)
 
     # -- one step ----------------------------------------------------------------------------
 
     def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
-        """Prepare a batch and follow its loss; nothing is learned of no trajectories."""
+        """Prepare a batch and minimise its loss; does nothing without trajectories."""
         metrics: dict[str, float] = {}
         if not trajectories:
             return {"training/num_trajectories": 0.0}
         batch = Batch.from_trajectories(trajectories, self._pad_token_id)
         if self._kl_coef > 0 and self.loss_parameters.kl.place == "reward":
-            self._measure_pull(batch)
-        batch, own = prepared(self._prepare_batch(batch), f"{type(self).__name__}._prepare_batch")
+            self._measure_kl(batch)
+        batch, own = validated_batch(
+            self._prepare_batch(batch), f"{type(self).__name__}._prepare_batch"
+        )
         log_rollout_metrics(trajectories, metrics)
         metrics |= own
         if not len(batch):
@@ -180,7 +183,7 @@ class SelfHostedTrainer(BaseTrainer):
         return metrics
 
     def _update(self, batch: Batch) -> dict[str, float]:
-        """Follow the batch's loss in all passes; return the means of what was met."""
+        """Minimise the batch's loss in all passes; return the means of the steps' figures."""
         if self._loss_kl_coef > 0 and "ref_log_probs" not in batch.values:
             batch.values["ref_log_probs"] = self._compute_ref_log_probs(batch)
         if self.language.num_epochs > 1 or self._minibatch_size(batch) < len(batch):
@@ -200,7 +203,7 @@ class SelfHostedTrainer(BaseTrainer):
         return metrics
 
     def _learn(self, batch: Batch) -> list[Figures]:
-        """Take the steps of all passes; return what was met at each."""
+        """Take the steps of all passes; return the figures of each."""
         size = self._minibatch_size(batch)
         self._optimizer.set_progress(self.moment.iteration, self.moment.num_iterations)
         return [
@@ -213,7 +216,7 @@ class SelfHostedTrainer(BaseTrainer):
         return self._in_blocks(self.language.minibatch_size or len(batch))
 
     def _in_blocks(self, size: int) -> int:
-        """Return so many rows, or the next number that cuts none apart that belong together."""
+        """Round a number of rows up to a multiple of rows that belong together."""
         return -(-size // self.rows_together) * self.rows_together
 
     def _minibatches(self, rows: int, size: int, epoch: int) -> Iterator[Tensor]:
@@ -221,11 +224,11 @@ class SelfHostedTrainer(BaseTrainer):
         return minibatches(rows, size, epoch=epoch, moment=self.moment, together=together)
 
     def _step(self, batch: Batch) -> Figures:
-        """Make one step of the optimizer along the loss of a minibatch."""
+        """Take one optimizer step on the loss of a minibatch."""
         weights, shares = self._weights(batch)
         figures: Figures = {}
         self._optimizer.zero_grad()
-        share = self.share or Share()
+        share = self.share or RankShare()
         size = self._in_blocks(self.language.micro_batch_size or share.most(len(batch)))
         for rows, counts in share.parts(len(batch), size):
             whole = size >= len(batch)
@@ -242,7 +245,7 @@ class SelfHostedTrainer(BaseTrainer):
         return figures
 
     def _weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return what a minibatch's tokens weigh in the loss and in figures."""
+        """Return the weights of a minibatch's tokens in the loss and in figures."""
         return self._policy_loss.weights(batch.values["loss_mask"])
 
     def _score(self, batch: Batch) -> TokenScores:
@@ -259,10 +262,10 @@ class SelfHostedTrainer(BaseTrainer):
 
     @property
     def _temperature(self) -> float:
-        """At which the model has written, and its log-probabilities are taken."""
+        """The sampling temperature, at which log-probabilities are computed too."""
         return float(self._config.get("temperature", 1.0))
 
-    # -- what subclasses use -----------------------------------------------------------------
+    # -- for use in subclasses --------------------------------------------------------------
 
     @of_rows
     def _compute_old_log_probs(self, batch: Batch) -> Tensor:
@@ -273,13 +276,13 @@ class SelfHostedTrainer(BaseTrainer):
     def _compute_ref_log_probs(self, batch: Batch) -> Tensor:
         """Return log π_ref of the tokens in the loss mask, [B, T]; 0 elsewhere.
 
-        Raises ParameterError if there is no reference, since no pull towards it is asked for.
+        Raises ParameterError without a reference, i.e. if no KL penalty is configured.
         """
         if self._reference is None:
             section = self.section or "trainer.algorithm"
             raise ParameterError(
-                f"{section}.kl.coef: got 0, so that there is no reference model; expected more than"
-                f" 0 where its log-probabilities are used, such as {section}.kl={{coef: 0.1, place:"
+                f"{section}.kl.coef: got 0, so no reference model is loaded; expected more than"
+                f" 0 to use its log-probabilities, such as {section}.kl={{coef: 0.1, place:"
                 " reward}."
             )
         return self._score_in_parts(self._reference, batch)
@@ -297,27 +300,27 @@ class SelfHostedTrainer(BaseTrainer):
         return torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
 
     def _reward_fn(self, batch: Batch) -> Tensor:
-        """Return the rewards as scores of tokens, [B, T]: at the last one of the loss mask."""
+        """Return the rewards as token scores, [B, T]: at the last token of the loss mask."""
         return scores_of_tokens(batch.metadata["rewards"], batch.values["loss_mask"])
 
     def _compute_advantage(self, batch: Batch) -> Batch:
-        """Set ``advantages``: the scores of each group's answers, centred and scaled (GRPO)."""
+        """Set ``advantages``: the scores of each group, centred and scaled (GRPO)."""
         batch.metadata["advantages"] = batch_advantages(batch).advantage
         return batch
 
     def _apply_kl_penalty(self, batch: Batch, beta: float | None = None) -> Batch:
-        """Take β·(log π − log π_ref) off each token's score: KL(π‖π_ref) as a price."""
+        """Subtract β·(log π − log π_ref) from each token's score: a KL(π‖π_ref) penalty."""
         beta = self._kl_coef if beta is None else beta
         values = batch.values
         if "log_probs" not in values or "ref_log_probs" not in values:
-            self._measure_pull(batch)
+            self._measure_kl(batch)
         mask, new, old = (values[n] for n in ("loss_mask", "log_probs", "ref_log_probs"))
         scores = values["token_level_scores"]
         values["token_level_scores"] = penalised_rewards(scores, new, old, mask, coefficient=beta)
         return batch
 
-    def _measure_pull(self, batch: Batch) -> None:
-        """Add ``log_probs`` and ``ref_log_probs``, which a pull in the reward is made of."""
+    def _measure_kl(self, batch: Batch) -> None:
+        """Add ``log_probs`` and ``ref_log_probs``, the inputs of a KL penalty in the reward."""
         values = batch.values
         values["log_probs"] = values["old_log_probs"] = self._compute_old_log_probs(batch)
         values["ref_log_probs"] = self._compute_ref_log_probs(batch)
@@ -325,15 +328,15 @@ class SelfHostedTrainer(BaseTrainer):
         self._kl_seen = float((difference * values["loss_mask"]).sum(1).mean())
 
     def _log_rollout_metrics(self, batch: Batch) -> None:
-        """Do nothing: rollouts' metrics are logged with every step. For trainers that ask."""
+        """Do nothing: rollout metrics are logged with every step. For trainers that call it."""
 
-    # -- the pull towards the model at the beginning -----------------------------------------
+    # -- KL penalty towards the initial model -----------------------------------------------
 
     _kl_seen: float | None = None
-    """KL(π‖π_ref) of a sequence in the batch that is learned from, once it is known."""
+    """KL(π‖π_ref) per sequence of the current batch, once measured."""
 
     _adapted_kl_coef: float | None = None
-    """The strength of the pull, once it was adapted."""
+    """The KL coefficient, once it has been adapted."""
 
     @property
     def _kl_coef(self) -> float:
@@ -345,7 +348,7 @@ class SelfHostedTrainer(BaseTrainer):
         return self._kl_coef if self.loss_parameters.kl.place == "loss" else 0.0
 
     def _adapt_kl(self, metrics: dict[str, float], sequences: int) -> None:
-        """Note the strength of the pull, and adapt it if it has a target."""
+        """Log the KL coefficient, and adapt it if a target is set."""
         kl = self.loss_parameters.kl
         if not kl.coef:
             return
@@ -362,9 +365,9 @@ class SelfHostedTrainer(BaseTrainer):
     # -- state -------------------------------------------------------------------------------
 
     def take_state(self) -> dict[str, Any]:
-        """Return weights, moments of the optimizer and the adapted strength of the pull.
+        """Return weights, moments of the optimizer and the adapted KL coefficient.
 
-        No parameters: runs that learn in other ways share their first states.
+        Contains no parameters: runs with different training options share their initial states.
         """
         return {
             "model": self.model.state_dict(),
@@ -373,7 +376,7 @@ class SelfHostedTrainer(BaseTrainer):
         }
 
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`take_state` returned."""
+        """Restore the result of :meth:`take_state`."""
         self.model.load_state_dict(state["model"])
         (self._ranks or self._optimizer).load_state_dict(state["optimizer"])
         kl, adapted = self.loss_parameters.kl, state["adapted_kl_coef"]
@@ -381,27 +384,27 @@ class SelfHostedTrainer(BaseTrainer):
         self._engine.update(self.model)
 
     def take_weights(self) -> CallbackState:
-        """Return a copy of the weights that learn."""
+        """Return a copy of the trained weights."""
         return CallbackState(tensors=self.model.state_dict())
 
     def put_weights(self, weights: CallbackState) -> None:
-        """Put in place what :meth:`take_weights` returned."""
+        """Restore the result of :meth:`take_weights`."""
         self.model.load_state_dict(weights.tensors)
         if self._ranks is not None:
             self._ranks.forget_weights()
         self._engine.update(self.model)
 
     def close(self) -> None:
-        """End the ranks, if there are any."""
+        """End the ranks, if any."""
         if self._ranks is not None:
             self._ranks.close()
 
     def save_model(self, folder: Path) -> None:
-        """Write the model as it is, in Hugging Face's layout; of an adapted one the adapter."""
+        """Write the current model in Hugging Face's layout; for an adapted one, the adapter."""
         self.model.save(folder)
 
     def save_whole_model(self, folder: Path) -> None:
-        """Write the model as it is, with all its weights: an adapter is merged into them."""
+        """Write the current model with all its weights: an adapter is merged into them."""
         from ratchet.language_models.service.engine.adapters import AdapterBase
         from ratchet.language_models.service.export import write_atomically
 
@@ -416,7 +419,7 @@ class SelfHostedTrainer(BaseTrainer):
 
 
 def _described(name: str, batch: Batch) -> dict[str, float]:
-    """Return mean, extremes and deviation of the advantages of the tokens that are learned."""
+    """Return mean, extremes and standard deviation of the advantages of trained tokens."""
     if "advantages" not in batch.values:
         return {}
     found = batch.values["advantages"][batch.values["loss_mask"].bool()]

@@ -1,4 +1,4 @@
-"""The state of a language trainer: a value that saves without pickle and loads equal."""
+"""State of a language trainer, saved without pickle and equal when loaded."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ STATE_NAME = "language"
 
 @dataclass(eq=False)
 class LanguageState:
-    """What a language trainer continues from.
+    """State from which a language trainer continues.
 
     Attributes
     ----------
     iteration
         The number of finished training iterations.
     stage
-        The stage that made the state: ``"initial_state"`` or ``"train"``.
+        The stage that created the state: ``"initial_state"`` or ``"train"``.
     cursor
-        How many tasks have been drawn from the training set.
+        The number of tasks sampled from the training set.
     dataset_hash
-        Of the training set that the cursor points into.
+        The hash of the training set of the cursor.
     initial
-        The key of the stage that has the models at the beginning; empty where none is stored.
+        The key of the stage with the initial models; empty if none is stored.
     learners
-        Model → what its trainer continues from: weights, optimizer, and what it adapts.
+        Model → its trainer's state: weights, optimizer, adapted values.
     pending
-        What was played with the weights of the iteration before and is to be learned from next.
+        Rollouts with the previous iteration's weights, to be learned from next.
     pending_metrics
-        How that was played.
+        Metrics of those rollouts.
     attributes
-        The attributes that a user's trainer class has assigned.
+        Attributes assigned by a custom trainer class.
     """
 
     iteration: int = 0
@@ -72,18 +72,18 @@ class LanguageState:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LanguageState:
-        """Make a state of what :meth:`to_dict` gave.
+        """Return the state of :meth:`to_dict`'s result.
 
         Raises
         ------
         StateError
-            If it has other fields.
+            If its fields differ.
         """
         expected = {part.name for part in fields(cls)}
         if content.keys() | {"attributes"} != expected:
             raise StateError(
-                f"state: got the fields {sorted(content)}, expected {sorted(expected)}. It is of"
-                " another version of the trainer; train anew."
+                f"state: got the fields {sorted(content)}, expected {sorted(expected)}. It was"
+                " saved by another version of the trainer; train from scratch."
             )
         pending = content["pending"]
         if pending is not None:
@@ -91,17 +91,17 @@ class LanguageState:
         return cls(**{**content, "pending": pending})
 
     def save(self, directory: str | Path) -> None:
-        """Write the state into a folder, which is made if need be."""
+        """Write the state into a folder, created if missing."""
         save_tree(self.to_dict(), Path(directory), STATE_NAME)
 
     @classmethod
     def load(cls, directory: str | Path) -> LanguageState:
-        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+        """Read a state that :meth:`save` wrote; equal to the saved one.
 
         Raises
         ------
         CheckPointNotFoundError
-            If there is none in the folder.
+            If the folder has none.
         StateError
             If it can't be read.
         """
@@ -109,6 +109,6 @@ class LanguageState:
 
     @staticmethod
     def initial_of(directory: str | Path) -> str:
-        """Read of a state that :meth:`save` wrote only which stage has its models' beginning."""
+        """Read only the key of the stage with the initial models from a saved state."""
         file = Path(directory) / f"{STATE_NAME}.json"
         return str(json.loads(file.read_text(encoding="utf-8"))["initial"])

@@ -1,4 +1,4 @@
-"""What a test of a language model found: means, and a row for each answer."""
+"""Test results of a language model: means, and a row for each completion."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajectory]) -> TestResult:
-    """Sum up answers to tasks; ``places``: a task's id → its place in the dataset.
+    """Summarise completions of tasks; ``places``: a task's id → its index in the dataset.
 
-    A row and a share of the means for each answer, however often its conversation was rewritten.
-    Parts of the reward and metrics of answers are averaged by their names. The evaluator's metrics
-    are columns of the table too.
+    Each completion has one row and equal weight in the means, however often its conversation was
+    rewritten. Parts of the reward and metrics are averaged by name. The evaluator's metrics are
+    also columns of the table.
     """
     episodes = _by_run(trajectories)
     last = [episode[-1] for episode in episodes]
@@ -48,7 +48,7 @@ def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajecto
 
 
 def _correct(answers: Sequence[Trajectory]) -> dict[str, list[int]]:
-    """Return the column ``correct`` if it is known of all answers whether they are right."""
+    """Return the column ``correct`` if correctness is known for all completions."""
     said = [answer.metrics.get(EXACT_MATCH) for answer in answers]
     known = all(each in (0.0, 1.0) for each in said)
     return {"correct": [int(each == 1.0) for each in said]} if known else {}
@@ -57,7 +57,7 @@ def _correct(answers: Sequence[Trajectory]) -> dict[str, list[int]]:
 def _evaluated(
     answers: Sequence[Trajectory], given: Sequence[str]
 ) -> dict[str, list[float | None]]:
-    """Return a column for each of the evaluator's metrics but those that are given already."""
+    """Return a column for each of the evaluator's metrics except those in ``given``."""
     names = dict.fromkeys(name for answer in answers for name in answer.metrics)
     return {
         f"{METRIC_PREFIX}{name}": [answer.metrics.get(name) for answer in answers]

@@ -1,7 +1,7 @@
-"""``LanguageTrainer``: the loop that plays tasks, has models learn from them, and keeps the state.
+"""``LanguageTrainer``: the training loop around a language model's trainer.
 
-An iteration: play groups of answers and score them, prepare and optimise, give the new weights to
-whoever plays. How a model learns is its :class:`trainers.language.base.BaseTrainer`'s.
+An iteration: sample groups of completions and score them, prepare and optimise, update the
+sampler's weights. :class:`trainers.language.base.BaseTrainer` defines the training step.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from trainers.custom_state import (
     put_attributes,
     take_attributes,
 )
-from trainers.language.base import BaseTrainer, Beginning, LearningMoment, config_of
-from trainers.language.models import MADE_HERE, build_model, load_built_model
-from trainers.language.player import BesideTrainer
+from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
+from trainers.language.models import SMALL_MODEL, build_model, load_built_model
+from trainers.language.rollout_worker import TrainerRolloutWorker
 from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
@@ -59,7 +59,7 @@ LANGUAGE_STAGES: StagePurposes = {
     "train": _PLAYED | {Purpose.ROLLOUTS, Purpose.LEARNING},
     "test": _PLAYED | {Purpose.TESTS},
 }
-"""What each stage reads parameters for."""
+"""Stage → purposes for which it reads parameters."""
 _BUILT_IN = "trainers."
 _OF_NETWORKS = frozenset(
     {
@@ -69,23 +69,23 @@ _OF_NETWORKS = frozenset(
         "message_regression",
     }
 )
-"""Parameters of all trainers that are networks', or games', or for the stage of the data alone."""
+"""Parameters of all trainers that only networks, games or the data stage read."""
 
 
 class LanguageTrainer(StagedTensorDictTrainer):
-    """Plays tasks with a language model that learns from its tokens.
+    """Collects completions of tasks and trains a language model on its tokens.
 
-    Not written by users, who write a :class:`trainers.language.base.BaseTrainer`: this is made
-    around it, by :func:`loop_around`.
+    Users write a :class:`trainers.language.base.BaseTrainer`; :func:`loop_around` builds this
+    class around it.
 
-    With ``mode: one_step_behind`` a process of its own plays while this one learns, once playing in
-    turn has taken ``plays_beside_after`` seconds: less than that, and starting it would not pay.
-    None, as it is unless a run sets it, for never.
+    With ``mode: one_step_behind`` a separate process samples while this one learns, once
+    sequential sampling has taken ``plays_beside_after`` seconds: below that, starting the process
+    would cost more than it saves. None, the default, disables it.
     """
 
     plays_beside_after: float | None = None
     only_plays: bool = False
-    """Whether another process learns."""
+    """Whether another process trains."""
     State = LanguageState
     learns_tokens = True
     learner_class: ClassVar[type[BaseTrainer]]
@@ -96,23 +96,23 @@ class LanguageTrainer(StagedTensorDictTrainer):
     _pending: Rollouts | None = None
 
     def _initialise_state(self) -> None:
-        """There is no state before :meth:`initial_state`."""
+        """Set no state: :meth:`initial_state` creates it."""
         self._given: dict[int, Rollouts] = {}
         self._given_ahead: dict[int, Callable[[], Rollouts]] = {}
-        self._beside: BesideTrainer | None = None
+        self._beside: TrainerRolloutWorker | None = None
         self._seconds_ahead = 0.0
 
-    # -- the model and what it learns by -----------------------------------------------------
+    # -- the model and its trainer ------------------------------------------------------------
 
     @property
     def learner(self) -> BaseTrainer:
-        """What the model learns by, made with its model when first asked for."""
+        """The model's trainer, created with its model on first use."""
         if self._learner is None:
-            self._learner = self._connected(None)
+            self._learner = self._build_learner(None)
         return self._learner
 
-    def _connected(self, models: Path | None) -> BaseTrainer:
-        """Make the learner with the first model: as a folder has it, or built anew."""
+    def _build_learner(self, models: Path | None) -> BaseTrainer:
+        """Create the learner with the initial model: loaded from a folder, or built."""
         name, instance, settings = self.agent_names[0], self.scenario_instance, self.settings
 
         def build() -> LanguageModel:
@@ -127,11 +127,11 @@ class LanguageTrainer(StagedTensorDictTrainer):
             learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
         with self._threads(), seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
-            learner.begin(Beginning(build, agent, settings, intent, self.only_plays))
+            learner.begin(InitialModel(build, agent, settings, intent, self.only_plays))
         return learner
 
     def close(self) -> None:
-        """Let go of what the learner holds, and of the process that plays beside."""
+        """Release the learner's resources, and end the rollout worker."""
         if self._learner is not None:
             self._learner.close()
         if self._beside is not None:
@@ -140,7 +140,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse what nobody could learn with, or the learner can't."""
+        """Refuse parameters that no learner, or not this one, can use."""
         for name in hyper_params.agents:
             _check_agent(name, hyper_params.agents[name])
         check_options(hyper_params.language_task, base_dir)
@@ -149,22 +149,22 @@ class LanguageTrainer(StagedTensorDictTrainer):
         cls.learner_class.check_learner(hyper_params)
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that the learner needs."""
-        return cls.learner_class.needed_packages(hyper_params)
+    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that the learner requires."""
+        return cls.learner_class.required_packages(hyper_params)
 
     @classmethod
     def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return the models that are read from files: what for → folder or name."""
+        """Return the models that are read from files: purpose → folder or name."""
         agents = {name: hyper_params.agents[name].model for name in hyper_params.agents}
-        own = {name: model for name, model in agents.items() if model != MADE_HERE}
+        own = {name: model for name, model in agents.items() if model != SMALL_MODEL}
         return {**own, **cls.learner_class.other_models(hyper_params)}
 
     @classmethod
     def playing_class(cls) -> type[LanguageTrainer]:
-        """Return the class whose code decides what is played: that of all learners' loops.
+        """Return the class whose code determines rollouts: the common loop.
 
-        Unless the learner says which groups are kept.
+        If the learner filters groups, its own loop.
         """
         chosen = ("keeps_group", "max_resamples")
         learner = cls.learner_class
@@ -184,7 +184,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether the learner is a user's and its engine is cheap to start.
+        """Return whether the learner is custom and its engine is cheap to start.
 
         An inference server keeps running: it takes a minute to start, and its GPU memory.
         """
@@ -194,13 +194,13 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def loads_agents(cls) -> bool:
-        """Return False: a model to begin with is the agent's parameter ``model``."""
+        """Return False: the agent's parameter ``model`` sets the initial model."""
         return False
 
     # -- state -------------------------------------------------------------------------------
 
     def initial_state(self) -> LanguageState:
-        """Make the models at the beginning, warmed up if asked for, and continue from them."""
+        """Build the initial models, warmed up if configured, and continue from them."""
         self.close()
         self._learner, self._pending, self._initial = None, None, ""
         self._iteration, self._stage, self._cursor = 0, "initial_state", 0
@@ -230,8 +230,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
         found = self.scenario_instance.train_dataset.hash
         if state.dataset_hash != found:
             raise StateError(
-                f"state: it is of a training set with the hash {state.dataset_hash}, got one with"
-                f" {found}. Train anew, or give the dataset that it was trained on."
+                f"state: it belongs to the training set with the hash {state.dataset_hash}, got"
+                f" {found}. Train from scratch, or use the dataset that it was trained on."
             )
         self.learner.put_state(state.learners[self.agent_names[0]])
         self._cursor, self._initial = state.cursor, state.initial
@@ -240,38 +240,38 @@ class LanguageTrainer(StagedTensorDictTrainer):
             self._pending = Rollouts(list(state.pending), dict(state.pending_metrics), state.cursor)
 
     def save_state(self, folder: Path, key: str) -> None:
-        """Write the state as that of a stage; of the first one with the whole model."""
+        """Write the state of a stage; for the initial state with the complete model."""
         if self._stage == "initial_state":
             self._initial = key
             self.save_model_in(folder)
         super().save_state(folder, key)
 
     def save_model_in(self, folder: Path) -> None:
-        """Write the model as it is to where :meth:`load_state` reads that at the beginning."""
+        """Write the current model where :meth:`load_state` reads the initial one."""
         self.learner.save_model(folder / MODELS_FOLDER / self.agent_names[0])
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
-        """Continue from a stage's state, with the model at the beginning from its own stage."""
+        """Continue from a stage's state, with the initial model from its own stage."""
         state = LanguageState.load(folder)
         if self._learner is None and state.initial:
-            self._learner = self._connected(folder_of(state.initial) / MODELS_FOLDER)
+            self._learner = self._build_learner(folder_of(state.initial) / MODELS_FOLDER)
         self.state = state
 
     def take_weights(self) -> CallbackState:
-        """Copy the weights that learn, or what names them at a service."""
+        """Copy the trained weights, or their name at a service."""
         return self.learner.take_weights()
 
     def put_weights(self, weights: CallbackState) -> None:
-        """Put in place what :meth:`take_weights` returned."""
+        """Restore the result of :meth:`take_weights`."""
         self.learner.put_weights(weights)
 
-    # -- playing -----------------------------------------------------------------------------
+    # -- rollouts ----------------------------------------------------------------------------
 
     def play_rollouts(self, iteration: int, *, cursor: int | None = None) -> Rollouts:
-        """Play an iteration's tasks with the weights as they are; the state stays as it is.
+        """Collect an iteration's rollouts with the current weights; the state is not changed.
 
-        Groups that the learner can learn nothing from give way to others, where it asks for that.
-        ``cursor``: where in the training set to begin, if not where the state says.
+        Groups that the learner rejects are replaced by others if it allows resampling. ``cursor``:
+        start position in the training set, if not the state's.
         """
         seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
         with self._threads(), seeded_globals(seed):
@@ -303,22 +303,22 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return rollouts
 
     def rollouts_of(self, iteration: int) -> Rollouts:
-        """Return what an iteration learns from, which may have been played already."""
+        """Return the rollouts of an iteration, which may have been collected already."""
         return self._pending or self.play_rollouts(iteration)
 
     def give_rollouts(self, iteration: int, rollouts: Rollouts) -> None:
-        """Have an iteration learn from these rollouts, which :meth:`play_rollouts` has played."""
+        """Set the rollouts of an iteration, collected by :meth:`play_rollouts`."""
         self._given[iteration] = rollouts
 
     def give_ahead(self, iteration: int, wait: Callable[[], Rollouts]) -> None:
-        """Have what is played while the iteration before learns taken from elsewhere.
+        """Set an external source of the rollouts collected while the previous iteration trains.
 
-        ``wait`` is called once the step has been taken.
+        ``wait`` is called after the step.
         """
         self._given_ahead[iteration] = wait
 
     def _play_ahead(self, iteration: int) -> Callable[[], Rollouts]:
-        """Begin to play what the next iteration learns from; return how to wait for it."""
+        """Start the next iteration's rollouts; return a function that waits for them."""
         elsewhere = self._given_ahead.pop(iteration, None)
         if elsewhere is not None:
             return elsewhere
@@ -326,7 +326,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         if after is not None and self._seconds_ahead >= after:
             if self._beside is None:
                 given = self.hyper_params, self.settings, self.scenario_instance.datasets
-                self._beside = BesideTrainer(*given, self.save_model_in)
+                self._beside = TrainerRolloutWorker(*given, self.save_model_in)
             return self._beside.play(self.state, iteration)
         begin = time.monotonic()
         played = self.play_rollouts(iteration)
@@ -336,26 +336,26 @@ class LanguageTrainer(StagedTensorDictTrainer):
     # -- training ----------------------------------------------------------------------------
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Put threads and seeds on the stack."""
+        """Enter the contexts of threads and seeds."""
         seed = derive_seed(self.hyper_params.seed, STAGE)
         return self._enter(stack, self._threads(), seeded_globals(seed))
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Put threads and seeds on the stack, and no gradients."""
+        """Enter the contexts of threads and seeds, without gradients."""
         seed = derive_seed(self.hyper_params.seed, "test")
         return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
 
     def _do_iteration(self, iteration: int) -> Metrics:
-        """Play, learn, and hand the new weights to whoever plays."""
+        """Collect rollouts, train, and update the sampler's weights."""
         rollouts = self._given.pop(iteration, None) or self.rollouts_of(iteration)
         self._cursor, self._pending = rollouts.cursor, None
         ahead = None
         if self.hyper_params.language.mode == "one_step_behind":
-            # behind the last iteration too: a longer run goes on from the same state
+            # after the last iteration too: a longer run continues from the same state
             ahead = self._play_ahead(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
         learner = self.learner
-        learner.moment = LearningMoment(
+        learner.moment = TrainingPosition(
             self.hyper_params.seed, iteration, self.num_train_iterations
         )
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
@@ -389,14 +389,14 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return replace(result, transcripts=self.transcripts(dataset, played.trajectories))
 
     def transcripts(self, dataset: str, trajectories: Sequence[Trajectory]) -> list[Transcript]:
-        """Write down what was said in tasks of a dataset, for the report."""
+        """Return transcripts of tasks of a dataset, for the report."""
         return self.scenario_instance.transcripts(dataset, trajectories, self.learner.tokenizer)
 
     # -- keys --------------------------------------------------------------------------------
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return what each stage reads parameters for."""
+        """Return the purposes for which each stage reads parameters."""
         if not cls.learner_class.reads_horizon(hyper_params):
             return LANGUAGE_STAGES
         return {**LANGUAGE_STAGES, "train": LANGUAGE_STAGES["train"] | {Purpose.HORIZON}}
@@ -405,15 +405,15 @@ class LanguageTrainer(StagedTensorDictTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Return the parameters that a stage reads: of Ratchet's own learners none of networks'."""
+        """Return the parameters that a stage reads; Ratchet's learners read none of networks."""
         found = super().stage_key_parameters(hyper_params, stage, agent_name)
-        if not cls.__module__.startswith(_BUILT_IN):  # who may read what they like
+        if not cls.__module__.startswith(_BUILT_IN):  # custom trainers may read all parameters
             return found
         horizon = found.get("rl", {}).keys() & {"num_iterations"}
         rl = {"rl": {name: found["rl"][name] for name in horizon}} if horizon else {}
         language = {k: v for k, v in found.get("language", {}).items() if k != "algorithm"}
         if cls.learner_class.has_model_here and "train_service" in language:
-            world_size = language["train_service"]["world_size"]  # sums are rounded otherwise
+            world_size = language["train_service"]["world_size"]  # it affects the rounding of sums
             language["train_service"] = {"world_size": world_size}
         kept = {name: value for name, value in found.items() if name not in _OF_NETWORKS}
         return {**kept, **rl, **({"language": language} if language else {})}
@@ -421,23 +421,23 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
 @cache
 def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
-    """Return the loop whose model learns by a trainer."""
+    """Return the loop class that trains its model with ``learner``."""
     names = {"learner_class": learner, "__module__": learner.__module__, "__doc__": learner.__doc__}
     return type(learner.__name__, (LanguageTrainer,), names)
 
 
 def _check_agent(name: str, agent: LanguageAgentParameters) -> None:
-    """Refuse answers that are not drawn, and an adapter of a model that is made here."""
+    """Refuse greedy sampling, and adapters of models that are built here."""
     if agent.temperature == 0:
         raise ParameterError(
-            f"agents.{name}.temperature: got 0, expected more: answers to a task are compared, and"
-            " all would be the same. Tests have a temperature of their own,"
+            f"agents.{name}.temperature: got 0, expected more: completions of a task are compared,"
+            " and all would be equal. Tests have a separate temperature,"
             " language.test_temperature."
         )
-    if agent.lora.rank is not None and agent.model == MADE_HERE:
+    if agent.lora.rank is not None and agent.model == SMALL_MODEL:
         raise ParameterError(
-            f"agents.{name}.lora.rank: got {agent.lora.rank} with the model {MADE_HERE!r}, which is"
-            " made here and trained as a whole; leave it out, or give a model's folder or name."
+            f"agents.{name}.lora.rank: got {agent.lora.rank} with the model {SMALL_MODEL!r}, which"
+            " is built here and fully trained; leave it out, or set a model's folder or name."
         )
 
 
@@ -449,7 +449,7 @@ def _groups(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
 
 
 def _joined(parts: Sequence[Mapping[str, float]]) -> Metrics:
-    """Sum counts and average the rest over what was played one after the other."""
+    """Sum counts and average the other metrics over successive attempts."""
     names = dict.fromkeys(name for part in parts for name in part)
     found = {name: [part[name] for part in parts if name in part] for name in names}
     return {

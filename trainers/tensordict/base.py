@@ -1,4 +1,4 @@
-"""The base of trainers of local networks: torch's configuration, generators for each purpose."""
+"""Base class of trainers of local networks: torch's configuration, and random generators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TensorDictTrainer(Trainer):
-    """Base of trainers whose agents are local networks. Subclasses write :meth:`train`.
+    """Base of trainers whose agents are local networks. Subclasses implement :meth:`train`.
 
     ``train`` should run a training and a test loop, each a method decorated with
     :func:`trainers.attach_progress_bar` and called inside an ``ExitStack`` that
@@ -33,24 +33,24 @@ class TensorDictTrainer(Trainer):
 
     @classmethod
     def loads_agents(cls) -> bool:
-        """Return True: they can."""
+        """Return True."""
         return True
 
     def prepare_training(self) -> None:
-        """Begin with the agents of earlier runs, or go on; see :class:`CheckpointingTrainer`."""
+        """Load agents of earlier runs, or resume; see :class:`CheckpointingTrainer`."""
         if self.scenario_instance.combined_agents is not None:
             load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
         super().prepare_training()
 
     def run_own_test(self) -> None:
-        """Run ``_run_test_loop`` in the context of a test."""
+        """Run ``_run_test_loop`` in the test context."""
         with ExitStack() as stack:
             self._build_test_context(stack)
             super().run_own_test()
 
     @property
     def device(self) -> torch.device:
-        """Where the agents and environments live."""
+        """The device of agents and environments."""
         return torch.device(self.settings.device)
 
     @property
@@ -62,19 +62,19 @@ class TensorDictTrainer(Trainer):
         combined = self.scenario_instance.combined_agents
         if combined is None:
             raise ParameterError(
-                f"{type(self).__name__}: the scenario instance has no combined agents, expected"
-                " them. Build it with build_scenario_instance."
+                f"{type(self).__name__}: the scenario instance has no combined agents;"
+                " build it with build_scenario_instance."
             )
         return combined
 
     @property
     def train_environment(self) -> TensorEnvironment:
-        """The environment that plays on the training set."""
+        """The environment on the training set."""
         return self.scenario_instance.train_environment
 
     @property
     def test_environment(self) -> TensorEnvironment:
-        """The environment that plays on the test set."""
+        """The environment on the test set."""
         return self.scenario_instance.test_environment
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
@@ -89,9 +89,10 @@ class TensorDictTrainer(Trainer):
         )
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter a test's contexts; return them: no gradients, likeliest actions, eval mode.
+        """Enter and return a test's contexts: no gradients, greedy actions, eval mode.
 
-        Sampled actions if ``rl.test_by_sampling``; ``both`` makes them tests of their own.
+        Actions are sampled if ``rl.test_by_sampling`` is true; ``both`` adds separate sampled
+        tests.
         """
         samples = self.hyper_params.rl.test_by_sampling is True
         return self._enter(
@@ -116,7 +117,7 @@ class TensorDictTrainer(Trainer):
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
-        """Use as many torch threads as the settings say, and as many as before afterwards."""
+        """Set the number of torch threads, and restore it afterwards."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.settings.num_threads)
         try:
@@ -126,7 +127,7 @@ class TensorDictTrainer(Trainer):
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
-        """Put the agents into train or eval mode, and back afterwards."""
+        """Set the agents' train or eval mode, and restore it afterwards."""
         combined = self.scenario_instance.combined_agents
         before = None if combined is None else combined.training
         if combined is not None:
@@ -140,7 +141,7 @@ class TensorDictTrainer(Trainer):
     def agent_generators(
         self, stage: str, iteration: int, purpose: str
     ) -> dict[str, torch.Generator]:
-        """Make a generator for each agent, for one purpose in one iteration of one stage."""
+        """Return a generator for each agent, for one purpose in one iteration of one stage."""
         return {
             name: torch_generator(
                 self.hyper_params.seed, stage, iteration, purpose, name, device=self.device

@@ -1,8 +1,8 @@
-"""Rollouts: all environments side by side, step by step.
+"""Rollout collection: all environments in parallel, step by step.
 
-What an iteration collects depends on the weights, the data cursor, the episodes that are carried
-over, and (seed, stage, iteration). Where an environment does not carry episodes over, each
-iteration begins with new ones.
+An iteration's rollouts depend on the weights, the data cursor, the unfinished episodes, and (seed,
+stage, iteration). If an environment does not continue episodes across iterations, each iteration
+starts new ones.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 _SEED_BOUND = 2**31
 _TRUNCATED = ("agents", "truncated")
 _OF_STEPS: tuple[Key, ...] = (("agents", "reward"), _TRUNCATED, COUNTED_DECISION)
-"""What belongs to the step before and not to a state."""
+"""Keys that belong to the previous step and not to a state."""
 
 
 def acts_deterministically() -> bool:
-    """Return whether the interaction type that is set asks for the likeliest actions."""
+    """Return whether the current interaction type selects greedy actions."""
     return interaction_type() in (InteractionType.DETERMINISTIC, InteractionType.MODE)
 
 
 class RolloutCollector:
     """Collects batches of ``E × T`` frames.
 
-    E and T are the environment's ``num_envs`` and ``steps_per_env_per_iteration``. The cursor,
-    which says which datapoints come next, is advanced by each batch; seed, stage and iteration make
-    the generators.
+    E and T are the environment's ``num_envs`` and ``steps_per_env_per_iteration``. Each batch
+    advances the cursor, which determines the next datapoints; generators are derived from seed,
+    stage and iteration.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RolloutCollector:
         self._saved: dict[str, Tensor] = {}
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """Collect batch after batch, without end, counting :attr:`iteration`."""
+        """Collect batches endlessly, counting :attr:`iteration`."""
         while True:
             yield self.collect(self.iteration)
             self.iteration += 1
@@ -72,8 +72,9 @@ class RolloutCollector:
     def collect(self, iteration: int, num_steps: int | None = None) -> TensorDictBase:
         """Collect the batch of an iteration, ``[E, T]``; T is the environment's by default.
 
-        Where the batch or a time limit cuts an episode off, ``("next", "agents", "value")`` holds
-        the values of those who act next, and ``("next", "agents", "value_known")`` says so.
+        Where the batch or a time limit truncates an episode, ``("next", "agents", "value")``
+        contains the values of the agents that act next, and ``("next", "agents", "value_known")``
+        is True.
         """
         environment, agents = self.environment, self.combined_agents
         steps = environment.steps_per_env_per_iteration if num_steps is None else num_steps
@@ -111,17 +112,17 @@ class RolloutCollector:
         return rollouts.set("next", following)
 
     def save_episodes(self) -> dict[str, Tensor]:
-        """Return episodes that the next batch goes on with, as tensors by name; none at first."""
+        """Return the episodes that the next batch continues, as tensors by name; initially none."""
         if self._unfinished is None:
             return dict(self._saved)
         return self.environment.save_episodes(self._unfinished)
 
     def load_episodes(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on with what :meth:`save_episodes` returned; taken up with the next batch."""
+        """Restore the result of :meth:`save_episodes`; the next batch continues the episodes."""
         self._unfinished, self._saved = None, dict(saved)
 
     def _first_states(self, draws: torch.Generator) -> TensorDictBase:
-        """Return the states that a batch begins with."""
+        """Return the initial states of a batch."""
         if self._unfinished is not None:
             return self._unfinished
         if self._saved:
@@ -145,7 +146,7 @@ class RolloutCollector:
 
 
 class _UnseenObservations:
-    """The observations after a batch's cuts, in which nobody acts any more: their values count.
+    """Observations after truncations, at which no action is taken, but whose values are needed.
 
     Those after the last step, and those at which a time limit has ended an episode.
     """
@@ -155,13 +156,13 @@ class _UnseenObservations:
         self.states: list[TensorDictBase] = []
 
     def note(self, following: TensorDictBase) -> None:
-        """Keep what a step led to."""
+        """Store the state after a step."""
         self.states.append(following)
 
     def values(
         self, rollouts: TensorDictBase, generators: Mapping[str, torch.Generator]
     ) -> tuple[Tensor, Tensor]:
-        """Estimate them all at once: values and whether they are known, ``[E, T, A]`` each."""
+        """Estimate all in one pass: values and whether they are known, ``[E, T, A]`` each."""
         value = torch.zeros_like(rollouts.get(("agents", "value")))
         known = self._acting(value)
         steps = known.any(-1).any(0).nonzero().flatten().tolist()
@@ -178,7 +179,7 @@ class _UnseenObservations:
         return value, known
 
     def _acting(self, like: Tensor) -> Tensor:
-        """Return who would act in them, bool ``[E, T, A]``."""
+        """Return which agents would act in them, bool ``[E, T, A]``."""
         last = self.states[-1]
         over = (last.get("done") | last.get("terminated")).unsqueeze(-1)
         if last.get(_TRUNCATED, None) is None:
@@ -192,8 +193,8 @@ class _UnseenObservations:
         return self.states[step].select(*self.agents.frame_keys, strict=False)
 
 
-class PlayedFrames:
-    """The frames of episodes that are played side by side and begun as others end."""
+class EpisodeFrames:
+    """Frames of episodes that run in parallel, with new ones started as others end."""
 
     def __init__(self, environment: TensorEnvironment) -> None:
         self._environment = environment
@@ -202,13 +203,13 @@ class PlayedFrames:
         self._slots: list[Tensor] = []
 
     def add(self, td: TensorDictBase, following: TensorDictBase, slot: Tensor) -> None:
-        """Add a step ``[E]``, what it led to, and which episodes were played, int64 ``[E]``."""
+        """Add a step ``[E]``, its outcome, and the indices of its episodes, int64 ``[E]``."""
         self._frames.append(td)
         self._outcomes.append(following)
         self._slots.append(slot.clone())
 
     def rollouts(self, count: int) -> TensorDict:
-        """Return the first ``count`` episodes, one after the other: ``[1, T]``."""
+        """Return the first ``count`` episodes, concatenated: ``[1, T]``."""
         left_out: tuple[Key, ...] = (*self._environment.hidden_keys, *_OF_STEPS)
         rollouts = stack_frames(self._frames, leave_out=left_out)
         rollouts.set("next", stack_frames(self._outcomes, only=self._environment.outcome_keys))
@@ -226,8 +227,8 @@ def stack_frames(
 ) -> TensorDict:
     """Stack T ≥ 1 frames ``[E]`` of the same kind into ``[E, T]``.
 
-    ``only``: these keys, as far as they are there; all by default. ``leave_out``: not these, nor
-    what is under them.
+    ``only``: these keys, if present; all by default. ``leave_out``: exclude these and their
+    children.
     """
     first = frames[0]
     keys = first.keys(include_nested=True, leaves_only=True) if only is None else only
@@ -248,7 +249,7 @@ def stack_frames(
 
 
 def with_sample_log_prob(rollouts: TensorDictBase) -> TensorDictBase:
-    """Give actions' log-probabilities the name that losses for TorchRL read, beside their own."""
+    """Add the name of actions' log-probabilities that TorchRL losses read."""
     agents = rollouts.get("agents")
     log_prob = agents.get("log_prob", None)
     if log_prob is not None:
@@ -257,5 +258,5 @@ def with_sample_log_prob(rollouts: TensorDictBase) -> TensorDictBase:
 
 
 def observation(following: TensorDictBase) -> TensorDictBase:
-    """Leave out the rewards, which belong to the step before."""
+    """Exclude the rewards, which belong to the previous step."""
     return following.exclude(*_OF_STEPS)

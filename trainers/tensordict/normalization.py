@@ -1,4 +1,4 @@
-"""Fit the observation normalisation on frames that the initial agents play."""
+"""Fit the observation normalisation on frames of the initial agents."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def fit_normalization(
 ) -> None:
     """Fit on at least ``num_frames`` frames of the training environment.
 
-    Has generators and a data cursor of its own, so that training begins with the same data
-    with and without it.
+    Uses separate generators and a separate data cursor, so that training starts with the same
+    data with and without normalisation.
     """
     cursor = DataCursor(len(environment.dataset), seed, purpose=STAGE)
     collector = RolloutCollector(environment, agents, cursor, seed=seed, stage=STAGE)

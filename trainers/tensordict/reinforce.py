@@ -1,4 +1,4 @@
-"""REINFORCE: rewards to go as they were, or advantages with a critic."""
+"""REINFORCE, with rewards to go or with advantages from a critic."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
 
 
 class RewardToGoEstimator(MaskedGae):
-    """Puts rewards to go in the place of advantages; values are not looked at.
+    """Uses rewards to go instead of advantages; values are ignored.
 
-    ``horizon`` is the longest an episode can take, in steps. Only episodes that had the time to end
-    in the batch are learned from: choosing those that did end would favour short ones.
+    ``horizon`` is the maximum length of an episode in steps. Only episodes that had the time to
+    end in the batch are learned from: selecting those that did end would favour short ones.
     """
 
     def __init__(self, *, gamma: float, keys: dict[str, Key], horizon: int) -> None:
@@ -60,7 +60,7 @@ class RewardToGoEstimator(MaskedGae):
 
 
 class ReinforceLoss(Objective):
-    """−log π·w, and the critic's loss where there is one.
+    """−log π·w, plus the critic's loss if there is a critic.
 
     Each agent's losses are means over its learning frames of the minibatch; agents are summed.
     ``loss_critic_type`` and ``clip_value`` as for
@@ -81,7 +81,7 @@ class ReinforceLoss(Objective):
 
     @property
     def in_keys(self) -> tuple[Key, ...]:
-        """What the agents evaluate, and what the estimator has added."""
+        """Inputs of the agents, and entries added by the estimator."""
         names = ["advantage", "learns"]
         if self.critic_network is not None:
             names += ["value", "value_target"]
@@ -117,7 +117,7 @@ class ReinforceTrainer(TensorDictRlTrainer):
     def _get_loss_module_and_gae(
         self,
     ) -> tuple[Objective, MaskedGae | None]:
-        """Make the loss, and what estimates rewards to go or advantages."""
+        """Create the loss, and the estimator of rewards to go or advantages."""
         rl = self.hyper_params.rl
         if self.hyper_params.reinforce.use_advantage_and_critic:
             loss_module = ReinforceLoss(
@@ -135,14 +135,14 @@ class ReinforceTrainer(TensorDictRlTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse a bound on values without a number, and batches in which no episode can end."""
+        """Refuse ``clip_value: true``, and batches too short for an episode to end."""
         super().check_parameters(hyper_params, base_dir)
         rl = hyper_params.rl
         if hyper_params.reinforce.use_advantage_and_critic:
             if rl.clip_value is True:
                 raise ParameterError(
-                    "rl.clip_value: got true, which stands for ppo.clip_epsilon, but the trainer"
-                    " 'reinforce' has no such thing; expected false or a number."
+                    "rl.clip_value: got true, which means ppo.clip_epsilon, but the trainer"
+                    " 'reinforce' has no such parameter; expected false or a number."
                 )
             return
         rounds = build_protocol_handler(hyper_params, base_dir=base_dir).max_message_rounds
@@ -150,13 +150,13 @@ class ReinforceTrainer(TensorDictRlTrainer):
         if steps is not None and steps < rounds:
             raise ParameterError(
                 f"rl.steps_per_env_per_iteration: got {steps}, but an episode can take {rounds}"
-                " steps, and the trainer 'reinforce' learns from whole episodes; expected at least"
-                f" {rounds}. Or set reinforce.use_advantage_and_critic=true."
+                " steps, and the trainer 'reinforce' learns from complete episodes; expected at"
+                f" least {rounds}. Or set reinforce.use_advantage_and_critic=true."
             )
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return what each stage reads for; without a critic nothing for one."""
+        """Return the purposes of each stage; without a critic, not its purpose."""
         stages = super().stage_purposes(hyper_params)
         if hyper_params.reinforce.use_advantage_and_critic:
             return stages

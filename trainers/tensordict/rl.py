@@ -1,7 +1,7 @@
-"""The base of reinforcement-learning trainers on tensors: everything but the loss.
+"""Base class of reinforcement-learning trainers on tensors: everything except the loss.
 
-An iteration: freeze who is off, collect rollouts, estimate advantages, train on minibatches. What
-it does depends on the state before, the data and (seed, "train", iteration), on nothing else.
+An iteration: freeze agents by schedule, collect rollouts, estimate advantages, train on
+minibatches. It depends only on the previous state, the data and (seed, "train", iteration).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainers.progress import IterationContext
 from trainers.stage_parameters import StagePurposes
 from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
 from trainers.tensordict.collectors import RolloutCollector, with_sample_log_prob
-from trainers.tensordict.imitation import learning
+from trainers.tensordict.imitation import behaviour_cloning
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
@@ -44,12 +44,12 @@ from trainers.tensordict.solo import pretraining
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.components import Components
-from trainers.tensordict.states.earlier_selves import draw_selves, read_pool
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
+from trainers.tensordict.states.policy_pool import read_pool, sample_from_pool
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
 from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
-from trainers.tensordict.testing import TestPlayer, environment_of, summarise_test
+from trainers.tensordict.testing import TestPlayer, environment_for, summarise_test
 
 if TYPE_CHECKING:
     from ratchet.agents.operators import PolicyOperator, ValueOperator
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class TensorDictRlTrainer(StagedTensorDictTrainer):
-    """Base of reinforcement-learning trainers. Subclasses write :meth:`_get_loss_module_and_gae`.
+    """Base of RL trainers. Subclasses implement :meth:`_get_loss_module_and_gae`.
 
     Everything else has a default that can be overridden: collectors, replay buffer, optimizer
     and freezer, statistics, normalisation, pretraining, loops. A scenario instance belongs to one
@@ -75,33 +75,33 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         "train_collector": "it is self.components.collector",
     }
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
-    """What a pretrained body depends on beside data, first weights and the agent's parameters."""
+    """Inputs of a pretrained body besides data, initial weights and the agent's parameters."""
 
     takes_sequences: ClassVar[bool] = False
-    """Whether its loss may be given rows of steps ``[e, T]``, as agents that remember need them."""
+    """Whether its loss supports rows of steps ``[e, T]``, which recurrent agents require."""
     _tested: Metrics | None = None
     """The statistics of the test that is being logged."""
 
-    # -- what a subclass writes ------------------------------------------------------------
+    # -- for subclasses to implement -------------------------------------------------------
 
     @abstractmethod
     def _get_loss_module_and_gae(
         self,
     ) -> tuple[Objective, MaskedGae | None]:
-        """Make the loss and, if it uses advantages, their estimator."""
+        """Create the loss and, if it uses advantages, their estimator."""
 
     @classmethod
     def reads_num_iterations(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether an iteration depends on how many there are, as an annealed rate does.
+        """Return whether an iteration depends on the number of iterations, e.g. by annealing.
 
-        Override this in a trainer that reads ``rl.num_iterations`` itself: where it is false, a
-        run whose ``num_iterations`` is raised goes on instead of starting over.
+        Override this in a trainer that reads ``rl.num_iterations`` itself: if it is false, a run
+        whose ``num_iterations`` is raised continues instead of starting over.
         """
         return bool(hyper_params.rl.anneal_lr)
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse agents that remember, where the loss takes single frames; or is to be compiled."""
+        """Refuse recurrent agents if the loss takes single frames or is to be compiled."""
         super().check_parameters(hyper_params, base_dir)
         agents = hyper_params.agents
         kinds = {name: getattr(agents[name], "recurrence", None) for name in agents}
@@ -112,28 +112,28 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         if not cls.takes_sequences:
             raise ParameterError(
                 f"{where} the trainer {hyper_params.trainer_name!r}, which learns from single"
-                " frames, expected null. Leave it out, or take vanilla_ppo."
+                " frames, expected null. Leave it out, or choose vanilla_ppo."
             )
         if hyper_params.rl.compile_losses:
             raise ParameterError(
-                f"{where} rl.compile_losses=true, expected one of the two, since episodes begin"
-                " elsewhere in each minibatch. Set rl.compile_losses: false."
+                f"{where} rl.compile_losses=true, expected one of the two, since episodes start"
+                " at other steps in each minibatch. Set rl.compile_losses: false."
             )
 
-    # -- what a subclass may change --------------------------------------------------------
+    # -- for subclasses to override --------------------------------------------------------
 
     def _get_data_collectors(self) -> tuple[RolloutCollector, TestPlayer]:
-        """Make what plays for training and for testing."""
+        """Create the collectors of training and test episodes."""
         seed, agents = self.hyper_params.seed, self.combined_agents
         cursor = DataCursor(len(self.train_environment.dataset), seed, purpose=STAGE)
         train = RolloutCollector(self.train_environment, agents, cursor, seed=seed, stage=STAGE)
         return train, TestPlayer(self.test_environment, agents, seed=seed)
 
     def _get_replay_buffer(self, transform: Transform | None = None) -> RolloutBuffer:
-        """Make what holds an iteration's frames and gives out minibatches.
+        """Create the buffer that stores an iteration's frames and yields minibatches.
 
-        Those of agents that remember are whole rows of steps.
-        ``transform`` is applied to rollouts ``[E, T]`` before they are stored.
+        For recurrent agents its minibatches are complete rows of steps. ``transform`` is applied to
+        rollouts ``[E, T]`` before they are stored.
         """
         buffer = EpisodeBuffer if self.combined_agents.is_recurrent else RolloutBuffer
         return buffer(self.hyper_params.rl.minibatch_size, transform)
@@ -141,10 +141,10 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def _get_optimizer_and_param_freezer(
         self, loss_module: Objective
     ) -> tuple[torch.optim.Optimizer, ParamGroupFreezer]:
-        """Make the optimizer of agents and loss, and what freezes agents that are off."""
+        """Create the optimizer of agents and loss, and the freezer of agents by schedule."""
         rl, agents = self.hyper_params.rl, self.combined_agents
         groups = agents.parameter_groups(rl)
-        own = snapshots.own_tensors(loss_module, agents).values()
+        own = snapshots.loss_tensors(loss_module, agents).values()
         extra = [tensor for tensor in own if isinstance(tensor, nn.Parameter)]
         optimizer = build_adam(groups, rl.lr, extra, eps=rl.adam_eps)
         return optimizer, ParamGroupFreezer(groups, self.hyper_params.agents)
@@ -158,8 +158,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     ) -> Metrics:
         """Compute the statistics of rollouts ``[E, T]`` to log.
 
-        Names of a test's begin with ``test_``; its episodes come one after the other, ``[1, T]``,
-        with no others among them. ``mean_loss_vals``: losses and metrics averaged over minibatches.
+        Names of a test's statistics start with ``test_``; only its episodes are passed,
+        concatenated: ``[1, T]``. ``mean_loss_vals``: losses and metrics averaged over minibatches.
         """
         if not train and self._tested is not None:  # by datapoint, rather than by frame
             return test_names(self._tested)
@@ -169,7 +169,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return stats if train else test_names(stats)
 
     def _add_normalization_transforms(self) -> None:
-        """Fit the observation normalisation on frames played by the initial agents."""
+        """Fit the observation normalisation on frames of the initial agents."""
         rl = self.hyper_params.rl
         fit_normalization(
             self.combined_agents,
@@ -181,7 +181,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     # -- components ------------------------------------------------------------------------
 
     def _build_operators(self) -> None:
-        """Do nothing: both operators are made when they are asked for."""
+        """Do nothing: both operators are created on use."""
 
     @property
     def policy_operator(self) -> PolicyOperator:
@@ -199,7 +199,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @property
     def components(self) -> Components:
-        """What this trainer trains with; made when it is first needed."""
+        """The components used for training, created on first use."""
         made: Components | None = self.__dict__.get("_components")
         if made is None:
             made = self.__dict__["_components"] = self._make_components()
@@ -228,7 +228,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def supports_phases(cls) -> bool:
-        """Return True where it is run in stages: they can be of several phases."""
+        """Return True if it runs in stages, which can belong to several phases."""
         return cls.supports_stages()
 
     def take_over(
@@ -237,7 +237,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         pool: Mapping[tuple[str, int], Path],
         fresh: Mapping[str, Path],
     ) -> None:
-        """Begin with the agents of another phase; see :class:`Components`."""
+        """Start with the agents of another phase; see :class:`Components`."""
         parts, before = self.components, TrainerState.load(folder)
         first = {name: TrainerState.load(place).agents[name] for name, place in fresh.items()}
         parts.take_over(replace(before, agents={**before.agents, **first}), read_pool(pool))
@@ -246,7 +246,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @property
     def first_iteration(self) -> int:
-        """The iteration with which schedules begin: 0, or the phase's first."""
+        """The iteration at which schedules start: 0, or the phase's first."""
         return 0 if self.phase is None else self.phase.start
 
     # -- state -----------------------------------------------------------------------------
@@ -256,11 +256,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return self.components.take_state(iteration, stage)
 
     def _load_state(self, state: TrainerState) -> None:
-        """Put back what :meth:`_take_state` returned."""
+        """Restore the result of :meth:`_take_state`."""
         self.components.load_state(state)
 
     def initial_state(self) -> TrainerState:
-        """Go back to the untrained agents, fit the normalisation, and return that state."""
+        """Restore the untrained agents, fit the normalisation, and return that state."""
         self.state = self.components.untrained
         normalization = load_earlier_agents(
             self.combined_agents, self.hyper_params.agents, self.state_finder
@@ -280,7 +280,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """Return the agents whose bodies are pretrained: those that learn at all."""
+        """Return the agents whose bodies are pretrained: those with weights to train."""
         if not hyper_params.pretrain_agents:
             return []
         names = build_protocol_handler(hyper_params).agent_names
@@ -289,17 +289,17 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @property
     def pretrained_agents(self) -> list[str]:
-        """The agents whose bodies are pretrained: not those without a solo head, or loaded."""
+        """The agents whose bodies are pretrained, except those without a solo head."""
         agents = self.scenario_instance.agents
         names = self.pretrained_agent_names(self.hyper_params)
         return [name for name in names if agents[name].solo_head is not None]
 
     def pretrain(self, agent_name: str) -> PretrainResult:
-        """Train an agent's body alone, starting from the state, which it does not change."""
-        return self._learn_apart(lambda: pretraining.pretrain_agent(self, agent_name))
+        """Train an agent's body on its own from the current state, which is not changed."""
+        return self._learn_and_restore(lambda: pretraining.pretrain_agent(self, agent_name))
 
     def load_pretrained(self, agent_name: str, result: PretrainResult) -> None:
-        """Put a pretrained body into the state."""
+        """Load a pretrained body into the state."""
         pretraining.load_pretrained(self.combined_agents, agent_name, result.weights)
         self._stage = "pretrain"
 
@@ -311,16 +311,16 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return list(hyper_params.imitation.agents)
 
     def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
-        """Have an agent learn what its model does, starting from the state; changes no state."""
-        return self._learn_apart(lambda: learning.imitate(self, agent_name, files))
+        """Train an agent to imitate its demonstrator, from the state, which is not changed."""
+        return self._learn_and_restore(lambda: behaviour_cloning.imitate(self, agent_name, files))
 
     def load_imitated(self, agent_name: str, result: PretrainResult) -> None:
-        """Put what an agent has learned by imitation into the state."""
-        learning.load_imitated(self.combined_agents, agent_name, result.weights)
+        """Load the result of imitation into the state."""
+        behaviour_cloning.load_imitated(self.combined_agents, agent_name, result.weights)
         self._stage = "imitate"
 
-    def _learn_apart(self, learn: Callable[[], PretrainResult]) -> PretrainResult:
-        """Run what changes agents as training may, and put the state back."""
+    def _learn_and_restore(self, learn: Callable[[], PretrainResult]) -> PretrainResult:
+        """Run a function that trains agents, and restore the state."""
         before = self.state
         try:
             with ExitStack() as stack:
@@ -358,19 +358,19 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return stats | {f"{group}.lr": rate for group, rate in rates.items()}
 
     def _collect(self, iteration: int) -> TensorDictBase:
-        """Play the rollouts of an iteration, ``[E, T]``, and estimate their advantages."""
+        """Collect the rollouts of an iteration, ``[E, T]``, and estimate their advantages."""
         parts = self.components
-        draw_selves(parts.agents, parts.pool, seed=self.hyper_params.seed, iteration=iteration)
+        sample_from_pool(parts.agents, parts.pool, seed=self.hyper_params.seed, iteration=iteration)
         rollouts = parts.collector.collect(iteration)
         return rollouts if parts.gae is None else parts.gae(rollouts)
 
     @classmethod
     def samples_rollouts(cls) -> bool:
-        """Return True: rollouts can be kept."""
+        """Return True."""
         return True
 
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
-        """Play an iteration's rollouts ``[E, T]`` as training plays them; changes no state."""
+        """Collect an iteration's rollouts ``[E, T]`` as in training, without changing the state."""
         before = self.state
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
         try:
@@ -382,7 +382,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             self.state = before
 
     def _train_on_replay_buffer(self) -> TensorDict:
-        """Train the agents on the stored frames, several epochs long.
+        """Train the agents on the stored frames for several epochs.
 
         Returns losses, metrics and ``grad_norm``, averaged over minibatches.
         """
@@ -406,14 +406,14 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return TensorDict(means, batch_size=[])
 
     def _precision(self) -> AbstractContextManager[object]:
-        """Compute losses in bfloat16 where that is exact enough, if the experiment says so."""
+        """Return the autocast context: bfloat16 if ``rl.mixed_precision`` is set."""
         if not self.hyper_params.rl.mixed_precision:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def _take_step(self, params: list[nn.Parameter]) -> Tensor:
         """Take one step of the optimizer; return the gradient's norm before clipping."""
-        if all(param.grad is None for param in params):  # nobody who learns acts in this minibatch
+        if all(param.grad is None for param in params):  # no learning agent acts in this minibatch
             return torch.zeros((), device=self.device)
         norm = clip_gradients(params, self.hyper_params.rl.max_grad_norm)
         self.components.optimizer.step()
@@ -423,19 +423,19 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def samples_tests(cls) -> bool:
-        """Return True: agents can draw their actions."""
+        """Return True."""
         return True
 
     @property
     def num_test_iterations(self) -> int:
-        """The number of batches of datapoints after which a test ends, unless all are seen."""
+        """The maximum number of batches of datapoints in a test."""
         iterations: int = self.hyper_params.rl.num_test_iterations
         return min(iterations, 1) if self.settings.test_run else iterations
 
     def _run_test_stage(
         self, dataset: str, iteration_context: IterationContext | None
     ) -> TestResult:
-        """Test on a dataset; film the first episodes if it is the test set."""
+        """Test on a dataset; record videos of the first episodes of the test set."""
         player = self.components.test_collector
         player.num_filmed = self.test_environment.num_films if dataset == "test" else 0
         try:
@@ -445,14 +445,14 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             player.num_filmed, player.filmed = 0, {}
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
-        environment = environment_of(self.scenario_instance, dataset)
+        environment = environment_for(self.scenario_instance, dataset)
         player = self.components.test_collector
         if dataset != "test":
             seed = self.hyper_params.seed
             player = TestPlayer(environment, self.combined_agents, seed=seed, purpose=dataset)
         batches = self.num_test_iterations
         seed = derive_seed(self.hyper_params.seed, "test", 0, dataset)
-        player.keeps_rollouts = self._has_own_statistics
+        player.keeps_rollouts = self._overrides_statistics
         with seeded_globals(seed):
             on_batch = None if iteration_context is None else iteration_context.step
             table = player.play(batches * player.num_envs, on_batch)
@@ -470,13 +470,13 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return replace(result, metrics=self._log_test(player.rollouts, result.metrics))
 
     @property
-    def _has_own_statistics(self) -> bool:
-        """Whether a subclass logs others: only then a test's rollouts are kept."""
+    def _overrides_statistics(self) -> bool:
+        """Whether a subclass overrides the statistics, which requires a test's rollouts."""
         mine = getattr(self._get_log_stats, "__func__", None)
         return mine is not TensorDictRlTrainer._get_log_stats
 
     def _log_test(self, rollouts: TensorDictBase, metrics: Metrics) -> Metrics:
-        """Return a test's statistics as :meth:`_get_log_stats` gives them, less ``test_``."""
+        """Return a test's statistics from :meth:`_get_log_stats`, without the prefix ``test_``."""
         self._tested = metrics
         try:
             stats = self._get_log_stats(with_sample_log_prob(rollouts), train=False)
@@ -486,7 +486,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return what each stage reads for; the number of iterations where training reads it."""
+        """Return the purposes of each stage; with the number of iterations if training reads it."""
         stages = super().stage_purposes(hyper_params)
         if not cls.reads_num_iterations(hyper_params):
             return stages

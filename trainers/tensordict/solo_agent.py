@@ -1,4 +1,4 @@
-"""Supervised training of every agent alone: how well it does without any conversation."""
+"""Supervised training of every agent on its own, as a baseline without messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.state import State as TrainerState
-from trainers.tensordict.testing import complete_table, environment_of
+from trainers.tensordict.testing import complete_table, environment_for
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -32,19 +32,19 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
 
     @property
     def solo_agents(self) -> list[str]:
-        """The agents that can be trained alone; ParameterError if there is none."""
+        """The agents that can be trained on their own; ParameterError if there are none."""
         agents = self.scenario_instance.agents
         names = [name for name in self.agent_names if agents[name].solo_head is not None]
         if not names:
             raise ParameterError(
-                f"solo_agent: none of {self.agent_names} has a solo head, expected one. Build the"
+                f"solo_agent: none of {self.agent_names} has a solo head. Build the"
                 " scenario with trainer_type='solo_agent', with agents that are not random."
             )
         return names
 
     @property
     def learner(self) -> SoloLearner:
-        """What trains the agents; made when it is first needed."""
+        """Trains the agents; created on first use."""
         made: SoloLearner | None = self.__dict__.get("_learner")
         if made is None:
             made = SoloLearner(
@@ -83,7 +83,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         )
 
     def initial_state(self) -> TrainerState:
-        """Go back to the untrained agents, and return that state."""
+        """Restore the untrained agents, and return that state."""
         _ = self.learner
         self.state = self._untrained
         load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
@@ -92,7 +92,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
 
     @property
     def num_test_iterations(self) -> int:
-        """One step of progress: the whole test set."""
+        """One step of progress: the complete test set."""
         return 1
 
     def _do_iteration(self, epoch: int) -> Metrics:
@@ -106,7 +106,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         return stats
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
-        environment = environment_of(self.scenario_instance, dataset)
+        environment = environment_for(self.scenario_instance, dataset)
         _, table = self.learner.predict(environment)
         verifiers = [n for n in self.protocol_handler.verifier_names if n in self.solo_agents]
         metrics = complete_table(
@@ -124,6 +124,6 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return what each stage reads for; an epoch does not depend on how many follow."""
+        """Return the purposes of each stage; an epoch does not depend on the number of epochs."""
         stages = super().stage_purposes(hyper_params)
         return stages | {STAGE: stages[STAGE] | {Purpose.LEARNING_ALONE}}

@@ -1,4 +1,4 @@
-"""Stackelberg policy gradient and its relatives: leaders that know how their followers learn."""
+"""Stackelberg policy gradient and related methods: leaders anticipate their followers' updates."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _CRITIC_PARTS = ("value", "solo")
 
 @register_trainer("spg")
 class SpgTrainer(TensorDictRlTrainer):
-    """Opponent shaping in a Stackelberg sequence (``spg.variant``), on whole episodes."""
+    """Opponent shaping in a Stackelberg sequence (``spg.variant``), on complete episodes."""
 
     def _get_loss_module_and_gae(
         self,
     ) -> tuple[Objective, MaskedGae | None]:
-        """Make the objective, and the estimator of everybody's advantages in every step."""
+        """Create the objective, and the estimator of all agents' advantages in every step."""
         rl = self.hyper_params.rl
         loss_module = SpgObjective(
             self.policy_operator,
@@ -53,7 +53,7 @@ class SpgTrainer(TensorDictRlTrainer):
         return loss_module, gae
 
     def _actor_params(self) -> dict[str, list[torch.nn.Parameter]]:
-        """Return each agent's parameters by which its policy learns; agents without have none."""
+        """Return the trained parameters of each agent's policy; agents without any are missing."""
         params: dict[str, list[torch.nn.Parameter]] = {}
         for group in self.combined_agents.parameter_groups(self.hyper_params.rl):
             if group.lr_factor and not group.part.startswith(_CRITIC_PARTS):
@@ -61,11 +61,11 @@ class SpgTrainer(TensorDictRlTrainer):
         return params
 
     def _get_replay_buffer(self, transform: Transform | None = None) -> RolloutBuffer:
-        """Make what gives out whole episodes."""
+        """Create a buffer of complete episodes."""
         return EpisodeBuffer(self.hyper_params.rl.minibatch_size, transform)
 
     def _train_on_replay_buffer(self) -> TensorDict:
-        """Tell the objective this iteration's learning rates and generator, then train."""
+        """Pass this iteration's learning rates and generator to the objective, then train."""
         parts = self.components
         assert isinstance(parts.loss_module, SpgObjective)
         parts.loss_module.rates = {
@@ -80,7 +80,7 @@ class SpgTrainer(TensorDictRlTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse sequences that don't fit the protocol, and experiments without followers."""
+        """Refuse sequences that don't fit the protocol, and experiments without shaped agents."""
         super().check_parameters(hyper_params, base_dir)
         if hyper_params.ppo.loss_type != "clip":
             raise ParameterError(
@@ -91,8 +91,8 @@ class SpgTrainer(TensorDictRlTrainer):
         handler = build_protocol_handler(hyper_params, base_dir=base_dir)
         groups = _groups(hyper_params.spg, handler.stackelberg_sequence)
         _check_names(groups, handler.agent_names, hyper_params.interaction_protocol)
-        _check_own_networks(handler.agent_names, hyper_params)
-        _check_somebody_is_shaped(groups, hyper_params)
+        _check_separate_networks(handler.agent_names, hyper_params)
+        _check_shaping(groups, hyper_params)
 
 
 def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
@@ -100,7 +100,7 @@ def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
 
 
 def _check_names(groups: Groups, agent_names: Sequence[str], protocol: str) -> None:
-    """Refuse a sequence that leaves an agent out or has one that nobody knows."""
+    """Refuse a sequence with missing or unknown agents."""
     given = [name for group in groups for name in group]
     for name in given:
         if name not in agent_names:
@@ -117,19 +117,19 @@ def _check_names(groups: Groups, agent_names: Sequence[str], protocol: str) -> N
         )
 
 
-def _check_own_networks(agent_names: Sequence[str], hyper_params: HyperParameters) -> None:
-    """Refuse agents with one network: whoever shapes the other would shape itself."""
+def _check_separate_networks(agent_names: Sequence[str], hyper_params: HyperParameters) -> None:
+    """Refuse agents that share a network: one that shapes the other would shape itself."""
     for name in agent_names:
         group = getattr(hyper_params.agents[name], "shared_model_group", None)
         if group is not None:
             raise ParameterError(
                 f"agents.{name}.shared_model_group: got {group!r} with the trainer 'spg', in which"
-                " agents shape each other's networks, expected each its own. Leave it out, or take"
-                " vanilla_ppo."
+                " agents shape each other's networks, expected separate networks. Leave it out, or"
+                " choose vanilla_ppo."
             )
 
 
-def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> None:
+def _check_shaping(groups: Groups, hyper_params: HyperParameters) -> None:
     """Refuse experiments in which no leader ever learns at the same time as a follower."""
     agents = hyper_params.agents
 
@@ -145,7 +145,7 @@ def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> 
     raise ParameterError(
         f"trainer: got 'spg' for the protocol {hyper_params.interaction_protocol!r} with the"
         f" Stackelberg sequence {[list(group) for group in groups]}, in which no agent ever learns"
-        " at the same time as one behind it, so that there is nobody to shape. Take vanilla_ppo,"
+        " at the same time as a later one, so that no agent is shaped. Choose vanilla_ppo,"
         " or change spg.stackelberg_sequence, is_random, use_manual_architecture, agent_lr_factor"
         " or update_schedule."
     )

@@ -1,7 +1,7 @@
 """Training of local networks in stages: loops, state and checkpoints around one iteration.
 
-A subclass says what an iteration and a test do, and what its state is made of. Everything here
-calls those and nothing else, so that ``train`` and any cut into stages do the same.
+Subclasses define an iteration, a test and the state. ``train`` and stages call only those, so that
+they are equivalent for any split into stages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.trainer import CallingTrainer
+from trainers.callbacks.callback_list import CallbackTrainer
 from trainers.custom_state import Attributes, put_attributes, take_attributes
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.sampled_tests import sampled_test, tests_both_ways
@@ -41,23 +41,23 @@ TENSOR_STAGES: StagePurposes = {
     "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
     "test": _PLAYED | {Purpose.TESTS},
 }
-"""What each stage reads parameters for."""
+"""Stage → purposes for which it reads parameters."""
 _LOOPS = (
     *("train", "_train_and_test", "_run_train_loop", "_run_test_loop"),
-    *("_pretrain_agents", "_have_agents_imitate"),
+    *("_pretrain_agents", "_imitate_demonstrations"),
 )
 
 
-class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
-    """Base of trainers of local networks whose training is a row of alike iterations."""
+class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer):
+    """Base of trainers of local networks whose training is a sequence of iterations."""
 
     State: ClassVar[type[Any]] = TrainerState
     test_results: dict[str, TestResult]
-    """What the last :meth:`_run_test_loop` found, by dataset."""
+    """Results of the last :meth:`_run_test_loop`, by dataset."""
     _iteration: int = 0
     _stage: str | None = None
 
-    # -- what a subclass writes ------------------------------------------------------------
+    # -- for subclasses to implement -------------------------------------------------------
 
     @abstractmethod
     def _take_state(self, iteration: int, stage: str) -> Any:  # noqa: ANN401 -- of the State class
@@ -65,7 +65,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @abstractmethod
     def _load_state(self, state: Any) -> None:  # noqa: ANN401
-        """Put back what :meth:`_take_state` returned."""
+        """Restore the result of :meth:`_take_state`."""
 
     @abstractmethod
     def _do_iteration(self, iteration: int) -> Metrics:
@@ -81,7 +81,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         """The number of steps of the test's progress."""
 
     def _pretrain_agents(self) -> None:
-        """Train each agent's body alone, supervised, and put it into the state."""
+        """Train each agent's body on its own, supervised, and load it into the state."""
         if self._stage is None:
             self.initial_state()
         for name in self.pretrained_agents:
@@ -90,8 +90,8 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
                 self.log_stats(metrics, iteration=epoch, stage=f"pretrain.{name}")
             self.load_pretrained(name, result)
 
-    def _have_agents_imitate(self) -> None:
-        """Have those who imitate learn from their models, and put that into the state."""
+    def _imitate_demonstrations(self) -> None:
+        """Train imitating agents on their demonstrations, and load the results into the state."""
         names = self.imitating_agent_names(self.hyper_params)
         learned = {name: self.imitate(name) for name in names}
         for name, result in learned.items():
@@ -108,13 +108,13 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @property
     def state(self) -> Any:  # noqa: ANN401
-        """What the next iteration continues from; a copy.
+        """A copy of the state that the next iteration continues from.
 
         Raises StateError before :meth:`initial_state` or :meth:`train`.
         """
         if self._stage is None:
             raise StateError(
-                f"{type(self).__name__}: there is no state yet. Call initial_state() or train(),"
+                f"{type(self).__name__}: no state yet. Call initial_state() or train(),"
                 " or set a saved one."
             )
         state = self._take_state(self._iteration, self._stage)
@@ -140,7 +140,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @classmethod
     def calls_callbacks(cls) -> bool:
-        """Return True: they are told."""
+        """Return True."""
         return True
 
     def take_weights(self) -> CallbackState:
@@ -149,32 +149,32 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         return CallbackState(tensors=snapshots.flatten_agents(agents))
 
     def put_weights(self, weights: CallbackState) -> None:
-        """Put in place what :meth:`take_weights` returned."""
+        """Restore the result of :meth:`take_weights`."""
         agents = snapshots.unflatten_agents(weights.tensors)
         snapshots.load_agents(self.combined_agents, agents)
 
     # -- training --------------------------------------------------------------------------
 
     def train(self) -> None:
-        """Train and test the agents: from the state if there is one, else from the beginning.
+        """Train and test the agents, from the current state if there is one.
 
-        Raises ParameterError if there are phases, for each of which a trainer of its own is made.
+        Raises ParameterError if there are phases, each of which needs a separate trainer.
         """
         if self.hyper_params.phases:
             raise ParameterError(
-                f"phases: got {len(self.hyper_params.phases)}, which train() does not go through,"
+                f"phases: got {len(self.hyper_params.phases)}, which train() does not support,"
                 " expected none. Run the experiment with `ratchet run`, or run_experiment."
             )
         if self._stage is None:
             self.initial_state()
             self._pretrain_agents()
-            self._have_agents_imitate()
+            self._imitate_demonstrations()
         self._train_and_test()
         if self.settings.run_id is not None and not self.settings.test_run:
             self.save_checkpoint()
 
     def _train_and_test(self) -> None:
-        """Run both loops, each in its context; from the beginning if there is no state yet."""
+        """Run both loops, each in its context; from the initial state if there is none."""
         if self._stage is None:
             self.initial_state()
         with ExitStack() as stack:
@@ -186,7 +186,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @attach_progress_bar(lambda self: self.num_train_iterations)
     def _run_train_loop(self, iteration_context: IterationContext) -> None:
-        """Run all iterations that are left."""
+        """Run all remaining iterations."""
         iteration_context.set_description("Training")
         iteration_context.step(self.iteration)
         period = self.settings.checkpoint_period
@@ -201,14 +201,14 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
                 self.save_checkpoint()
 
     def run_iterations(self, start: int, stop: int) -> list[Metrics]:
-        """Run iterations [start, stop) and return the metrics of those that were run.
+        """Run iterations [start, stop) and return the metrics of those not skipped.
 
         Raises StateError if the state is not after ``start`` iterations.
         """
         if self._stage is None or start != self.iteration:
             raise StateError(
                 f"run_iterations: got start={start}, but the state is after {self.iteration}"
-                " iterations, or not there yet. Call initial_state() or set the state first."
+                " iterations, or missing. Call initial_state() or set the state first."
             )
         phase = self.phase
         with ExitStack() as stack:
@@ -221,7 +221,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
             )
 
     def _run_iteration(self, iteration: int) -> Metrics | None:
-        """Run one iteration and count it; only count it once a callback has stopped the run."""
+        """Run one iteration and count it; skip it once a callback has stopped the run."""
         last = iteration + 1 == self.num_train_iterations
         metrics = self.callbacks.iterate(
             iteration, lambda: self._do_iteration(iteration), last=last
@@ -249,23 +249,23 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
                 self.log_stats(metrics, iteration=self.iteration, stage=f"test.{both}")
 
     def run_test(self, dataset: str = "test") -> TestResult:
-        """Test the agents as they are, without changing the state.
+        """Test the current agents, without changing the state.
 
-        On ``"test"``, ``"train"``, or the name of an extra test set.
+        The dataset is ``"test"``, ``"train"``, or the name of an extra test set.
         """
         with ExitStack() as stack:
             self._build_test_context(stack)
             return self._run_test_stage(dataset, None)
 
     def run_sampled_test(self, dataset: str = "test") -> TestResult:
-        """Test as :meth:`run_test` does, by actions that are drawn."""
+        """Test like :meth:`run_test`, with sampled actions."""
         with ExitStack() as stack:
             self._build_test_context(stack)
             stack.enter_context(set_interaction_type(InteractionType.RANDOM))
             return self._run_test_stage(dataset, None)
 
     def evaluate(self, dataset: str) -> TestResult:
-        """Test as a part of training that no callback is told of."""
+        """Test within training, without calling callbacks."""
         with ExitStack() as stack:
             self._build_test_context(stack)
             return self._test_on(dataset, None)
@@ -280,14 +280,14 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Return whether stages do what :meth:`train` does: unless a subclass has its own loops."""
+        """Return whether stages equal :meth:`train`, i.e. no subclass overrides the loops."""
         return all(getattr(cls, name) is getattr(StagedTensorDictTrainer, name) for name in _LOOPS)
 
     # -- keys ------------------------------------------------------------------------------
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return what each stage reads parameters for."""
+        """Return the purposes for which each stage reads parameters."""
         return TENSOR_STAGES
 
     @classmethod
@@ -301,7 +301,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     # -- checkpoints -----------------------------------------------------------------------
 
     def save_state_to(self, folder: Path) -> None:
-        """Write the state; that of the agents as they are, where a loop of its own keeps none."""
+        """Write the state; for custom loops without one, that of the current agents."""
         if self._stage is None:
             self._stage = STAGE
         self.state.save(folder)

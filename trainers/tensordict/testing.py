@@ -1,7 +1,7 @@
-"""Tests: play each datapoint once and note what came of it.
+"""Tests: play each datapoint once and record its outcome.
 
-Environments are kept full: one whose episode ends begins the next datapoint. What is begun after
-the last wanted datapoint only keeps the others company, and is not counted.
+All environments stay busy: when an episode ends, its environment starts the next datapoint.
+Datapoints after the last requested one are not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.tensor_environment import COUNTED_DECISION
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table, TestResult
-from trainers.tensordict.collectors import PlayedFrames, acts_deterministically, observation
+from trainers.tensordict.collectors import EpisodeFrames, acts_deterministically, observation
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.statistics.episodes import (
     PolicyMeasures,
@@ -38,9 +38,9 @@ _SEED_BOUND = 2**31
 
 
 class TestPlayer:
-    """Plays datapoints of one environment, from the first, each to its end.
+    """Plays datapoints of one environment to the end, starting with the first.
 
-    Its generators are made of seed, purpose and the stage ``"test"``.
+    Generators are derived from seed, purpose and the stage ``"test"``.
     """
 
     __test__ = False  # not a test case, whatever its name
@@ -59,29 +59,28 @@ class TestPlayer:
         self.purpose = purpose
         self.num_datapoints = len(environment.dataset)
         self.keeps_rollouts = False
-        """Whether what is played is kept in :attr:`rollouts`."""
+        """Whether rollouts are stored in :attr:`rollouts`."""
         self.num_filmed = 0
-        """Of how many episodes, from the first, what was done is kept in :attr:`filmed`."""
+        """The number of first episodes whose actions are stored in :attr:`filmed`."""
         self.filmed: dict[int, list[Tensor]] = {}
         """Datapoint → actions ``[A, K]``, one for each step."""
         self.rollouts: TensorDictBase | None = None
-        """The episodes of the datapoints that were played last, one after the other: ``[1, T]``."""
+        """The episodes of the last call of :meth:`play`, concatenated: ``[1, T]``."""
         self.measures = PolicyMeasures()
-        """What policies and critics said in the datapoints that were played last."""
+        """Measures of policies and critics in the last call of :meth:`play`."""
 
     @property
     def num_envs(self) -> int:
-        """The number of datapoints that are played side by side."""
+        """The number of datapoints played in parallel."""
         return min(int(self.environment.num_envs), self.num_datapoints)
 
     @torch.no_grad()
     def play(self, count: int, on_batch: Callable[[], None] | None = None) -> Table:
-        """Play the first ``count`` datapoints, all of them if there are no more.
+        """Play the first ``count`` datapoints, or all if there are fewer.
 
-        ``on_batch`` is called whenever as many episodes have ended as are played side by side.
-        Returns one row per datapoint, in order: ``datapoint_id``, ``rounds``, ``terminated``, and
-        ``reward.AGENT`` for each agent; where there is a label to be decided on, ``y`` and
-        ``decision.AGENT`` too.
+        ``on_batch`` is called once per ``num_envs`` finished episodes. Returns one row per
+        datapoint, in order: ``datapoint_id``, ``rounds``, ``terminated``, and ``reward.AGENT`` for
+        each agent; if datapoints have labels, also ``y`` and ``decision.AGENT``.
         """
         wanted = min(count, self.num_datapoints)
         names = self.agents.agent_names
@@ -92,9 +91,9 @@ class TestPlayer:
         with self.agents.bound_to(self.environment):
             cache = self.agents.new_cache()
             td = self.environment.reset(*self._next(self.num_envs))
-            slot = torch.arange(self.num_envs)  # which datapoint is played where
+            slot = torch.arange(self.num_envs)  # the datapoint of each environment
             running = columns.fresh(self.num_envs)
-            frames = PlayedFrames(self.environment) if self.keeps_rollouts else None
+            frames = EpisodeFrames(self.environment) if self.keeps_rollouts else None
             finished = 0
             while finished < wanted:
                 self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
@@ -102,7 +101,7 @@ class TestPlayer:
                 self.agents.hand_on(td, following)
                 running.count(td, following)
                 self._measure(td, slot < wanted)
-                self._film(td, slot)
+                self._record_actions(td, slot)
                 if frames is not None:
                     frames.add(td, following, slot)
                 ended = (following.get("done") | following.get("terminated")).cpu()
@@ -125,13 +124,13 @@ class TestPlayer:
         return columns.table(list(names))
 
     def _measure(self, td: TensorDictBase, counted: Tensor) -> None:
-        """Measure the policies where datapoints are played that count, bool ``[E]``."""
+        """Measure the policies on counted datapoints, bool ``[E]``."""
         acting = acting_mask(td)
         counts = acting & counted.to(acting.device).unsqueeze(-1)
         self.measures.add(td, counts, with_values=True)
 
-    def _film(self, td: TensorDictBase, slot: Tensor) -> None:
-        """Keep the actions of episodes ``slot`` int64 ``[E]`` that are to be filmed."""
+    def _record_actions(self, td: TensorDictBase, slot: Tensor) -> None:
+        """Store the actions of episodes ``slot`` int64 ``[E]`` that are recorded as videos."""
         places = (slot < self.num_filmed).nonzero().flatten()
         if not len(places):
             return
@@ -141,7 +140,7 @@ class TestPlayer:
             self.filmed.setdefault(datapoint, []).append(done)
 
     def _seed_generators(self) -> dict[str, torch.Generator]:
-        """Begin anew, so that a test does not depend on the tests before; return the agents'."""
+        """Reset all generators, so that tests are independent; return the agents'."""
         self._started = 0
         self._draws = torch_generator(self.seed, "test", 0, f"{self.purpose}.environment")
         device = self.environment.device
@@ -161,7 +160,7 @@ class TestPlayer:
 
 
 class _Running:
-    """What is known of the episodes that are being played."""
+    """Running totals of the current episodes."""
 
     def __init__(self, num_envs: int, num_agents: int) -> None:
         self.reward = torch.zeros(num_envs, num_agents, dtype=torch.float64)
@@ -186,7 +185,7 @@ class _Running:
 
 
 class _Columns:
-    """The table that is being filled, one row per wanted datapoint."""
+    """The table in construction, one row per requested datapoint."""
 
     def __init__(self, wanted: int, num_agents: int) -> None:
         self.num_agents = num_agents
@@ -230,8 +229,8 @@ class _Columns:
         return table
 
 
-def environment_of(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
-    """Return the environment that plays on a dataset; UnknownNameError if there is no such one."""
+def environment_for(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
+    """Return the environment of a dataset; UnknownNameError if there is none."""
     environments = {"train": scenario.train_environment, **scenario.test_environments}
     if dataset not in environments:
         raise UnknownNameError(
@@ -251,8 +250,8 @@ def summarise_test(
 ) -> TestResult:
     """Complete a table of :meth:`TestPlayer.play` and average it; undecided counts as wrong.
 
-    Where there are verifiers the table gets ``decision`` and ``correct``: the first one's decision,
-    and whether it is y; ``groups`` add their columns of the data.
+    With verifiers the table gets ``decision`` and ``correct``: the first verifier's decision, and
+    whether it is y; ``groups`` add their columns of the data.
     """
     metrics = complete_table(table, dataset, verifier_names, groups)
     length = torch.tensor(table["rounds"])
@@ -272,7 +271,7 @@ def complete_table(
 ) -> Metrics:
     """Add ``decision`` and ``correct``, the first decider's, and the groups' columns of the data.
 
-    Returns ``num_datapoints``, and if anybody decides, ``accuracy`` and each decider's.
+    Returns ``num_datapoints``, and with deciders ``accuracy`` and each decider's.
     """
     metrics: Metrics = {"num_datapoints": float(len(table["datapoint_id"]))}
     for name in deciders:

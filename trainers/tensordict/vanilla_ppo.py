@@ -1,4 +1,4 @@
-"""Independent proximal policy optimisation: each agent learns by PPO from its own rewards."""
+"""Independent proximal policy optimisation: each agent learns from its own rewards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
     def _get_loss_module_and_gae(
         self,
     ) -> tuple[Objective, MaskedGae | None]:
-        """Make PPO's loss and the advantage estimator."""
+        """Create PPO's loss and the advantage estimator."""
         ppo, rl = self.hyper_params.ppo, self.hyper_params.rl
         common = ppo_options(ppo, rl)
         loss_module: Objective

@@ -1,1 +1,1 @@
-"""Trainers of chat models: rollouts are sampled and models fine-tuned through an API."""
+"""Trainers of chat models, which are sampled and fine-tuned through APIs."""

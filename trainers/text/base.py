@@ -1,7 +1,7 @@
-"""The base of text trainers: sample rollouts, judge them, fine-tune the models, again.
+"""Base class of text trainers: sample rollouts, evaluate them, fine-tune the models, repeat.
 
-A subclass writes ``_stage_create_fine_tune_jobs``. Its loop in plain Python is in
-``trainers.text.loop``; the same stages, stored one by one, are run by the tasks.
+A subclass implements ``_stage_create_fine_tune_jobs``. :mod:`trainers.text.loop` runs the loop in
+plain Python; tasks run the same stages and store each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.rollouts.tokens import even_out_tokens
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
-from trainers.progress import describe, progress_place, show
+from trainers.progress import describe, progress_path, show
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
 from trainers.text.jobs import await_jobs, no_job_stats
@@ -50,30 +50,30 @@ _SAMPLING = {"sample_rollouts", "_sample_rollouts", "_sample_one"}
 class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     """Base of trainers whose agents are chat models.
 
-    Subclasses write :meth:`_stage_create_fine_tune_jobs`; they may override
-    :meth:`_sample_rollouts` and :meth:`_get_log_stats`. One that samples in a way of its own says
-    in :meth:`responses_per_step` how many replies it asks for at each step, or a plan can't.
+    Subclasses implement :meth:`_stage_create_fine_tune_jobs`; they may override
+    :meth:`_sample_rollouts` and :meth:`_get_log_stats`. If a subclass overrides sampling,
+    :meth:`responses_per_step` must return its number of replies at each step, which plans need.
     """
 
     training_usage: UsageMeter | None = None
-    """What the jobs that were last waited for have used."""
+    """Usage of the jobs awaited last."""
     _calls: Calls | None = None
 
-    # -- what a subclass writes ------------------------------------------------------------
+    # -- for subclasses --------------------------------------------------------------------
 
     @abstractmethod
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
-        """Create a fine-tune job for each shared model group that is to learn.
+        """Create a fine-tune job for each learning shared model group.
 
         Call ``create_supervised_fine_tune_job`` or ``create_dpo_fine_tune_job`` of each of
-        :attr:`learning_model_groups`. The rollouts, batch [N], are the iteration's, after those of
-        all earlier ones where ``text_rl.fine_tune_on_all_previous_rollouts`` is set.
+        :attr:`learning_model_groups`. The rollouts, batch [N], are the iteration's, preceded by
+        those of all earlier ones if ``text_rl.fine_tune_on_all_previous_rollouts`` is set.
         """
 
     def _sample_rollouts(
         self, environment: PureTextEnvironment, iteration: int, use_tqdm: bool = False
     ) -> NestedArrayDict:
-        """Play an iteration's rollouts, or those of a test, many at the same time: batch [N].
+        """Collect the rollouts of an iteration or a test concurrently: batch [N].
 
         A test's rollouts don't depend on the iteration. See
         :func:`ratchet.rollouts.spec.rollout_spec`. Raises RolloutError if some failed.
@@ -101,11 +101,11 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         planned: PlannedRollout,
         calls: Calls,
     ) -> NestedArrayDict:
-        """Play one planned rollout; batch [1].
+        """Collect one planned rollout; batch [1].
 
-        A class that asks for more than one reply at each step says so in
-        :meth:`responses_per_step`, and in :meth:`examples_per_rollout` how many examples that
-        makes: estimates and budgets go by them.
+        If a subclass requests more than one reply at each step, it must override
+        :meth:`responses_per_step`, and :meth:`examples_per_rollout` with the resulting number of
+        examples: estimates and budgets depend on them.
         """
         context = self._call_context(environment, iteration, calls)
         return await sample_rollout(
@@ -118,7 +118,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         )
 
     def _get_log_stats(self, rollouts: NestedArrayDict, *, train: bool = True) -> Metrics:
-        """Return the statistics of rollouts, those of a test with names that begin ``test_``."""
+        """Return the statistics of rollouts, those of a test with the prefix ``test_``."""
         return rollout_statistics(
             rollouts,
             self.agent_names,
@@ -134,16 +134,16 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return self.count_train_iterations(self.hyper_params)
 
     def train(self) -> None:
-        """Train and test: from the state if there is one, else from the run's saved one.
+        """Train and test, from the current state, the run's saved state or the initial state.
 
-        Everything is saved after each stage under the run's id, if the settings have one.
+        The state is saved after each stage under the run's id, if the settings have one.
         """
         TextTrainLoop(self).run()
 
     def sample_rollouts(
         self, iteration: int, journal_path: Path
     ) -> tuple[NestedArrayDict, UsageMeter]:
-        """Play the iteration's rollouts; see :class:`StagedTextTrainer`."""
+        """Collect the iteration's rollouts; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
         self._describe("Sampling rollouts", iteration)
         with (
@@ -154,10 +154,10 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return rollouts, calls.usage
 
     @classmethod
-    def says_what_it_samples(cls) -> bool:
-        """Return whether who changed how rollouts are sampled said how many replies that asks for.
+    def declares_sample_count(cls) -> bool:
+        """Return whether a subclass that overrides sampling also declares ``responses_per_step``.
 
-        What a base said does not hold for a class that samples in a way of its own.
+        A base class's declaration does not apply to a subclass that overrides sampling.
         """
         own = [vars(each) for each in cls.__mro__[: cls.__mro__.index(PureTextRlTrainer)]]
         for names in own:
@@ -169,7 +169,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     @classmethod
     def calls_callbacks(cls) -> bool:
-        """Return True: they are told."""
+        """Return True."""
         return True
 
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
@@ -191,7 +191,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     def test(
         self, iteration: int | Literal["test"], journal_path: Path, dataset: str = "test"
     ) -> tuple[NestedArrayDict, Metrics, UsageMeter]:
-        """Play and judge test rollouts; see :class:`StagedTextTrainer`."""
+        """Collect and evaluate test rollouts; see :class:`StagedTextTrainer`."""
         if iteration != "test":
             self._check_iteration(iteration)
         environments = self.scenario_instance.test_environments
@@ -216,10 +216,10 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         rollouts: NestedArrayDict,
         previous_rollouts: Sequence[NestedArrayDict] = (),
     ) -> TrainerState:
-        """Make the jobs that train the next models; see :class:`StagedTextTrainer`."""
+        """Create the jobs that train the next models; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
         if not self.has_stopped:
-            self._describe("Making fine-tune jobs", iteration)
+            self._describe("Creating fine-tune jobs", iteration)
             with self.callbacks.stage("create_fine_tune_jobs", iteration) as self.stage_metrics:
                 self._create_fine_tune_jobs(iteration, rollouts, previous_rollouts)
         self._stage = "await_fine_tune_jobs"
@@ -252,7 +252,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             self.training_usage = UsageMeter("await_fine_tune_jobs", self.ledger)
             self._set_training_allowance()
             with (
-                progress_place(self._place(iteration)),
+                progress_path(self._place(iteration)),
                 self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics,
             ):
                 groups, usage = self.shared_model_groups, self.training_usage
@@ -264,22 +264,22 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return f"iteration {iteration + 1} of {self.num_train_iterations}"
 
     def _describe(self, description: str, iteration: int | Literal["test"]) -> None:
-        """Tell whoever listens which stage of which iteration is done."""
-        with progress_place(*([] if iteration == "test" else [self._place(iteration)])):
+        """Report the current stage and iteration to the progress reporter."""
+        with progress_path(*([] if iteration == "test" else [self._place(iteration)])):
             describe(description)
 
     def job_stats(self) -> Metrics:
-        """Return which groups have no job, by 0 and 1: for lack of examples, or since frozen."""
+        """Return, as 0 or 1, which groups have no job: too few examples, or frozen."""
         return {**no_job_stats(self.shared_model_groups), **self.stage_metrics}
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Return whether stages do what :meth:`train` does: unless a subclass has its own loop."""
+        """Return whether stages equal :meth:`train`, i.e. no subclass overrides the loop."""
         return cls.train is PureTextRlTrainer.train
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return what each stage reads for; how many are tested, unless it is the whole dataset."""
+        """Return the purposes of each stage; tests depend on rollouts if they use a subset."""
         if hyper_params.text_rl.test_on_whole_dataset:
             return TEXT_STAGES
         tests = ("test_during_training", "test")
@@ -292,7 +292,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         """Return the parameters that a stage reads; see :class:`StagedTextTrainer`."""
         return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage)
 
-    # -- what sampling stands on -----------------------------------------------------------
+    # -- sampling --------------------------------------------------------------------------
 
     def _is_training(self, environment: PureTextEnvironment) -> bool:
         return environment is self.train_environment
@@ -300,7 +300,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     def _call_context(
         self, environment: PureTextEnvironment, iteration: int, calls: Calls
     ) -> CallContext:
-        """Return what calls are made with: journal, meter, and the seed that theirs come from."""
+        """Return the context of calls: journal, usage meter and base seed."""
         training = self._is_training(environment)
         seed = call_seed(self.hyper_params.seed, training=training, iteration=iteration)
         return CallContext(journal=calls.journal, usage=calls.usage, call_prefix="", seed=seed)
@@ -308,7 +308,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     def _plan_rollouts(
         self, environment: PureTextEnvironment, iteration: int
     ) -> list[PlannedRollout]:
-        """Plan which datapoints are played, with which seeds."""
+        """Plan the rollouts' datapoints and seeds."""
         seed, size = self.hyper_params.seed, len(environment.dataset)
         text_rl = self.hyper_params.text_rl
         each = text_rl.rollouts_per_datapoint
@@ -319,16 +319,16 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return test_plan(seed, size, tested, text_rl.test_rollouts_per_datapoint)
 
     def _set_training_allowance(self) -> None:
-        """Let the iteration's jobs be billed in the ledger."""
-        allowance = BudgetReservation(self.ledger, PriceTable.load(self.settings.prices))
+        """Let the ledger bill the iteration's jobs."""
+        allowance = TrainingAllowance(self.ledger, PriceTable.load(self.settings.prices))
         for group in self.shared_model_groups.values():
             group.allowance = allowance
 
     @contextmanager
     def _open_calls(self, journal_path: Path | None = None, stage: str = "") -> Iterator[Calls]:
-        """Open the journal of a stage; inside of one, give the stage's own.
+        """Open the journal of a stage; within a stage, return the current one.
 
-        Without a path, and outside of a stage, finished calls are kept only while it is open.
+        Without a path, and outside of a stage, finished calls are stored only until it is closed.
         """
         if self._calls is not None:
             yield self._calls

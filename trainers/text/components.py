@@ -1,6 +1,6 @@
-"""What a text trainer is made of, and its state: which models play, and where the training is.
+"""Components of a text trainer, and its state: the current models and the position in the loop.
 
-Between ``Trainer`` and ``PureTextRlTrainer``.
+A layer between ``Trainer`` and ``PureTextRlTrainer``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from ratchet.tracking.trainer_files import METADATA_FILE
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.trainer import CallingTrainer
+from trainers.callbacks.callback_list import CallbackTrainer
 from trainers.checkpointing import write_json
 from trainers.custom_state import put_attributes, take_attributes
 from trainers.text.run_files import RunFiles
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.instance import TextScenarioInstance
 
 
-class TextTrainerComponents(CallingTrainer):
-    """A trainer of chat models that knows its components and its state, and not yet its loop."""
+class TextTrainerComponents(CallbackTrainer):
+    """A trainer of chat models with components and state, but without a loop."""
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
         "combined_agent": "the chat models are self.text_agents[NAME]",
@@ -70,12 +70,12 @@ class TextTrainerComponents(CallingTrainer):
 
     @property
     def train_environment(self) -> PureTextEnvironment:
-        """The environment that plays on the training set."""
+        """The environment on the training set."""
         return self.scenario_instance.train_environment
 
     @property
     def test_environment(self) -> PureTextEnvironment:
-        """The environment that plays on the test set."""
+        """The environment on the test set."""
         return self.scenario_instance.test_environment
 
     def is_learning(self, agent_name: str) -> bool:
@@ -85,10 +85,10 @@ class TextTrainerComponents(CallingTrainer):
 
     @property
     def learning_model_groups(self) -> dict[str, list[str]]:
-        """The groups that learn in this iteration, each with those of its agents that do.
+        """The groups that learn in this iteration, with their learning agents.
 
-        The others need no job; asked for one, they make none, and learn from none of their
-        agents whose schedule is off.
+        The others need no job; they create none if requested, and exclude agents whose schedule is
+        off.
         """
         learning = {
             name: [agent for agent in group.agent_names if self.is_learning(agent)]
@@ -97,11 +97,11 @@ class TextTrainerComponents(CallingTrainer):
         return {name: agents for name, agents in learning.items() if agents}
 
     def _get_fine_tune_job_name(self, shared_model_group: PureTextSharedModelGroup) -> str:
-        """Return a ``job_name`` that tells a group's jobs apart; equal jobs of runs are shared."""
+        """Return a unique ``job_name`` for a group's jobs; runs share equal jobs."""
         return f"{shared_model_group.name}-{self._iteration}"
 
     def _set_learning_agents(self) -> None:
-        """Tell the groups whom to learn from in this iteration."""
+        """Set the agents from which each group learns in this iteration."""
         for group in self.shared_model_groups.values():
             group.learning_agents = frozenset(filter(self.is_learning, group.agent_names))
 
@@ -109,11 +109,11 @@ class TextTrainerComponents(CallingTrainer):
 
     @property
     def has_state(self) -> bool:
-        """Whether there is a state: after :meth:`initial_state`, or when one was set."""
+        """Whether the trainer has a state: after :meth:`initial_state`, or once one was set."""
         return self._stage is not None
 
     def initial_state(self) -> TrainerState:
-        """Make the state before any training, and continue from it."""
+        """Create the state before any training, and continue from it."""
         for name, group in self.shared_model_groups.items():
             group.state = self._initial_groups[name]
         self._iteration, self._stage = 0, "sample_rollouts"
@@ -122,13 +122,13 @@ class TextTrainerComponents(CallingTrainer):
 
     @property
     def state(self) -> TrainerState:
-        """Where the training is; a value.
+        """The current state; a value.
 
         Raises StateError before :meth:`initial_state` or :meth:`train`.
         """
         if self._stage is None:
             raise StateError(
-                f"{type(self).__name__}: there is no state yet. Call initial_state() or train(),"
+                f"{type(self).__name__}: no state yet. Call initial_state() or train(),"
                 " or set a saved one."
             )
         groups = self.shared_model_groups
@@ -152,7 +152,7 @@ class TextTrainerComponents(CallingTrainer):
         if state.shared_model_groups.keys() != groups.keys():
             raise StateError(
                 f"state: got the shared model groups {sorted(state.shared_model_groups)}, expected"
-                f" {sorted(groups)}. It is of other agents; train anew or take those."
+                f" {sorted(groups)}. It belongs to other agents; use those, or train from scratch."
             )
         for name, group in groups.items():
             group.state = state.shared_model_groups[name]
@@ -161,7 +161,7 @@ class TextTrainerComponents(CallingTrainer):
         self.load_callbacks(state)
 
     def save_state_to(self, folder: Path) -> None:
-        """Write the state; that of the models as they are, where a loop of its own keeps none."""
+        """Write the state; for custom loops without one, that of the current models."""
         if self._stage is None:
             self._stage = "done"
         self.state.save(folder)
@@ -171,7 +171,7 @@ class TextTrainerComponents(CallingTrainer):
         return self._iteration
 
     def _write_checkpoint(self, folder: Path) -> None:
-        """Write a checkpoint among what the loop keeps there: rollouts, journals, metrics."""
+        """Write a checkpoint into the loop's folder of rollouts, journals and metrics."""
         files = RunFiles(folder)
         files.check_parameters(self.hyper_params.to_dict())
         files.save_state(self.state)
@@ -180,7 +180,7 @@ class TextTrainerComponents(CallingTrainer):
     # -- callbacks -------------------------------------------------------------------------
 
     def load_callbacks(self, state: TrainerState) -> None:
-        """Let callbacks continue from a state, and nothing else."""
+        """Restore only the callbacks' states."""
         if self.callbacks:
             self.callbacks.load(state.callbacks)
 
@@ -195,12 +195,12 @@ class TextTrainerComponents(CallingTrainer):
         return self.callbacks.take_values()
 
     def take_weights(self) -> CallbackState:
-        """Copy which models play: the state of each shared model group."""
+        """Copy the state of each shared model group, which names the current model."""
         groups = self.shared_model_groups
         return CallbackState({name: group.state.to_dict() for name, group in groups.items()})
 
     def put_weights(self, weights: CallbackState) -> None:
-        """Put in place what :meth:`take_weights` returned."""
+        """Restore the result of :meth:`take_weights`."""
         for name, group in self.shared_model_groups.items():
             group.state = PureTextSharedModelGroupState.from_dict(weights.values[name])
 
@@ -210,5 +210,5 @@ class TextTrainerComponents(CallingTrainer):
         if self._stage is None or iteration != self._iteration:
             raise StateError(
                 f"{type(self).__name__}: got iteration {iteration}, but the state is in iteration"
-                f" {self._iteration}, or not there yet. Set the state of that iteration first."
+                f" {self._iteration}, or missing. Set the state of that iteration first."
             )

@@ -1,4 +1,4 @@
-"""Expert iteration: each agent is fine-tuned, supervised, on the rollouts it did well in."""
+"""Expert iteration: each agent is fine-tuned, supervised, on its successful rollouts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ STAGE = "create_fine_tune_jobs"
 
 @register_trainer("pure_text_ei")
 class PureTextEiTrainer(PureTextRlTrainer):
-    """Chooses rollouts by each agent's own episode reward, and trains on them.
+    """Selects rollouts by each agent's own episode reward, and trains on them.
 
-    A share of a verifier's rollouts, drawn first, is trained with its last message replaced by
-    the true label's decision, whatever it was paid.
+    For a sampled share of a verifier's rollouts, its last message is replaced by the true label's
+    decision, regardless of the reward.
     """
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """Return the mean number of copies that weighted sampling draws of a rollout."""
+        """Return the mean number of copies of a rollout in weighted sampling."""
         parameters = hyper_params.pure_text_ei
         is_weighted = parameters.rollout_selection_method == "weighted_sampling"
         return float(parameters.weighting_sample_size_factor) if is_weighted else 1.0
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
-        """Make a supervised job for each group that learns."""
+        """Create a supervised job for each learning group."""
         rollouts = self._within_pass_rates(rollouts)
         for name, agents in self.learning_model_groups.items():
             chosen: dict[str, NestedArrayDict] = {}
@@ -44,21 +44,21 @@ class PureTextEiTrainer(PureTextRlTrainer):
             for agent in agents:
                 rest = rollouts
                 if agent in self.protocol_handler.verifier_names:
-                    replaced[agent], rest = self._set_aside(agent, rollouts)
+                    replaced[agent], rest = self._sample_replaced(agent, rollouts)
                 chosen[agent] = self._choose(agent, rest)
             self.shared_model_groups[name].create_supervised_fine_tune_job(chosen, replaced)
 
     def _within_pass_rates(self, rollouts: NestedArrayDict) -> NestedArrayDict:
-        """Leave out the rollouts of datapoints that are too hard or too easy."""
+        """Exclude the rollouts of datapoints that are too hard or too easy."""
         parameters: PureTextEiParameters = self.hyper_params.pure_text_ei
         bounds = parameters.min_pass_rate, parameters.max_pass_rate
         verifier = self.agent_names.index(self.protocol_handler.verifier_names[0])
         return rollouts[np.flatnonzero(pass_rates_within(rollouts, verifier, *bounds))]
 
-    def _set_aside(
+    def _sample_replaced(
         self, agent: str, rollouts: NestedArrayDict
     ) -> tuple[NestedArrayDict, NestedArrayDict]:
-        """Draw the rollouts whose guesses are replaced; return them, and the rest."""
+        """Sample the rollouts whose guesses are replaced; return them and the others."""
         text_rl, iteration = self.hyper_params.text_rl, self.state.iteration
         proportion = selection.guess_replacement_proportion(
             text_rl.verifier_guess_replacement_proportion,
@@ -71,7 +71,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
         return rollouts[aside], rollouts[rest]
 
     def _choose(self, agent: str, rollouts: NestedArrayDict) -> NestedArrayDict:
-        """Choose rollouts by the agent's reward."""
+        """Select rollouts by the agent's reward."""
         parameters: PureTextEiParameters = self.hyper_params.pure_text_ei
         rewards = episode_rewards(rollouts)[:, self.agent_names.index(agent)]
         if parameters.rollout_selection_method == "threshold":

@@ -1,11 +1,12 @@
-"""Policy gradients for chat models: each agent learns from all its replies, token by token.
+"""Policy gradients for chat models: each agent learns from all tokens of all its replies.
 
-GRPO (Shao et al. 2024) and its relatives; with the agents' own running averages as baselines, as
-SPIRAL has them for self-play (Liu et al. 2025).
+GRPO (Shao et al. 2024) and variants; optionally with running averages per agent as baselines, as
+in SPIRAL's self-play (Liu et al. 2025).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,55 +15,88 @@ from ratchet.scenarios.pure_text.agents.group_state import TokenTraining
 from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
 from ratchet.seeding import numpy_generator
 from trainers.registry import register_trainer
+from trainers.text.base import PureTextRlTrainer
 from trainers.text.reply_trajectories import reply_trajectories
-from trainers.text.token_sampling import TokenSamplingTrainer
 from trainers.text.token_steps import training_steps
 
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.parameters.text_trainers import PureTextGrpoParameters
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+    from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
+    from trainers.text.sampling import Calls
     from trainers.text.staged import Metrics
 
 STAGE = "create_fine_tune_jobs"
 _ACTOR = {"kl": "approximate_kl"}
-"""What other trainers call by another name than the service."""
+"""The service's name of a metric → that of other trainers, if different."""
+
+
+class TokenSamplingTrainer(PureTextRlTrainer):
+    """Base of text trainers that learn from tokens.
+
+    In training, the tokens of learning agents' prompts and replies are requested with
+    log-probabilities and stored in the rollouts.
+    """
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        scenario_instance: TextScenarioInstance,
+        settings: ExperimentSettings,
+    ) -> None:
+        super().__init__(hyper_params, scenario_instance, settings)
+        self.train_environment.asks_for_tokens = True
+
+    def _call_context(
+        self, environment: PureTextEnvironment, iteration: int, calls: Calls
+    ) -> CallContext:
+        """Return the context of calls; in training it requests tokens."""
+        context = super()._call_context(environment, iteration, calls)
+        if not self._is_training(environment):
+            return context
+        agents = self.hyper_params.agents
+        learning = (name for name in self.agent_names if not agents[name].freeze_agent)
+        return replace(context, token_agents=frozenset(learning))
 
 
 @register_trainer("pure_text_grpo")
 class PureTextGrpoTrainer(TokenSamplingTrainer):
-    """Takes steps along the policy gradient of its own rollouts, and plays on with what they make.
+    """Takes policy-gradient steps on its own rollouts, and continues with the new models.
 
-    In place of a fine-tune job each group of agents that share a model has a training session at
-    the service; a killed stage goes on in it where it was.
+    Instead of a fine-tune job each group of agents that share a model has a training session at
+    the service; an interrupted stage resumes it.
     """
 
     _learning: Metrics | None = None
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse what the learned probabilities would not be those of the replies with."""
+        """Refuse options for which trained probabilities would differ from the replies'."""
         super().check_parameters(hyper_params, base_dir)
         text_rl, parameters = hyper_params.text_rl, hyper_params.pure_text_grpo
         if text_rl.fine_tune_on_all_previous_rollouts:
             raise ParameterError(
-                "text_rl.fine_tune_on_all_previous_rollouts: got true, expected false: a policy"
-                " gradient is of the model's own rollouts."
+                "text_rl.fine_tune_on_all_previous_rollouts: got true, expected false: the policy"
+                " gradient requires the model's own rollouts."
             )
         if text_rl.verifier_guess_replacement_proportion:
             raise ParameterError(
                 "text_rl.verifier_guess_replacement_proportion: got"
-                f" {text_rl.verifier_guess_replacement_proportion}, expected 0: replies that a"
+                f" {text_rl.verifier_guess_replacement_proportion}, expected 0: replies that the"
                 " model did not write have no policy gradient."
             )
         if parameters.compares_rollouts and text_rl.rollouts_per_datapoint == 1:
             raise ParameterError(
                 "text_rl.rollouts_per_datapoint: got 1, expected more for the baseline"
                 f" {parameters.baseline!r} and the scale {parameters.advantage_scale!r} of"
-                " pure_text_grpo, which compare the rollouts of a datapoint. Or take baseline"
+                " pure_text_grpo, which compare the rollouts of a datapoint. Or choose baseline"
                 " agent_average with advantage_scale batch or none."
             )
         for name, agent in hyper_params.agents.items():
@@ -71,15 +105,15 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """Return 0: there is no fine-tune job that would be billed for any."""
+        """Return 0: no fine-tune job is created or billed."""
         return 0.0
 
     def job_stats(self) -> Metrics:
-        """Return which groups have no job, what was learned from, and what the steps were like."""
+        """Return which groups have no job, and statistics of rollouts and steps."""
         return {**super().job_stats(), **(self._learning or {})}
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
-        """Train each group that learns, on all replies of its agents."""
+        """Train each learning group on all replies of its agents."""
         self._learning = {}
         for name, agents in self.learning_model_groups.items():
             self._learning |= self._train(self.shared_model_groups[name], agents, rollouts)
@@ -125,7 +159,7 @@ def _set_advantages(
     averages: dict[str, float],
     parameters: PureTextGrpoParameters,
 ) -> tuple[dict[str, float], Metrics]:
-    """Set the advantages of one agent's trajectories; return averages after them, and metrics."""
+    """Set the advantages of one agent's trajectories; return new averages, and metrics."""
     from trainers.algorithms.language.metrics import log_grpo_metrics  # torch
     from trainers.algorithms.language.trajectories import trajectory_advantages
 
@@ -149,13 +183,13 @@ def _set_advantages(
 
 
 def _check_agent(name: str, agent: TextAgentParameters) -> None:
-    """Refuse an agent whose tokens aren't drawn from the probabilities that are trained."""
+    """Refuse an agent whose tokens aren't sampled from the trained probabilities."""
     for field in ("temperature", "top_p", "repetition_penalty"):
         value = getattr(agent, field)
         if value not in (None, 1):
             raise ParameterError(
-                f"agents.{name}.{field}: got {value}, expected 1, or nothing: pure_text_grpo trains"
-                " the probabilities that replies are drawn from. Or freeze the agent."
+                f"agents.{name}.{field}: got {value}, expected 1, or no value: pure_text_grpo"
+                " trains the probabilities that replies are sampled from. Or freeze the agent."
             )
     backend = agent.fine_tuning_service.backend
     if agent.base_url is None or agent.api_version is not None or backend not in (None, "ratchet"):

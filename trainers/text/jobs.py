@@ -1,4 +1,4 @@
-"""Wait for the fine-tune jobs of all shared model groups at once, and switch to what they made."""
+"""Await the fine-tune jobs of all shared model groups concurrently, and switch models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.errors import FineTuneError
-from trainers.progress import describe, is_listened_to
+from trainers.progress import describe, has_reporter
 
 if TYPE_CHECKING:
     from ratchet.language_models.fine_tune_jobs import FineTuneJob
@@ -23,7 +23,7 @@ _NO_JOB = ("frozen", "insufficient_data")
 
 JobAwaiting: TypeAlias = Callable[[], Awaitable["FineTuneJob | None"]]
 AroundJob: TypeAlias = Callable[[str, JobAwaiting], Awaitable[object]]
-"""Waits for a group's job, in a way of its own: takes the group's name, and what waits."""
+"""Custom wrapper that awaits a group's job: takes the group's name and the awaiting function."""
 
 
 async def await_jobs(
@@ -31,18 +31,19 @@ async def await_jobs(
     usage: UsageMeter,
     around: AroundJob | None = None,
 ) -> None:
-    """Wait until no job runs any more, then switch models; nothing is switched if one failed.
+    """Wait until all jobs have ended, then switch models; none are switched if a job failed.
 
-    ``usage`` counts what the jobs used. Each group's job is waited for by ``around``, all at once.
-    Raises FineTuneError if a job failed or was cancelled: with the group, and the service's reason.
+    ``usage`` records the jobs' usage. ``around`` awaits each group's job; all run concurrently.
+    Raises FineTuneError if a job failed or was cancelled, with the group and the service's
+    reason.
     """
-    waited = {name: group for name, group in groups.items() if group.state.fine_tune_job_id}
-    queue = _Queue(waited)
+    awaited = {name: group for name, group in groups.items() if group.state.fine_tune_job_id}
+    queue = _Queue(awaited)
     around = around or _wait
     await asyncio.gather(
         *(
             around(name, partial(group.await_job, queue.listener(name)))
-            for name, group in waited.items()
+            for name, group in awaited.items()
         )
     )
     statuses = {name: group.get_fine_tune_job_status() for name, group in groups.items()}
@@ -52,7 +53,7 @@ async def await_jobs(
             f"group {name!r}: {status}: {groups[name].get_fine_tune_job_error_repr()}"
             for name, status in failed.items()
         )
-        raise FineTuneError(f"fine-tune jobs failed: {reasons}. Run the same again to retry.")
+        raise FineTuneError(f"fine-tune jobs failed: {reasons}. Re-run the command to retry.")
     await asyncio.gather(*(group.activate_next_model() for group in groups.values()))
     for name, group in groups.items():
         if statuses[name] in _NO_JOB:
@@ -66,17 +67,17 @@ async def _wait(_: str, waiting: JobAwaiting) -> None:
 
 
 class _Queue:
-    """The jobs that are waited for: says which of them it is that is being waited for."""
+    """The awaited jobs; reports the one that is currently awaited."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._jobs: dict[str, FineTuneJob | None] = dict.fromkeys(names)
 
     def listener(self, name: str) -> Callable[[FineTuneJob], None] | None:
-        """Return who is to look at a group's job, if anybody listens."""
-        return partial(self.look, name) if is_listened_to() else None
+        """Return the listener of a group's job, if a progress reporter is set."""
+        return partial(self.update, name) if has_reporter() else None
 
-    def look(self, name: str, job: FineTuneJob) -> None:
-        """Take what the service says of a group's job, and pass it on to whoever listens."""
+    def update(self, name: str, job: FineTuneJob) -> None:
+        """Record the status of a group's job, and report progress."""
         self._jobs[name] = job
         jobs = [(name, job) for name, job in self._jobs.items() if job is None or not job.is_final]
         if jobs:
@@ -90,7 +91,7 @@ class _Queue:
 
 
 def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, float]:
-    """Return 0 or 1 for each group and reason to have no job."""
+    """Return 0 or 1 for each group and reason for having no job."""
     stats: dict[str, float] = {}
     for name, group in groups.items():
         state = group.state
@@ -100,9 +101,9 @@ def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, fl
 
 
 def without_jobs(state: State) -> State:
-    """Return the state before its jobs were made.
+    """Return the state before its jobs were created.
 
-    Making them again finds those that succeeded, and begins those anew that failed.
+    Creating them again reuses those that succeeded, and restarts those that failed.
     """
     groups = {
         name: replace(group, fine_tune_job_id=None, fine_tune_intent=None, no_job_reason=None)

@@ -1,6 +1,6 @@
-"""A text trainer's whole loop in plain Python, resumable after each of its stages.
+"""A text trainer's complete loop in plain Python, resumable after each of its stages.
 
-The stages are those that the tasks run; here their results lie in the run's checkpoint folder.
+The stages are the same as the tasks'; their results are stored in the run's checkpoint folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TextTrainLoop:
-    """Runs the stages of a trainer one after the other, from wherever its state is."""
+    """Runs the stages of a trainer sequentially, starting with its current state."""
 
     def __init__(self, trainer: PureTextRlTrainer) -> None:
         self.trainer = trainer
@@ -47,7 +47,7 @@ class TextTrainLoop:
             closing(files.ledger(self.trainer.settings.budget)) as self.trainer.ledger,
         ):
             self.files = files
-            self._begin()
+            self._initialise()
             while (stage := self.trainer.state.train_loop_stage) != "done":
                 steps[stage](self.trainer.state)
                 files.save_metrics(self.trainer.history)
@@ -55,7 +55,7 @@ class TextTrainLoop:
 
     @contextmanager
     def _open_files(self) -> Iterator[RunFiles]:
-        """Open the run's checkpoint folder; one that is thrown away if the run has no id."""
+        """Open the run's checkpoint folder; a temporary one if the run has no id."""
         settings = self.trainer.settings
         if settings.run_id is not None and not settings.test_run:
             yield RunFiles(self.trainer.checkpoint_base_dir)
@@ -63,8 +63,8 @@ class TextTrainLoop:
         with TemporaryDirectory(prefix="ratchet-text-") as folder:
             yield RunFiles(Path(folder))
 
-    def _begin(self) -> None:
-        """Take the trainer's state, else the saved one, else the one before any training."""
+    def _initialise(self) -> None:
+        """Set the state: the trainer's, else the saved one, else the initial one."""
         trainer, files = self.trainer, self.files
         files.check_parameters(trainer.hyper_params.to_dict())
         if not trainer.has_state:
@@ -88,9 +88,9 @@ class TextTrainLoop:
     def _sample_rollouts(self, state: State) -> None:
         name = _train_name(state.iteration)
         rollouts, usage = self.trainer.sample_rollouts(state.iteration, self.files.journal(name))
-        self._keep(name, rollouts, usage)
+        self._store(name, rollouts, usage)
         self._log_added(state, "sample_rollouts")
-        self._go_to(self._looks[0])
+        self._go_to(self._evaluation_stages[0])
 
     def _log_stats(self, state: State) -> None:
         name = _train_name(state.iteration)
@@ -98,7 +98,7 @@ class TextTrainLoop:
         stats = self.trainer.compute_stats(state.iteration, rollouts)
         self.trainer.log_stats(stats, iteration=state.iteration, stage="train")
         self._write_transcripts(name, rollouts)
-        self._after_look("log_stats")
+        self._after_evaluation("log_stats")
 
     def _test_during_training(self, state: State) -> None:
         trainer = self.trainer
@@ -106,25 +106,25 @@ class TextTrainLoop:
             name = _test_name(state.iteration)
             journal = self.files.journal(name)
             rollouts, stats, usage = trainer.test(state.iteration, journal)
-            self._keep(name, rollouts, usage)
+            self._store(name, rollouts, usage)
             self._write_transcripts(name, rollouts)
             trainer.log_stats(stats, iteration=state.iteration, stage="test_during_training")
-        self._after_look("test_during_training")
+        self._after_evaluation("test_during_training")
 
     @property
-    def _looks(self) -> tuple[TrainLoopStage, TrainLoopStage]:
-        """The stages that look at an iteration, in their order.
+    def _evaluation_stages(self) -> tuple[TrainLoopStage, TrainLoopStage]:
+        """The stages that evaluate an iteration, in order.
 
-        Callbacks may put other weights in place with the statistics, and these are tested last.
+        Callbacks may replace weights in the statistics stage; these are tested last.
         """
         if self.trainer.callbacks.may_change_tests:
             return "test_during_training", "log_stats"
         return "log_stats", "test_during_training"
 
-    def _after_look(self, stage: TrainLoopStage) -> None:
-        """Go on from a stage that looks at an iteration; to the end, if the run is stopped."""
-        if stage == self._looks[0]:
-            self._go_to(self._looks[1])
+    def _after_evaluation(self, stage: TrainLoopStage) -> None:
+        """Continue after a stage that evaluates an iteration; skip to the end if stopped."""
+        if stage == self._evaluation_stages[0]:
+            self._go_to(self._evaluation_stages[1])
             return
         trainer, last = self.trainer, self.trainer.num_train_iterations - 1
         if trainer.has_stopped:
@@ -144,7 +144,7 @@ class TextTrainLoop:
         try:
             self.trainer.await_fine_tune_jobs(state.iteration)
         except FineTuneError:
-            self.files.save_state(without_jobs(state))  # so that failed ones are begun anew
+            self.files.save_state(without_jobs(state))  # so that failed jobs are restarted
             raise
         self._log_added(state, "await_fine_tune_jobs")
         if self.trainer.training_usage is not None:
@@ -156,25 +156,25 @@ class TextTrainLoop:
         """Test on every test set."""
         for dataset in self.trainer.scenario_instance.test_environments:
             name = "test" if dataset == "test" else f"test.{dataset}"
-            rollouts, stats = self._played_already(state, dataset) or self._play(name, dataset)
+            rollouts, stats = self._last_test(state, dataset) or self._play(name, dataset)
             self._write_transcripts(name, rollouts)
             self.trainer.log_stats(stats, iteration=state.iteration, stage=name)
         self._go_to("done")
 
     def _play(self, name: str, dataset: str) -> tuple[NestedArrayDict, Metrics]:
         rollouts, stats, usage = self.trainer.test("test", self.files.journal(name), dataset)
-        self._keep(name, rollouts, usage)
+        self._store(name, rollouts, usage)
         return rollouts, stats
 
     def _log_added(self, state: State, stage: str) -> None:
-        """Log what callbacks have added to a stage that has no metrics here."""
+        """Log metrics that callbacks add to a stage without own metrics."""
         if self.trainer.stage_metrics:
             self.trainer.log_stats(
                 self.trainer.stage_metrics, iteration=state.iteration, stage=stage
             )
 
-    def _played_already(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
-        """Return the last iteration's test if there was one: of the same models and rollouts."""
+    def _last_test(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
+        """Return the last iteration's test, if any: it has the same models and rollouts."""
         name = _test_name(state.iteration)
         if self.trainer.callbacks.may_change_tests:
             return None
@@ -185,7 +185,7 @@ class TextTrainLoop:
 
     # -- rollouts --------------------------------------------------------------------------
 
-    def _keep(self, name: str, rollouts: NestedArrayDict, usage: UsageMeter) -> None:
+    def _store(self, name: str, rollouts: NestedArrayDict, usage: UsageMeter) -> None:
         self._rollouts[name] = rollouts
         self.files.save_usage(name, usage)
         self.files.save_rollouts(name, rollouts)

@@ -1,4 +1,4 @@
-"""MALT: trees of rollouts, and preferences between answers to the same question.
+"""MALT: trees of rollouts, and preferences between replies to the same prompt.
 
 Source: Motwani et al., "MALT: Improving Reasoning with Multi-Agent LLM Training" (2024).
 """
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 @register_trainer("pure_text_malt")
 class PureTextMaltTrainer(PureTextRlTrainer):
-    """Prefers answers from which an agent expects more than its mid-point to those with less.
+    """Prefers replies whose expected reward is above an agent's mid-point to those below.
 
-    In training, each planned rollout is a tree. Tests play single rollouts. Answers that could
-    not be read are in no pair: their text isn't worth preferring, or isn't there.
+    In training, each planned rollout is a tree. Tests use single rollouts. Invalid replies are in
+    no pair: their text should not be preferred, or is missing.
     """
 
     @property
     def num_responses(self) -> int:
-        """The number of answers sampled at each step."""
+        """The number of replies sampled at each step."""
         return self.responses_per_step(self.hyper_params)
 
     @classmethod
     def responses_per_step(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of replies sampled at each node that is no leaf."""
+        """Return the number of replies sampled at each inner node."""
         return int(hyper_params.pure_text_malt.num_responses_per_timestep)
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """Return the number of nodes of a tree that have answers to choose from."""
+        """Return the number of a tree's nodes with several replies."""
         branches = cls.responses_per_step(hyper_params)
         return float(sum(branches**depth for depth in range(num_rounds)))
 
@@ -60,7 +60,7 @@ class PureTextMaltTrainer(PureTextRlTrainer):
         planned: PlannedRollout,
         calls: Calls,
     ) -> NestedArrayDict:
-        """Grow a tree in training; play one rollout in a test. Batch [leaves]."""
+        """Grow a tree in training; collect one rollout in a test. Batch [leaves]."""
         if not self._is_training(environment):
             return await super()._sample_one(environment, iteration, planned, calls)
         context = self._call_context(environment, iteration, calls)
@@ -69,17 +69,17 @@ class PureTextMaltTrainer(PureTextRlTrainer):
         return await grower.grow(planned, tree * self._nodes_per_tree)
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
-        """Make a preference job for each group that learns."""
+        """Create a preference job for each learning group."""
         nodes = self._find_nodes(rollouts)
         for name, agents in self.learning_model_groups.items():
             pairs = {agent: self._draw_pairs(rollouts, nodes, agent) for agent in agents}
             self.shared_model_groups[name].create_dpo_fine_tune_job(pairs)
 
     def _get_log_stats(self, rollouts: NestedArrayDict, *, train: bool = True) -> Metrics:
-        """Add what an agent expects at its answers, overall and by round.
+        """Add statistics of expected rewards of replies, overall and by round.
 
-        ``expected_reward``: the mean over answers; ``positive_proportion``: the share of good
-        ones; ``both_proportion``: the share of questions answered both well and badly.
+        ``expected_reward``: the mean over replies; ``positive_proportion``: the share of good ones;
+        ``both_proportion``: the share of prompts with both good and bad replies.
         """
         stats = super()._get_log_stats(rollouts, train=train)
         if not train:
@@ -129,7 +129,7 @@ class PureTextMaltTrainer(PureTextRlTrainer):
     def _draw_pairs(
         self, rollouts: NestedArrayDict, nodes: trees.TreeNodes, agent: str
     ) -> list[PreferencePair]:
-        """Draw a pair wherever the agent answered both well and badly."""
+        """Sample a pair at each prompt with both good and bad replies of the agent."""
         place = self.agent_names.index(agent)
         positive = self._positive(self._expected_rewards(rollouts, nodes, place), agent)
         valid = rollouts.array(("agents", "valid"))[nodes.leaf, nodes.step, place]
@@ -150,5 +150,5 @@ class PureTextMaltTrainer(PureTextRlTrainer):
 
 
 def _mean(values: trees.Floats | trees.Flags) -> float:
-    """Return the mean; NaN of nothing."""
+    """Return the mean; NaN if empty."""
     return float(values.mean()) if len(values) else float("nan")

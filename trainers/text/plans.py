@@ -1,4 +1,4 @@
-"""Which datapoints are played in which iteration, with which seeds: a pure function of both."""
+"""Plans of rollouts: datapoints and seeds as a pure function of seed and iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEST_STAGE = "test"
 
 @dataclass(frozen=True)
 class PlannedRollout:
-    """What is to be played: which datapoint, with the protocol's seed (31 bits)."""
+    """A rollout to collect: its datapoint and the protocol's seed (31 bits)."""
 
     rollout_id: int
     datapoint_id: int
@@ -25,7 +25,7 @@ def train_plan(
 ) -> list[PlannedRollout]:
     """Plan ``each`` rollouts of each of a training iteration's ``count`` datapoints, of ``size``.
 
-    Every datapoint's turn comes once before any comes twice, over all iterations.
+    Across iterations, each datapoint is used once before any is repeated.
     """
     order = DataOrder(seed, size, purpose="train")
     ids = order.take(iteration * count, count).repeat(each)
@@ -36,9 +36,9 @@ def train_plan(
 
 
 def test_plan(seed: int, size: int, count: int | None, each: int) -> list[PlannedRollout]:
-    """Plan the rollouts of a test: the same in each iteration, so that tests are pairs.
+    """Plan the rollouts of a test: the same in each iteration, so that tests are paired.
 
-    ``count`` of ``size`` datapoints are played, ``each`` times; all, in their order, when None.
+    ``count`` of ``size`` datapoints are used, ``each`` times; all, in order, if None.
     """
     if count is None:
         ids = list(range(size))
@@ -55,7 +55,7 @@ test_plan.__test__ = False  # type: ignore[attr-defined]  # not a test case, wha
 
 
 def call_seed(seed: int, *, training: bool, iteration: int) -> int:
-    """Return the seed that an iteration's calls derive theirs from; one for all tests."""
+    """Return the base seed of an iteration's calls; the same for all tests."""
     if training:
         return derive_seed(seed, TRAIN_STAGE, iteration, "calls")
     return derive_seed(seed, TEST_STAGE, 0, "calls")

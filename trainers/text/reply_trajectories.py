@@ -1,4 +1,4 @@
-"""Trajectories of rollouts: what agents read and wrote, token by token, and what it paid them."""
+"""Trajectories of rollouts: the tokens of agents' prompts and replies, and their rewards."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 def reply_trajectories(
     rollouts: NestedArrayDict, agent: str, agent_index: int, *, model_version: int = 0
 ) -> list[Trajectory]:
-    """Make a trajectory of each reply of an agent's in rollouts [N], those of a rollout together.
+    """Return a trajectory for each reply of an agent in rollouts [N], grouped by rollout.
 
-    The replies of a rollout are segments of one run, and each has its whole reward, the sum of the
-    agent's. A group are the agent's runs on one datapoint. Of replies that couldn't be read and
-    were asked for again it is the last.
+    The replies of a rollout are segments of one run, each with the sum of the agent's rewards. A
+    group consists of the agent's runs on one datapoint. If invalid replies were retried, the last
+    one is used.
 
     Raises
     ------
     DataError
-        If a reply has no tokens, or not all of what is known of them.
+        If a reply's tokens are missing or incomplete.
     """
     rewards = episode_rewards(rollouts)[:, agent_index]
     acted = rollouts.array(("agents", "active"))[:, :, agent_index] & ~rollouts.array("padding")
@@ -60,14 +60,14 @@ def reply_trajectories(
 def _complete(
     tokens: ReplyTokens | None, where: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-    """Return what was read and written, and its log-probabilities."""
+    """Return prompt tokens, reply tokens, and the latter's log-probabilities."""
     if tokens is not None and tokens.prompt_token_ids and tokens.token_ids is not None:
         written, log_probs = tokens.token_ids, tokens.log_probs
         if log_probs is not None and len(written) == len(log_probs):
             return tokens.prompt_token_ids, written, log_probs
     found = "nothing" if tokens is None else sorted(tokens.to_dict())
     raise DataError(
-        f"{where}: the service said {found} of the reply's tokens, expected the ids of what was"
-        " read and written, and a log-probability for each that was written. Let the agent play at"
+        f"{where}: the service returned {found} of the reply's tokens, expected token ids of"
+        " prompt and reply, and a log-probability for each token of the reply. Run the agent on"
         " the embedded service or `ratchet llm serve`, or freeze it."
     )

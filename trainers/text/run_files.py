@@ -1,6 +1,6 @@
-"""What a text trainer's own loop keeps of a run: rollouts, journals, metrics, its state.
+"""Files of a text trainer's plain-Python loop: rollouts, journals, metrics, its state.
 
-Tasks keep stages in the store instead; this is for runs in plain Python.
+Tasks store stages in the stage store instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainers.text.state import STATE_FILE, State
 
 
 class RunFiles:
-    """The files of one run, in a folder that is made if need be."""
+    """The files of one run, in a folder that is created if missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,11 +38,11 @@ class RunFiles:
         return State.load(self.folder / "state")
 
     def save_state(self, state: State) -> None:
-        """Write the state over the one before."""
+        """Write the state, replacing the previous one."""
         state.save(self.folder / "state")
 
     def check_parameters(self, parameters: dict[str, Any]) -> None:
-        """Note the run's hyper-parameters, or check that they are those of before.
+        """Store the run's hyper-parameters, or check that they are unchanged.
 
         Raises StateError with the first dotted path that differs.
         """
@@ -54,8 +54,8 @@ class RunFiles:
         difference = _first_difference(before, json.loads(json.dumps(parameters)))
         if difference is not None:
             raise StateError(
-                f"run {self.folder.name}: {difference}. A run goes on with the parameters it began"
-                " with; choose another settings.run_id."
+                f"run {self.folder.name}: {difference}. A run resumes with the parameters it"
+                " started with; choose another settings.run_id."
             )
 
     def journal(self, name: str) -> Path:
@@ -67,7 +67,7 @@ class RunFiles:
         return self.folder / "transcripts" / name
 
     def save_rollouts(self, name: str, rollouts: NestedArrayDict) -> None:
-        """Write a stage's rollouts; its journal is not needed any more."""
+        """Write a stage's rollouts, and delete its journal, which is no longer needed."""
         save_nested_array_dict(rollouts, self._rollouts(name))
         self.journal(name).unlink(missing_ok=True)
 
@@ -76,22 +76,22 @@ class RunFiles:
         return self._rollouts(name).is_file()
 
     def load_rollouts(self, name: str) -> NestedArrayDict:
-        """Read a stage's rollouts; CheckPointNotFoundError if they aren't there."""
+        """Read a stage's rollouts; CheckPointNotFoundError if they are missing."""
         if not self.has_rollouts(name):
             raise CheckPointNotFoundError(
                 f"no rollouts of {name} in {self.folder}, but the state is after them. Set"
-                " settings.run_id to the run that the state is from, or begin anew."
+                " settings.run_id to the run of the state, or start a new run."
             )
         return load_nested_array_dict(self._rollouts(name))
 
     def save_usage(self, name: str, usage: UsageMeter) -> None:
-        """Write what a stage used."""
+        """Write a stage's usage."""
         _write(self.folder / "usage" / f"{name}.json", usage.to_table())
 
     def ledger(self, budget: float | None) -> Ledger:
-        """Open the account of what the run is billed.
+        """Open the ledger of the run's charges.
 
-        One that began before there was one begins with what its finished stages have cost.
+        A new ledger starts with the costs of stages that finished before it existed.
         """
         ledger = Ledger(Budget(budget), self.folder / "ledger.jsonl")
         files = sorted((self.folder / "usage").glob("*.json"))
@@ -104,7 +104,7 @@ class RunFiles:
         _write(self.folder / "metrics.json", [asdict(record) for record in history])
 
     def load_metrics(self) -> list[MetricRecord]:
-        """Read the metrics; none if there are none."""
+        """Read the metrics; empty if there are none."""
         path = self.folder / "metrics.json"
         if not path.is_file():
             return []
@@ -122,7 +122,7 @@ def _write(path: Path, content: object) -> None:
 
 
 def _first_difference(before: object, now: object, path: str = "") -> str | None:
-    """Return where two plain values differ first; None if they don't."""
+    """Return the first difference between two plain values; None if they are equal."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted({*before, *now}):
             inner = f"{path}.{name}" if path else name

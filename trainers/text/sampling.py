@@ -1,4 +1,4 @@
-"""Play planned rollouts many at a time: journal, meter, and what is said when some fail."""
+"""Concurrent execution of planned rollouts: journal, usage meter, and errors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainers.text.plans import PlannedRollout
 
 @dataclass(frozen=True)
 class Calls:
-    """What keeps the calls of one stage: the finished ones, and what they used.
+    """Journal and usage meter of one stage's calls.
 
-    ``slots`` bounds how many steps are played at the same time where one rollout plays several.
+    ``slots`` bounds the number of concurrent steps if one rollout executes several.
     """
 
     journal: CallJournal
@@ -35,9 +35,9 @@ async def play_rollouts(
     workers: int,
     show_progress: bool,
 ) -> list[NestedArrayDict]:
-    """Play all planned rollouts, ``workers`` at the same time, and return them in the plan's order.
+    """Execute all planned rollouts, ``workers`` concurrently; return them in the plan's order.
 
-    Raises RolloutError if any failed, when all others have ended. The first error is its cause.
+    Raises RolloutError after all have ended if any failed. The first error is its cause.
     """
     progress = IterationContext(len(plan)) if show_progress else nullcontext()
     with progress as context:
@@ -57,10 +57,10 @@ def _raise_failures(outcomes: Sequence[Outcome[PlannedRollout, NestedArrayDict]]
         return
     first = failed[0]
     not_begun = sum(o.error is None and o.result is None for o in outcomes)
-    rest = f" {not_begun} were not begun, since all before them had failed." if not_begun else ""
+    rest = f" {not_begun} were not started, since all before them had failed." if not_begun else ""
     raise RolloutError(
         f"{len(failed)} of {len(outcomes)} rollouts failed.{rest} The first: rollout"
         f" {first.item.rollout_id} on datapoint {first.item.datapoint_id}:"
-        f" {type(first.error).__name__}: {first.error} Calls that were answered are kept: run the"
-        " same again to go on from them."
+        f" {type(first.error).__name__}: {first.error} Completed calls are cached: run the"
+        " same command again to resume."
     ) from first.error

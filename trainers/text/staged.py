@@ -1,4 +1,4 @@
-"""What a text trainer offers so that each step of an iteration can be a stored stage of its own.
+"""Interface of text trainers whose iterations are split into stored stages.
 
 Implemented by ``PureTextRlTrainer``; used by its own loop and by the tasks that run it.
 """
@@ -33,35 +33,34 @@ TEXT_STAGES: StagePurposes = {
     "log_stats": frozenset({Purpose.GAME, Purpose.REPORTS}),
     "test_during_training": _JUDGED,
     "create_fine_tune_jobs": _SPOKEN | {Purpose.FINE_TUNING},
-    "await_fine_tune_jobs": frozenset(),  # what is waited for is in the state
+    "await_fine_tune_jobs": frozenset(),  # the awaited jobs are in the state
     "test": _JUDGED,
 }
-"""What each stage reads parameters for."""
+"""Stage → purposes for which it reads parameters."""
 
 
 class StagedTextTrainer(ABC):
-    """A trainer whose iterations are cut into stages.
+    """A trainer whose iterations are split into stages.
 
-    Each stage takes what it needs from :attr:`state` and its arguments; nothing depends on what
-    ran before in the process. Not for use in two threads at once: stages that run at the same
-    time need a trainer each.
+    The inputs of each stage are :attr:`state` and its arguments; it depends on nothing that ran
+    before in the process. Not thread-safe: concurrent stages need separate trainers.
     """
 
     settings: ExperimentSettings
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Where calls and jobs are billed; a run's stages are given the run's one."""
+        """The ledger of calls and jobs; a run's stages receive the run's ledger."""
         return Ledger(Budget(self.settings.budget))
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Return whether stages do what :meth:`Trainer.train` does."""
+        """Return whether stages are equivalent to :meth:`Trainer.train`."""
         return True
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of training iterations, before anything of an experiment is built."""
+        """Return the number of training iterations, before any component is built."""
         return int(hyper_params.rl.num_iterations)
 
     @classmethod
@@ -84,13 +83,13 @@ class StagedTextTrainer(ABC):
         return 1
 
     @classmethod
-    def says_what_it_samples(cls) -> bool:
-        """Return whether :meth:`responses_per_step` is right for how the class samples."""
+    def declares_sample_count(cls) -> bool:
+        """Return whether :meth:`responses_per_step` is correct for how the class samples."""
         return True
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """Return the largest number of examples that a game, or a tree, makes for an agent."""
+        """Return the largest number of an agent's examples from a game or a tree."""
         return 1.0
 
     @classmethod
@@ -112,12 +111,12 @@ class StagedTextTrainer(ABC):
 
     @abstractmethod
     def initial_state(self) -> State:
-        """Make the state before any training, and continue from it."""
+        """Create the state before any training, and continue from it."""
 
     @property
     @abstractmethod
     def state(self) -> State:
-        """Where the training is."""
+        """The current state."""
 
     @state.setter
     @abstractmethod
@@ -128,43 +127,43 @@ class StagedTextTrainer(ABC):
     def sample_rollouts(
         self, iteration: int, journal_path: Path
     ) -> tuple[NestedArrayDict, UsageMeter]:
-        """Play the rollouts of the state's iteration with its models.
+        """Collect the rollouts of the state's iteration with its models.
 
-        Finished calls are kept in the journal until the rollouts are stored; those that are there
-        already are not made again.
+        Finished calls are stored in the journal until the rollouts are; those already in it are not
+        repeated.
 
         Raises
         ------
         RolloutError
-            If a rollout failed; all others were played and are in the journal.
+            If a rollout failed; all others were completed and are in the journal.
         StateError
-            If the state is of another iteration.
+            If the state belongs to another iteration.
         """
 
     @abstractmethod
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
-        """Return the statistics of the iteration's rollouts, with what callbacks add.
+        """Return the statistics of the iteration's rollouts, including those of callbacks.
 
-        The state knows afterwards what the callbacks do, and whether one has stopped the run.
+        Afterwards the state contains the callbacks' states, and whether one has stopped the run.
         """
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a callback has ended the training: iterations that are left do nothing."""
+        """Whether a callback has ended the training: the remaining iterations are skipped."""
         return False
 
     def load_callbacks(self, state: State) -> None:  # noqa: B027 -- not every trainer has any
-        """Let callbacks continue from a state, and nothing else."""
+        """Restore only the callbacks' states."""
 
     @abstractmethod
     def test(
         self, iteration: int | Literal["test"], journal_path: Path, dataset: str = "test"
     ) -> tuple[NestedArrayDict, Metrics, UsageMeter]:
-        """Play and judge test rollouts with the models of the state, without changing it.
+        """Collect and evaluate test rollouts with the models of the state, which is not changed.
 
-        Which datapoints are played with which seeds depends neither on the iteration nor on
-        the models, so that tests can be compared pair by pair. ``iteration`` is the state's, or
-        ``"test"`` for the test after training; the journal is as in :meth:`sample_rollouts`.
+        Datapoints and seeds depend neither on the iteration nor on the models, so that tests are
+        paired. ``iteration`` is the state's, or ``"test"`` for the test after training; the journal
+        is as in :meth:`sample_rollouts`.
         """
 
     @abstractmethod
@@ -174,34 +173,34 @@ class StagedTextTrainer(ABC):
         rollouts: NestedArrayDict,
         previous_rollouts: Sequence[NestedArrayDict] = (),
     ) -> State:
-        """Make the jobs that train the next models; return the state that knows them.
+        """Create the jobs that train the next models; return the state with their ids.
 
-        None are made once a callback has stopped the run. Called again with the same arguments it
-        finds the jobs it made before. Not for the last iteration. ``previous_rollouts`` are
-        those of all earlier iterations, in order, where
-        ``text_rl.fine_tune_on_all_previous_rollouts`` wants them.
+        None are created once a callback has stopped the run. A repeated call with the same
+        arguments finds the existing jobs. Not for the last iteration. ``previous_rollouts`` are
+        those of all earlier iterations, in order, if ``text_rl.fine_tune_on_all_previous_rollouts``
+        is set.
         """
 
     @abstractmethod
     def job_stats(self) -> Metrics:
-        """Return for each shared model group whether it has no job, and why, by 0 and 1.
+        """Return, as 0 or 1, whether each shared model group has no job, by reason.
 
         ``GROUP.insufficient_data`` and ``GROUP.frozen``, for the state after
         :meth:`create_fine_tune_jobs`.
         """
 
     stage_metrics: Mapping[str, float] = {}
-    """What callbacks have added in the stage that was last done, where it has no other metrics."""
+    """Metrics that callbacks added to the last stage, if it has no other metrics."""
 
     training_usage: UsageMeter | None
-    """What the jobs that were last waited for have used."""
+    """Usage of the jobs awaited last."""
 
     around_job: AroundJob | None = None
-    """Who waits for each group's job, such as a task of its own; the trainer itself if nobody."""
+    """Wrapper that awaits each group's job, e.g. in a separate task; default: the trainer."""
 
     @abstractmethod
     def await_fine_tune_jobs(self, iteration: int) -> State:
-        """Wait for the jobs and switch to their models: the state that begins the next iteration.
+        """Wait for the jobs and switch to their models; return the next iteration's initial state.
 
         Raises FineTuneError if a job failed, with the service's reason.
         """

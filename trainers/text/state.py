@@ -1,4 +1,4 @@
-"""The state of a text trainer: where it is in its loop, and which models play."""
+"""State of a text trainer: its position in the loop, and the current models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TrainLoopStage: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class AgentState:
-    """Which model plays an agent; it follows from the agent's shared model group."""
+    """The model of an agent, which is that of the agent's shared model group."""
 
     shared_model_group: str
     model_name: str
@@ -37,21 +37,21 @@ class AgentState:
 
 @dataclass(frozen=True)
 class State:
-    """What a text trainer continues from.
+    """State from which a text trainer continues.
 
     Attributes
     ----------
     train_loop_stage
-        What is to be done next.
+        The next stage.
     shared_model_groups
-        Each group's model, the models before it, and the job that makes the next.
+        Each group's model, its previous models, and the job that trains the next one.
     base_run_state_artifact_version
-        Where a run that only tests stands in the states of the run it builds on.
+        For runs that only test: their position in the states of the base run.
     callbacks
-        What callbacks continue from, and whether one has stopped the run; empty without any. See
-        :class:`trainers.callbacks.calling.Callbacks`.
+        The callbacks' states, and whether one has stopped the run; empty without callbacks. See
+        :class:`trainers.callbacks.callback_list.CallbackList`.
     attributes
-        The attributes that a user's trainer class has assigned, in files of their own.
+        Attributes assigned by a custom trainer class, stored in separate files.
     """
 
     iteration: int = 0
@@ -78,9 +78,9 @@ class State:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Make the state of plain data; the inverse of :meth:`to_dict`.
+        """Return the state of plain data; the inverse of :meth:`to_dict`.
 
-        Raises StateError if the data are of another schema or have another form.
+        Raises StateError if the data have another schema or structure.
         """
         if data.get("schema") != SCHEMA:
             raise StateError(f"state: got schema {data.get('schema')!r}, expected {SCHEMA}.")
@@ -102,10 +102,10 @@ class State:
                 callbacks=data.get("callbacks", {}),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise StateError(f"state: it has another form than expected: {error!r}.") from error
+            raise StateError(f"state: unexpected structure: {error!r}.") from error
 
     def save(self, directory: str | Path) -> None:
-        """Write the state into a folder, made if need be; all of it or nothing."""
+        """Write the state atomically into a folder, created if missing."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_dict(), sort_keys=True, indent=1)
@@ -116,15 +116,14 @@ class State:
 
     @classmethod
     def load(cls, directory: str | Path) -> Self:
-        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+        """Read a state that :meth:`save` wrote; equal to the saved one.
 
-        Raises CheckPointNotFoundError if there is none in the folder, and StateError if it cannot
-        be read.
+        Raises CheckPointNotFoundError if the folder has none, and StateError if it cannot be read.
         """
         path = Path(directory) / STATE_FILE
         if not path.is_file():
             raise CheckPointNotFoundError(
-                f"no saved state in {directory}: {STATE_FILE} is missing. Give the folder that"
+                f"no saved state in {directory}: {STATE_FILE} is missing. Pass the folder that"
                 " State.save wrote, or train first."
             )
         try:

@@ -1,4 +1,4 @@
-"""From trajectories with advantages to the steps of an optimizer, as a service takes them."""
+"""Conversion of trajectories with advantages into optimizer steps of a service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
 
 _LOSSES = {"clip": "ppo"}
-"""What the service calls by another name."""
+"""Ratchet's name of a loss → the service's, if different."""
 
 
 def training_steps(
@@ -25,10 +25,10 @@ def training_steps(
     *,
     longest_reply: int,
 ) -> TrainingSteps | None:
-    """Return the steps that learn from trajectories; None where these have no advantage at all.
+    """Return the steps that train on trajectories; None if no trajectory has an advantage.
 
-    Those without any count in means, and are not sent. Where a pass has several steps, the
-    generator draws which trajectories are in which.
+    Trajectories without one count in means, but are not sent. If a pass has several steps, the
+    generator samples the trajectories of each.
     """
     taken = [one for one in trajectories if one.num_written]
     size = parameters.batch_size or max(1, len(taken))

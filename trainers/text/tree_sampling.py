@@ -1,6 +1,6 @@
-"""Grow a tree of rollouts on one datapoint: several answers at each step, each gone on from.
+"""Growing of a tree of rollouts on one datapoint: several replies at each step.
 
-Places are those of a full tree: the root is 0, the children of place p are p·k + 1 … p·k + k.
+Node indices are those of a full tree: the root is 0, the children of p are p·k + 1 … p·k + k.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def nodes_per_tree(num_responses: int, num_rounds: int) -> int:
-    """Return the number of nodes of a full tree, the root left out: k + k² + … + k^rounds."""
+    """Return the number of nodes of a full tree without the root: k + k² + … + k^rounds."""
     return sum(num_responses**depth for depth in range(1, num_rounds + 1))
 
 
@@ -33,8 +33,8 @@ def nodes_per_tree(num_responses: int, num_rounds: int) -> int:
 class TreeGrower:
     """Grows trees.
 
-    ``num_responses`` is k, how often the agents whose turn it is answer at each step; ``slots``
-    bounds how many steps are played at the same time.
+    ``num_responses`` is k, the number of replies of the acting agents at each step; ``slots``
+    bounds the number of concurrent steps.
     """
 
     environment: PureTextEnvironment
@@ -46,9 +46,8 @@ class TreeGrower:
     async def grow(self, planned: PlannedRollout, first_node: int) -> NestedArrayDict:
         """Grow the tree of one datapoint; return its leaves, batch [at most k^rounds].
 
-        The leaves are in order from the first branch to the last. All branches have the seed of
-        what is planned. ``first_node`` is the id of the node at place 1; others follow by their
-        places.
+        The leaves are ordered from the first branch to the last. All branches have the planned
+        seed. ``first_node`` is the id of the node at index 1; others follow by index.
         """
         root = begin_episode(
             self.environment, planned.datapoint_id, planned.seed, planned.rollout_id
@@ -66,7 +65,7 @@ class TreeGrower:
                 self._grow_child(episode, place * self.num_responses + answer, first_node)
                 for answer in range(1, self.num_responses + 1)
             ),
-            return_exceptions=True,  # what the others were answered is paid for
+            return_exceptions=True,  # completed calls of the others are billed
         )
         leaves: list[Episode] = []
         for child in children:
@@ -76,7 +75,7 @@ class TreeGrower:
         return leaves
 
     async def _grow_child(self, episode: Episode, place: int, first_node: int) -> list[Episode]:
-        """Play one step, and all that follows from it."""
+        """Execute one step and all its descendants."""
         context = replace(self.context, call_prefix=f"r{episode.rollout_id}/n{place}")
         async with self.slots:
             child = await play_step(

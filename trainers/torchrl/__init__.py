@@ -1,1 +1,1 @@
-"""TorchRL's own trainers, run in stages: built from its configs, or by the user."""
+"""TorchRL's trainers, run in stages: built from its configs, or by the user."""

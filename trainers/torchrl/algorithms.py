@@ -1,4 +1,4 @@
-"""The library's algorithm trainers, built from its configuration groups."""
+"""TorchRL's algorithm trainers, built from its configuration groups."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ratchet.errors import ParameterError
 from ratchet.plugins import paths_from
 from trainers.registry import register_trainer
 from trainers.torchrl.configuration import UNREAD, trainer_parameters
+from trainers.torchrl.device_placement import place_on
 from trainers.torchrl.environment import with_base_dir
 from trainers.torchrl.evaluation_environment import single_environment
 from trainers.torchrl.key_parameters import algorithm_stage_parameters
-from trainers.torchrl.placing import place_on
 from trainers.torchrl.trainer import TorchRlTrainer
 
 if TYPE_CHECKING:
@@ -32,19 +32,19 @@ FRAMES_PER_ITERATION = 1000
 
 
 class AlgorithmTrainer(TorchRlTrainer):
-    """One of the library's algorithm trainers.
+    """One of TorchRL's algorithm trainers.
 
-    What it is made of stands in ``torchrl.config``, in the library's groups. There are as many
-    iterations as it takes to collect ``trainer.total_frames``.
+    ``torchrl.config`` configures its parts, in TorchRL's groups. The number of iterations is that
+    required to collect ``trainer.total_frames``.
     """
 
     @classmethod
-    def needed_packages(cls, hyper_params: HyperParameters) -> tuple[str, ...]:
-        """Return what configurations are composed with, and environments made."""
+    def required_packages(cls, hyper_params: HyperParameters) -> tuple[str, ...]:
+        """Return the packages that compose configurations and create environments."""
         return ("hydra", "gymnasium")
 
     def build_trainer(self) -> Trainer:
-        """Instantiate the library's trainer from the composed configuration."""
+        """Instantiate TorchRL's trainer from the composed configuration."""
         parameters = self._parameters()
         for name in UNREAD:
             if parameters.get(name) is not None:
@@ -56,20 +56,20 @@ class AlgorithmTrainer(TorchRlTrainer):
                 parameters[name] = None
         parameters |= {"progress_bar": False, "seed": None}
         _stop_prefetching(parameters)
-        if isinstance(parameters.get("optimizer"), Mapping):  # whose lists lie in its state
+        if isinstance(parameters.get("optimizer"), Mapping):  # its state contains its lists
             parameters["optimizer"] = {**parameters["optimizer"], "_convert_": "all"}
         trainer: Trainer = _instantiate(place_on(parameters, self.settings.device), "trainer")
         return trainer
 
     def build_environment(self) -> EnvBase:
-        """Make one of the environments that are collected from."""
+        """Create one of the environments used for collection."""
         collector = self._parameters()["collector"]
         config = single_environment(collector["create_env_fn"])
         return cast("EnvBase", _instantiate(config, "training_env"))
 
     @cached_property
     def batches_per_iteration(self) -> int:
-        """The number of collected batches in an iteration: by default 1,000 frames' worth."""
+        """The number of collected batches in an iteration; default: at least 1,000 frames."""
         return count_batches(self.hyper_params, self._parameters())
 
     @property
@@ -86,7 +86,7 @@ class AlgorithmTrainer(TorchRlTrainer):
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """The number of iterations that collect all frames."""
+        """Return the number of iterations that collect all frames."""
         parameters = trainer_parameters(hyper_params)
         batches = count_batches(hyper_params, parameters)
         return math.ceil(_total_frames(parameters) / (batches * _frames_per_batch(parameters)))
@@ -134,7 +134,7 @@ class Td3Trainer(AlgorithmTrainer):
 class DdpgTrainer(AlgorithmTrainer):
     """Deep deterministic policy gradients (Lillicrap et al. 2016)."""
 
-    # The policy that collects adds noise; the library has no other place for it. Losses don't.
+    # The collecting policy adds noise, which TorchRL supports nowhere else; losses must not.
     exploration_in_losses = ExplorationType.DETERMINISTIC
 
 
@@ -150,7 +150,7 @@ class CqlTrainer(AlgorithmTrainer):
 
 @register_trainer("torchrl_offline_to_online")
 class OfflineToOnlineTrainer(AlgorithmTrainer):
-    """Soft actor-critic that begins with frames of others (the library's own, no paper)."""
+    """Soft actor-critic that starts with offline frames (TorchRL's own, no paper)."""
 
 
 def count_batches(hyper_params: HyperParameters, parameters: Mapping[str, Any]) -> int:
@@ -175,14 +175,14 @@ def _total_frames(parameters: Mapping[str, Any]) -> int:
         total = parameters["collector"].get("total_frames")
     if not isinstance(total, int) or total < 0:
         raise ParameterError(
-            f"torchrl.config.trainer.total_frames: got {total!r}, expected how many frames to"
+            f"torchrl.config.trainer.total_frames: got {total!r}, expected the number of frames to"
             " collect."
         )
     return total
 
 
 def _stop_prefetching(parameters: dict[str, Any]) -> None:
-    """Sample from the buffer when it is asked for: ahead of time is before the latest frames."""
+    """Sample from the buffer on demand: prefetched samples would miss the latest frames."""
     buffer = parameters.get("replay_buffer")
     if isinstance(buffer, Mapping) and buffer.get("prefetch"):
         logger.warning(
@@ -201,4 +201,4 @@ def _instantiate(config: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401 -
             warnings.filterwarnings("ignore", category=FutureWarning)
             return instantiate(config)
     except (InstantiationException, TypeError, ValueError) as error:
-        raise ParameterError(f"torchrl.config.{what}: cannot be made: {error}") from error
+        raise ParameterError(f"torchrl.config.{what}: cannot be instantiated: {error}") from error

@@ -1,7 +1,7 @@
-"""Make a trainer of the library ready to be run by ours: what it lacks is mended, the rest said.
+"""Preparation of TorchRL trainers: fix what Ratchet needs, warn about what is replaced.
 
-Its counters become its own (the library keeps them on the class), its logger and its checkpoints
-give way to the tracker and the stage store, and its collector starts with the weights that learn.
+Counters are stored on the instance (the library keeps them on the class), the tracker and the stage
+store replace logger and checkpoints, and the collector starts with the trained weights.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Assembly:
-    """A trainer of the library, its loop, and the batches of its collector."""
+    """A TorchRL trainer, its loop, and the batches of its collector."""
 
     trainer: Trainer
     loop: HookLoop
     batches: Iterator[TensorDictBase]
 
     def close(self) -> None:
-        """Let go of environments and workers."""
+        """Release environments and workers."""
         self.trainer.collector.shutdown()
 
 
 def assemble(
     trainer: Trainer, *, refresh_each_epoch: bool, exploration: ExplorationType | None
 ) -> Assembly:
-    """Mend a trainer that was just made, call its ``setup`` hooks, and put a loop around it.
+    """Prepare a new trainer, call its ``setup`` hooks, and wrap it in a loop.
 
     Raises
     ------
     ParameterError
-        If it cannot be run batch by batch, or kept from stage to stage.
+        If it cannot be run batch by batch, or stored between stages.
     """
     _check(trainer)
-    _mend(trainer)
+    _prepare(trainer)
     push_weights(trainer)
     trainer._setup_hook()
     loop = HookLoop(trainer, refresh_each_epoch=refresh_each_epoch, exploration=exploration)
     return Assembly(trainer, loop, iter(trainer.collector))
 
 
-def hush_library() -> None:
-    """Have the library warn only: else it tells of each storage it makes."""
+def quiet_library() -> None:
+    """Set the library's log level to warnings: by default it logs the creation of each storage."""
     if "RL_LOGGING_LEVEL" not in os.environ:
         torchrl_logger.setLevel(logging.WARNING)
 
 
 @contextmanager
 def seeded_resets(seed: int) -> Iterator[None]:
-    """Seed each environment before it is first reset within.
+    """Seed each environment before its first reset within the context.
 
-    Collectors reset when they are made, before anybody could seed them; running means of
-    observations begin with what is seen there.
+    Collectors reset environments on creation, before they can be seeded; running means of
+    observations start with these values.
     """
     reset = EnvBase.reset
     seen: WeakSet[EnvBase] = WeakSet()
@@ -82,7 +82,7 @@ def seeded_resets(seed: int) -> Iterator[None]:
     def seeded(environment: EnvBase, *args: Any, **kwargs: Any) -> TensorDictBase:  # noqa: ANN401
         if environment not in seen:
             number = len(seen)
-            _add_with_parts(seen, environment)  # first, as seeding resets
+            _add_with_parts(seen, environment)  # first, because seeding resets
             environment.set_seed((seed + number) % 2**31)
         return reset(environment, *args, **kwargs)
 
@@ -94,12 +94,12 @@ def seeded_resets(seed: int) -> Iterator[None]:
 
 
 def _add_with_parts(seen: WeakSet[EnvBase], environment: EnvBase) -> None:
-    """Note an environment and those that it wraps, which are seeded with it."""
+    """Mark an environment and those that it wraps, which are seeded with it, as seeded."""
     seen.update(part for part in environment.modules() if isinstance(part, EnvBase))
 
 
 def push_weights(trainer: Trainer) -> None:
-    """Return the collector the weights that learn, as its hook does after each batch."""
+    """Copy the trained weights to the collector, as its hook does after each batch."""
     for _, hook in hooks(trainer):
         if isinstance(hook, UpdateWeights):
             counter, hook.counter = hook.counter, hook.update_weights_interval - 1
@@ -108,17 +108,17 @@ def push_weights(trainer: Trainer) -> None:
 
 
 def has_workers(trainer: Trainer) -> bool:
-    """Return whether other processes play: what their simulators do is not in the state."""
+    """Return whether other processes collect, whose simulators are not in the state."""
     return not isinstance(trainer.collector, Collector)
 
 
 def is_reproducible(trainer: Trainer) -> bool:
-    """Return whether the same seeds give the same batches: not where workers run ahead."""
+    """Return whether equal seeds yield equal batches, i.e. workers do not run ahead."""
     return isinstance(trainer.collector, Collector | MultiSyncCollector)
 
 
 def enter_environments(trainer: Trainer, seed: int) -> None:
-    """Seed and reset the environments, so that nothing of what was played before matters."""
+    """Seed and reset the environments, so that results do not depend on earlier episodes."""
     if is_reproducible(trainer):
         trainer.collector.set_seed(seed % 2**31)
         trainer.collector.reset()
@@ -133,18 +133,18 @@ def enter_environments(trainer: Trainer, seed: int) -> None:
 def _check(trainer: object) -> None:
     if not isinstance(trainer, Trainer):
         raise ParameterError(
-            f"build_trainer: gave a {type(trainer).__name__}, expected a torchrl.trainers.Trainer."
+            f"build_trainer: got a {type(trainer).__name__}, expected a torchrl.trainers.Trainer."
         )
     if type(trainer).train is not Trainer.train:
         raise ParameterError(
-            f"build_trainer: {type(trainer).__name__} has a train() of its own, which cannot be cut"
-            " into iterations; expected the library's loop with hooks. Write what it does as hooks,"
-            " or a trainer of your own with train()."
+            f"build_trainer: {type(trainer).__name__} overrides train(), which cannot be split"
+            " into iterations; expected the library's loop with hooks. Implement it as hooks,"
+            " or write a custom trainer with train()."
         )
     if trainer.async_collection:
         raise ParameterError(
-            "trainer.async_collection: got true, but then the buffer is filled while stages are"
-            " stored; expected false. For workers that run ahead take `collector: multi_async`."
+            "trainer.async_collection: got true, but the buffer would be filled while stages are"
+            " stored; expected false. For workers that run ahead choose `collector: multi_async`."
         )
     if trainer.learner_backend != "local":
         raise ParameterError(
@@ -157,9 +157,9 @@ def _check(trainer: object) -> None:
 
 
 def _check_simulators(environment: EnvBase | None) -> None:
-    """Refuse several environments that are one and the same simulator.
+    """Refuse several environments that share one simulator.
 
-    That is what the library makes of ``batched_env_type: serial`` with a transformed environment.
+    The library creates these from ``batched_env_type: serial`` with a transformed environment.
     """
     if not isinstance(environment, SerialEnv):
         return
@@ -171,12 +171,12 @@ def _check_simulators(environment: EnvBase | None) -> None:
         )
 
 
-def _mend(trainer: Trainer) -> None:
-    """Set counters of the trainer's own, and take away what the pipeline does instead."""
+def _prepare(trainer: Trainer) -> None:
+    """Set counters on the instance, and disable what the pipeline replaces."""
     trainer._last_log = {}
     trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
     trainer.progress_bar = False
-    _mend_mixture(trainer)
+    _track_online_writes(trainer)
     if trainer.logger is not None:
         logger.warning(
             "the trainer's logger %s is not used: metrics go to the run's folder and its tracker",
@@ -184,9 +184,9 @@ def _mend(trainer: Trainer) -> None:
         )
         trainer.logger = None
     if trainer.save_trainer_file is not None or trainer.checkpoint is not None:
-        logger.warning("the trainer's own checkpoints are not used: stages keep its state")
+        logger.warning("the trainer's own checkpoints are not used: stages store its state")
         trainer.save_trainer_file = trainer.checkpoint = trainer.checkpoint_rotation = None
-    if hasattr(trainer.collector, "total_frames"):  # the number of iterations says when to end
+    if hasattr(trainer.collector, "total_frames"):  # the number of iterations determines the end
         trainer.collector.total_frames = float("inf")
     if not is_reproducible(trainer):
         logger.warning(
@@ -196,11 +196,11 @@ def _mend(trainer: Trainer) -> None:
         )
 
 
-def _mend_mixture(trainer: Trainer) -> None:
-    """Let the trainer count what comes into a buffer of offline and online frames.
+def _track_online_writes(trainer: Trainer) -> None:
+    """Let the trainer count the frames written to a buffer of offline and online frames.
 
-    The library's asks the mixture how much was written into it, which it does not say. Its names
-    are read now, since that draws a sample, which the first batch after a resume would as well.
+    The library queries the mixture for its write count, which it does not provide. Its keys are
+    read now, since that samples, which would otherwise happen in the first batch after a resume.
     """
     for _, hook in hooks(trainer):
         if isinstance(hook, OfflineToOnlineReplayBufferHook):

@@ -1,7 +1,7 @@
-"""Compose an experiment's groups into one configuration of the library, as its ``train.py`` does.
+"""Composition of an experiment's groups into one TorchRL configuration, like its ``train.py``.
 
-The base of the algorithm trainers and of the keys of their stages. Hydra and TorchRL are imported
-inside.
+Used by the algorithm trainers and for the keys of their stages. Hydra and TorchRL are imported on
+use.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ _ACTIONS = {"dqn": "discrete", "sac": "continuous", "cql": "continuous"} | {
     name: "continuous" for name in ("iql", "td3", "ddpg", "offline_to_online")
 }
 UNREAD = ("logger", "checkpoint", "checkpoint_rotation", "save_trainer_file")
-"""What of the library's trainer gives way to the tracker and the stage store."""
+"""Parts of the library's trainer that the tracker and the stage store replace."""
 _BASE_ENVIRONMENT = "training_env.base_env"
 _LOCK = threading.Lock()
 _RESOLVER_CALL = re.compile(r"\$\{[^}]*:")
-"""As in ``${oc.env:HOME}``, whose value may change within a process."""
+"""E.g. ``${oc.env:HOME}``, whose value may change within a process."""
 
 
 def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
-    """Return the composed configuration of the trainer as plain data, references filled in.
+    """Return the composed configuration of the trainer as plain data, references resolved.
 
     Raises
     ------
     ParameterError
-        If a group, an option or a value is none of the library's.
+        If the library has no such group, option or value.
     """
     content = _content(hyper_params)
     resolve = _resolved.__wrapped__ if _RESOLVER_CALL.search(content) else _resolved
@@ -96,14 +96,14 @@ def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
 
 
 def _content(hyper_params: HyperParameters) -> str:
-    """Return everything that the configuration is composed of, as JSON."""
+    """Return all inputs of the configuration as JSON."""
     content: dict[str, Any] = {
         "algorithm": hyper_params.trainer_name.removeprefix("torchrl_"),
         "facts": {},
         "config": hyper_params.torchrl.config,
         "choices": hyper_params.torchrl.choices,
     }
-    if "defaults" in content["config"]:  # where references may lead to it
+    if "defaults" in content["config"]:  # references may point to it
         _refuse_arguments(hyper_params)
         content["config"] = {"seed": hyper_params.seed, **content["config"]}
     else:
@@ -113,7 +113,7 @@ def _content(hyper_params: HyperParameters) -> str:
 
 
 def _refuse_arguments(hyper_params: HyperParameters) -> None:
-    """Refuse what sections say of an environment that is made elsewhere."""
+    """Refuse arguments in sections for an environment that the configuration creates."""
     section = hyper_params.gymnasium
     for path, value in (
         ("gymnasium.environment_kwargs", section.environment_kwargs),
@@ -123,8 +123,8 @@ def _refuse_arguments(hyper_params: HyperParameters) -> None:
     ):
         if value:
             raise ParameterError(
-                f"{path}: got {value!r}, but the environment is made by the library's"
-                " configuration. Say it there, or leave its list of `defaults` out."
+                f"{path}: got {value!r}, but the environment is created by the library's"
+                " configuration. Set it there, or leave its list of `defaults` out."
             )
 
 
@@ -144,7 +144,7 @@ def _resolved(content: str) -> dict[str, Any]:
 
 
 def _followed(trainer: DictConfig, name: str) -> object:
-    """Return what lies under a name that is not read; None if its references lead nowhere."""
+    """Return the value of an unread name; None if its references cannot be resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -156,7 +156,7 @@ def _followed(trainer: DictConfig, name: str) -> object:
 
 
 def _without_tuples(tree: Any) -> Any:  # noqa: ANN401 -- plain data
-    """Turn tuples into lists: Hydra's instantiation refuses OmegaConf's newer tuples."""
+    """Convert tuples to lists: Hydra's instantiation refuses OmegaConf's newer tuples."""
     if isinstance(tree, Mapping):
         return {str(name): _without_tuples(value) for name, value in tree.items()}
     return [_without_tuples(item) for item in tree] if isinstance(tree, list | tuple) else tree
@@ -176,7 +176,7 @@ def _composed(content: str) -> DictConfig:
     config = _compose(primary, f"experiment_{hashlib.sha256(content.encode()).hexdigest()[:16]}")
     if "trainer" not in config or "collector" not in config.trainer:
         raise ParameterError(
-            "torchrl.config: there is no `trainer` with a `collector`, expected the configuration"
+            "torchrl.config: got no `trainer` with a `collector`, expected the configuration"
             " of one of the library's trainers. Leave `defaults` out to build on Ratchet's."
         )
     return config
@@ -188,7 +188,7 @@ def _primary(
     config: Mapping[str, Any],
     choices: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the configuration that names the defaults; it may refer to facts."""
+    """Return the configuration with its defaults; it may refer to facts."""
     if "defaults" in config:
         return dict(config)
     kind = "categorical" if facts["discrete"] else "normal"
@@ -197,7 +197,7 @@ def _primary(
         found = "discrete" if facts["discrete"] else "continuous"
         raise ParameterError(
             f"trainer: got torchrl_{algorithm} for {facts['name']!r}, whose actions are {found};"
-            f" expected {expected} ones. Take torchrl_ppo, or another environment."
+            f" expected {expected} ones. Choose torchrl_ppo, or another environment."
         )
     primary: dict[str, Any] = {"defaults": []}
     for name in _fragments(algorithm, facts):
@@ -214,21 +214,21 @@ def _primary(
 
 
 def _fragments(algorithm: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return which pieces are put over each other."""
+    """Return the names of the fragments to merge."""
     if "group" not in facts:
         return (*_FRAGMENTS[algorithm], algorithm)
     if algorithm not in _OF_GROUPS:
         raise ParameterError(
             f"trainer: got torchrl_{algorithm} for {facts['name']!r}, whose agents form the group"
             f" {facts['group']!r}; expected one of"
-            f" {', '.join(f'torchrl_{name}' for name in _OF_GROUPS)}, or a configuration of the"
-            " library's with its list of `defaults`."
+            f" {', '.join(f'torchrl_{name}' for name in _OF_GROUPS)}, or a complete"
+            " TorchRL configuration with its list of `defaults`."
         )
     return (*_OF_GROUPS[algorithm], algorithm)
 
 
 def _append_transforms(primary: dict[str, Any], transforms: list[dict[str, Any]]) -> None:
-    """Let transforms follow those that the environment has."""
+    """Append transforms to those of the environment."""
     if not transforms:
         return
     training = primary["training_env"]
@@ -238,7 +238,7 @@ def _append_transforms(primary: dict[str, Any], transforms: list[dict[str, Any]]
 
 
 def _take_maker(primary: dict[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Make the environment ourselves, where the library knows neither its class nor arguments."""
+    """Create the environment with Ratchet if the library lacks its class or arguments."""
     entries = [e for e in primary["defaults"] if package_of(e) != _BASE_ENVIRONMENT]
     maker = {"_target_": MAKER, "_convert_": "all", "name": "${environment.name}", **arguments}
     training = {**primary["training_env"], "base_env": maker}
@@ -246,7 +246,7 @@ def _take_maker(primary: dict[str, Any], arguments: Mapping[str, Any]) -> None:
 
 
 def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:
-    """Put a fragment over what is there; a later entry for a package replaces an earlier one."""
+    """Merge a fragment; a later entry for a package replaces an earlier one."""
     from ratchet.parameters.reading.deep_merge import merge_nested
 
     packages = {package_of(entry): entry for entry in primary["defaults"]}
@@ -258,7 +258,7 @@ def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:
 
 
 def _drop_unfit(primary: dict[str, Any], package: str, option: str) -> None:
-    """Leave out those of our values for a package that another option of it does not have."""
+    """Drop Ratchet's values for a package that the chosen option does not have."""
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
 
@@ -270,14 +270,14 @@ def _drop_unfit(primary: dict[str, Any], package: str, option: str) -> None:
     group = groups[0].partition("@")[0]
     try:
         node = ConfigStore.instance().load(f"{group}/{option}.yaml").node
-    except HydraException:  # there is no such option, which composing says
+    except HydraException:  # unknown option: composing raises
         return
-    names = set(node.keys())  # those without a value too, which `in` does not find
+    names = set(node.keys())  # including those without a value, which `in` misses
     primary[package] = {name: value for name, value in values.items() if name in names}
 
 
 def _with_choices(defaults: list[Any], choices: Mapping[str, str | None]) -> list[Any]:
-    """Take other options of groups than a list of defaults does, further ones, or none."""
+    """Replace options of a list of defaults, add further ones, or remove some."""
     entries = {package_of(entry): entry for entry in defaults}
     for name, option in choices.items():
         package = package_of(name)
@@ -285,7 +285,7 @@ def _with_choices(defaults: list[Any], choices: Mapping[str, str | None]) -> lis
             continue
         if package not in entries and ("@" not in name or option is None):
             raise ParameterError(
-                f"{package}: got the option {option!r}, but `defaults` chooses none for it."
+                f"{package}: got the option {option!r}, but `defaults` has none for it."
                 f"{nearest(package, [known for known in entries if known != '_self_'])}"
                 " Write `GROUP@PACKAGE=OPTION` to add one."
             )
@@ -299,7 +299,7 @@ def _with_choices(defaults: list[Any], choices: Mapping[str, str | None]) -> lis
 
 
 def _put(entries: dict[str, Any], package: str, entry: dict[str, str]) -> dict[str, Any]:
-    """Put an entry in the place of its package's, a new one before the file's own values."""
+    """Replace a package's entry, or add a new one before the file's own values."""
     if package in entries or "_self_" not in entries:
         return {**entries, package: entry}
     rest = {name: value for name, value in entries.items() if name != "_self_"}
@@ -315,7 +315,7 @@ def _compose(primary: dict[str, Any], name: str) -> DictConfig:
 
     _register_groups()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Hydra's, about OmegaConf's newer names
+        warnings.simplefilter("ignore")  # from Hydra, about OmegaConf's newer names
         try:
             ConfigStore.instance().store(name=name, node=OmegaConf.create(primary))
             with initialize(version_base=None, config_path=None):
@@ -325,7 +325,7 @@ def _compose(primary: dict[str, Any], name: str) -> DictConfig:
 
 
 def _register_groups() -> None:
-    """Import the library's configs, which tells Hydra of them."""
+    """Import the library's configs, which registers them with Hydra."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torchrl.trainers.algorithms.configs  # noqa: F401

@@ -1,4 +1,4 @@
-"""Environments and transforms by name or by file, made for the library's trainers."""
+"""Creation of environments and transforms by name or by file, for TorchRL trainers."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ def make_environment(
     num_envs: int = 0,
     base_dir: Path | str | None = None,
 ) -> EnvBase:
-    """Make an environment of gymnasium, PettingZoo, dm_control or VMAS, or that of a user's class.
+    """Create an environment of gymnasium, PettingZoo, dm_control or VMAS, or of a custom class.
 
     Parameters
     ----------
     name
-        An id of gymnasium's, the module of a parallel environment of PettingZoo's,
+        A gymnasium id, the module of a parallel PettingZoo environment,
         ``dm_control/DOMAIN-TASK``, ``vmas/SCENARIO``, or ``path/to/file.py:ClassName`` with a
         subclass of ``gymnasium.Env``, ``pettingzoo.ParallelEnv`` or ``torchrl.envs.EnvBase``.
     environment_kwargs
-        Of its constructor.
+        Arguments of its constructor.
     max_episode_steps
-        After how many steps episodes are cut off.
+        The number of steps after which episodes are truncated.
     wrappers
-        Of gymnasium's: their names, with their arguments beside.
+        Names of gymnasium wrappers, with their arguments.
     num_envs
-        How many are played side by side; of VMAS one with a batch of that size.
+        The number of parallel environments; for VMAS the batch size of one.
     base_dir
-        Where paths start from.
+        The folder of relative paths.
 
     Raises
     ------
     ParameterError
-        If it cannot be made so.
+        If it cannot be created.
     """
     from torchrl.envs import SerialEnv
 
@@ -77,12 +77,12 @@ def make_environment(
 def make_transform(
     name: str, arguments: Mapping[str, Any] | None = None, base_dir: Path | str | None = None
 ) -> Transform:
-    """Make a transform of the library's by its class's name, or that of a user's file.
+    """Create a TorchRL transform by its class's name, or one from a user's file.
 
     Raises
     ------
     ParameterError
-        If there is none, or it does not take the arguments.
+        If it does not exist, or does not accept the arguments.
     """
     from torchrl.envs import transforms
 
@@ -93,7 +93,7 @@ def make_transform(
 
 
 def _keys(argument: str, value: Any) -> Any:  # noqa: ANN401 -- plain data
-    """Return the keys of tensors as the library wants them: nested ones as tuples."""
+    """Return the keys of tensors in the library's format: nested ones as tuples."""
     if not isinstance(value, list):
         return value
     if argument.endswith("_key"):
@@ -104,7 +104,7 @@ def _keys(argument: str, value: Any) -> Any:  # noqa: ANN401 -- plain data
 
 
 def transform_configs(transforms: Iterable[Reference]) -> list[dict[str, Any]]:
-    """Return what a configuration says that :func:`make_transform` makes."""
+    """Return configurations that create transforms with :func:`make_transform`."""
     return [
         {"_target_": TRANSFORM, "_convert_": "all", "name": r.name, "arguments": dict(r.given)}
         for r in transforms
@@ -112,7 +112,7 @@ def transform_configs(transforms: Iterable[Reference]) -> list[dict[str, Any]]:
 
 
 def with_base_dir(tree: Any, base_dir: str | None) -> Any:  # noqa: ANN401 -- plain data
-    """Say in a configuration where paths in it start from, also in other processes."""
+    """Add the folder of relative paths to a configuration, also for other processes."""
     if isinstance(tree, list):
         return [with_base_dir(item, base_dir) for item in tree]
     if not isinstance(tree, Mapping):
@@ -129,7 +129,7 @@ def _maker(
     wrappers: list[Reference],
     base_dir: Path | str | None,
 ) -> Callable[[], EnvBase]:
-    """Return what makes one of those that are no batch."""
+    """Return the function that creates one environment without a batch."""
     if is_class_spec(name):
         return partial(_from_file, name, kwargs, limit, wrappers, base_dir)
     module = None if suite_of(name) else parallel_module(name)
@@ -194,7 +194,7 @@ def _from_file(
 
 
 def _from_pettingzoo(make: Callable[..., Any], kwargs: _Kwargs, limit: int | None) -> EnvBase:
-    """Make a parallel environment; agents whose names differ in a number are a group."""
+    """Create a parallel environment; agents whose names differ in a number form a group."""
     from torchrl.envs.libs.pettingzoo import PettingZooWrapper
 
     with checked_arguments(make.__qualname__, kwargs):
@@ -203,9 +203,9 @@ def _from_pettingzoo(make: Callable[..., Any], kwargs: _Kwargs, limit: int | Non
 
 
 def _from_dm_control(name: str, kwargs: _Kwargs, limit: int | None) -> EnvBase:
-    """Make a task of the suite; its vectors and numbers are one vector, by their names' order."""
+    """Create a task of the suite; its observations are concatenated in the order of names."""
     if not kwargs.get("from_pixels") and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "off")  # else it looks for a display, and complains
+        os.environ.setdefault("MUJOCO_GL", "off")  # otherwise it searches for a display and warns
     from torchrl.envs import CatTensors, TransformedEnv
     from torchrl.envs.libs.dm_control import DMControlEnv
 
@@ -242,7 +242,7 @@ def _from_vmas(name: str, kwargs: _Kwargs, limit: int | None, num_envs: int) -> 
         )
     with checked_arguments(name, kwargs):
         environment = VmasEnv(scenario, num_envs=max(num_envs, 1), max_steps=limit, **kwargs)
-    # At a reset it still shows what it knew of the episode before, which nobody learns from.
+    # Resets still return information about the previous episode, which is not needed.
     shown = environment.observation_spec.keys(include_nested=True, leaves_only=True)
     unread = [key for key in shown if "info" in key]
     return TransformedEnv(environment, ExcludeTransform(*unread)) if unread else environment

@@ -1,4 +1,4 @@
-"""What a configuration may want to know of an experiment's environment: its sizes and bounds."""
+"""Properties of an experiment's environment for configurations: its sizes and bounds."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _ADVICE = " Write the groups yourself, with a `defaults` list."
 
 
 def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
-    """Look at the spaces of an experiment's environment.
+    """Inspect the spaces of an experiment's environment.
 
     Returns
     -------
     dict
         ``name``, ``discrete``, ``observation_size``, and ``num_actions``, ``one_hot`` and
         ``action_space`` or ``action_size``, ``num_policy_outputs`` (location and scale),
-        ``observation_and_action_size``, ``action_low`` and ``action_high``; of a group of agents
-        these are each agent's, and there are ``group``, its name, and ``num_agents``.
-        ``arguments`` are those of :func:`make_environment`, where the library alone does not make
-        it.
+        ``observation_and_action_size``, ``action_low`` and ``action_high``; for a group of
+        agents these are each agent's, with ``group``, its name, and ``num_agents``.
+        ``arguments`` are those of :func:`make_environment`, if the library itself does not
+        create the environment.
 
     Raises
     ------
     ParameterError
-        If there is no such environment, or its spaces are of another kind.
+        If the environment does not exist, or its spaces are not supported.
     """
     name, section = hyper_params.dataset, hyper_params.gymnasium
     arguments = {
@@ -51,7 +51,7 @@ def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
     transforms = [transform.to_dict() for transform in hyper_params.torchrl.transforms]
     around = (*section.wrappers, *hyper_params.torchrl.transforms)
     files = [each for each in (name, *(r.name for r in around)) if is_class_spec(each)]
-    classes = tuple(load_class(each) for each in files)  # others once their files have changed
+    classes = tuple(load_class(each) for each in files)  # reloaded when files change
     facts = json.loads(_known_facts(name, json.dumps(given), json.dumps(transforms), classes))
     made_here = given or "group" in facts or is_class_spec(name) or suite_of(name)
     return {**facts, "arguments": given} if made_here else facts
@@ -59,11 +59,11 @@ def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _known_facts(name: str, given: str, transforms: str, classes: tuple[type, ...]) -> str:
-    """Look once at what is made of the same words and the same classes of users' files."""
-    return json.dumps(_look(name, json.loads(given), json.loads(transforms)))
+    """Inspect once for each combination of arguments and of classes from users' files."""
+    return json.dumps(_inspect(name, json.loads(given), json.loads(transforms)))
 
 
-def _look(
+def _inspect(
     name: str, given: Mapping[str, Any], transforms: list[Mapping[str, Any]]
 ) -> dict[str, Any]:
     environment = make_environment(name, **given)
@@ -97,7 +97,7 @@ class _Group:
 
 
 def _group_of(name: str, environment: EnvBase) -> _Group | None:
-    """Return the group of agents that act; None if there is one agent without a name."""
+    """Return the group of acting agents; None for a single agent without a name."""
     keys = environment.action_keys
     if len(keys) == 1 and isinstance(keys[0], str):
         if environment.batch_size:
@@ -110,7 +110,7 @@ def _group_of(name: str, environment: EnvBase) -> _Group | None:
     if len(keys) != 1 or len(keys[0]) != 2:
         raise ParameterError(
             f"dataset: the agents of {name!r} form the groups {groups}, expected one group, whose"
-            f" agents observe and do the same kind of things.{_ADVICE}"
+            f" agents have the same kinds of observations and actions.{_ADVICE}"
         )
     return _Group(groups[0], int(environment.full_action_spec_unbatched[keys[0]].shape[0]))
 
@@ -158,5 +158,5 @@ def _continuous(size: int, low: list[float], high: list[float]) -> dict[str, Any
 def _unsuited(name: str, what: str, space: object) -> ParameterError:
     return ParameterError(
         f"dataset: the {what} of {name!r} are {space}, expected a vector (or a choice of actions),"
-        f" of a group the same for each agent.{_ADVICE}"
+        f" equal for all agents of a group.{_ADVICE}"
     )

@@ -1,6 +1,6 @@
-"""The environment of evaluations and tests: one episode at a time, observed as in training.
+"""Environment of evaluations and tests: one episode at a time, observed as in training.
 
-Running means that the training environment has learned are copied, and frozen.
+Running means of the training environment are copied and frozen.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCHED = "make_batched_env"
-_VECTORISED = "VmasEnv"  # which has no form without a batch
+_VECTORISED = "VmasEnv"  # always has a batch
 
 
 def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of one environment of those that are collected from.
+    """Return the configuration of one of the environments used for collection.
 
-    Batched ones at any depth of ``create_env_fn`` are replaced by what they are a batch of.
+    Batches of environments at any depth of ``create_env_fn`` are replaced by their elements.
     """
     if isinstance(config, list):
         return single_environment(config[0])
@@ -41,7 +41,7 @@ def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
-    """Copy what the training environment's transforms have learned, e.g. running means."""
+    """Copy the learned state of the training environment's transforms, e.g. running means."""
     source = getattr(collector, "env", None)
     if not isinstance(environment, TransformedEnv) or source is None:
         return
@@ -49,16 +49,16 @@ def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
     if not learned:
         return
     if any(is_lazy(value) for value in environment.transform.buffers()):
-        environment.reset()  # transforms that make their buffers when they first see something
+        environment.reset()  # for transforms that create their buffers on first use
     own = environment.transform.state_dict()
     if learned.keys() != own.keys():
         logger.warning(
-            "the environment of evaluations has other transforms than that of training: what"
-            " those have learned (%s) is not used",
+            "the environments of evaluation and training have different transforms: the state"
+            " learned by the latter (%s) is not used",
             ", ".join(sorted(learned)),
         )
         return
-    # What has the shape of a batch, e.g. the last frames, each environment has for itself.
+    # Buffers of a batch's shape, e.g. the last frames, are specific to each environment.
     own |= {n: value for n, value in learned.items() if _shape(value) == _shape(own[n])}
     environment.transform.load_state_dict(own)
     for transform in environment.transform:
@@ -67,7 +67,7 @@ def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
 
 
 def _shape(value: object) -> object:
-    """Return a tensor's shape; None of what else a transform remembers."""
+    """Return a tensor's shape; None for other values."""
     return getattr(value, "shape", None)
 
 

@@ -1,4 +1,4 @@
-"""Hooks for any trainer of the library: scheduled evaluation, early stopping, the best policy.
+"""Hooks for any TorchRL trainer: scheduled evaluation, early stopping, the best policy.
 
 They register like the library's own, and their states resume with the trainer.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchrl.trainers import Trainer, TrainerHookBase
 
 from ratchet.errors import ParameterError
-from trainers.torchrl.playing import play_episodes
+from trainers.torchrl.evaluation_rollouts import play_episodes
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -24,18 +24,18 @@ RETURN = "r_evaluation"
 
 
 class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no types
-    """Plays episodes without exploring, every so many batches; logs their mean return.
+    """Evaluates the policy without exploration every ``period`` batches; logs the mean return.
 
     Parameters
     ----------
     make_environment
-        Makes the environment, when first needed.
+        Creates the environment on first use.
     seeds
-        One for each episode; the same each time, so that evaluations compare.
+        One for each episode; the same each time, so that evaluations are comparable.
     period
-        How many batches lie between two evaluations.
+        The number of batches between two evaluations.
     prepare
-        Called with the environment before it is played, e.g. to copy running means.
+        Called with the environment before each evaluation, e.g. to copy running means.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
         self._count = 0
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Any] | None:
-        """Evaluate if it is time."""
+        """Evaluate if due."""
         self._count += 1
         if self._count % self.period:
             return None
@@ -74,7 +74,7 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
         return {"count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the number of batches."""
         self._count = state_dict["count"]
 
     def register(self, trainer: Trainer, name: str = "evaluation") -> None:
@@ -84,34 +84,34 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
 
 
 class StopAt(TrainerHookBase):  # type: ignore[misc] # the library has no types
-    """Ends training when a metric reaches a value; register it after what logs the metric."""
+    """Ends training when a metric reaches a value; register it after the metric's hook."""
 
     def __init__(self, value: float, monitor: str = RETURN) -> None:
         self.value, self.monitor = value, monitor
         self._trainer: Trainer | None = None
 
     def __call__(self, batch: TensorDictBase) -> None:
-        """Ask the trainer to stop if the last value is good enough."""
+        """Request a stop if the last value is sufficient."""
         latest = last_value(self._trainer, self.monitor)
         if self._trainer is not None and latest is not None and latest >= self.value:
             self._trainer.request_stop(f"{self.monitor} is {latest:g}, at least {self.value:g}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the trainer knows whether it has stopped."""
+        """Return an empty state: the trainer records whether it has stopped."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take nothing."""
+        """Do nothing."""
 
     def register(self, trainer: Trainer, name: str = "stop_at") -> None:
-        """Look at the metric after each batch's steps."""
+        """Check the metric after each batch's steps."""
         self._trainer = trainer
         trainer.register_op("post_steps_log", self)
         trainer.register_module(name, self)
 
 
 class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no types
-    """Keeps the weights with which a metric was best; register it after what logs the metric."""
+    """Stores the weights with the best value of a metric; register it after the metric's hook."""
 
     def __init__(
         self, policy: nn.Module, monitor: str = RETURN, mode: Literal["max", "min"] = "max"
@@ -124,7 +124,7 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
         self._trainer: Trainer | None = None
 
     def __call__(self, batch: TensorDictBase) -> None:
-        """Copy the weights if they are better than all before."""
+        """Copy the weights if they are the best so far."""
         latest = last_value(self._trainer, self.monitor)
         if latest is None or (self.best is not None and not self._is_better(latest, self.best)):
             return
@@ -132,15 +132,15 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
         self.weights = {k: v.detach().clone() for k, v in self.policy.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best value and the weights that had it."""
+        """Return the best value and its weights."""
         return {"best": self.best, "weights": self.weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         self.best, self.weights = state_dict["best"], state_dict["weights"]
 
     def register(self, trainer: Trainer, name: str = "keep_best") -> None:
-        """Look at the metric after each batch's steps."""
+        """Check the metric after each batch's steps."""
         self._trainer = trainer
         trainer.register_op("post_steps_log", self)
         trainer.register_module(name, self)
@@ -150,6 +150,6 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
 
 
 def last_value(trainer: Trainer | None, monitor: str) -> float | None:
-    """Return the last value of a metric, None before there is one."""
+    """Return the last value of a metric; None before the first."""
     values = trainer._log_dict.get(monitor) if trainer is not None else None
     return float(values[-1]) if values else None

@@ -1,7 +1,7 @@
-"""What the keys of the algorithm trainers' stages are made of: the composed configuration.
+"""Contents of the algorithm trainers' stage keys: the composed configuration.
 
-References are filled in, so that a value counts wherever it is used and however it was written;
-what only says where results go, or when to end, is left out.
+References are resolved, so that a value counts wherever it is used and however it was written;
+options that only affect logging, storage or the end of training are excluded.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _STAGES = ("initial_state", "pretrain", "train", "test")
 def algorithm_stage_parameters(
     hyper_params: HyperParameters, stage: str, batches_per_iteration: int
 ) -> dict[str, Any]:
-    """Return what a stage reads.
+    """Return the parameters that a stage reads.
 
-    ``total_frames`` is left out of the trainer and the collector, but stays wherever else it is
-    referred to, e.g. as the length of a schedule: raising it continues a run unless such a
+    ``total_frames`` is excluded from the trainer and the collector, but included wherever else
+    it is referenced, e.g. as the length of a schedule: raising it continues a run unless such a
     schedule reads it.
 
     Raises
     ------
     UnknownNameError
-        If there is no such stage.
+        If the stage does not exist.
     """
     if stage not in _STAGES:
         raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, _STAGES)}")
@@ -58,7 +58,7 @@ def algorithm_stage_parameters(
         "seed": hyper_params.seed,
     }
     config = _without_paths(_results_only(trainer_parameters(hyper_params)))
-    if stage == "test":  # what was learned is in the state's key
+    if stage == "test":  # training is in the state's key
         options = section_read(hyper_params.torchrl, {Purpose.TESTS})
         environment = config["collector"]["create_env_fn"]
         return {**base, "torchrl": options, "environment": environment}
@@ -68,9 +68,9 @@ def algorithm_stage_parameters(
 
 
 def _without_paths(tree: Any) -> Any:  # noqa: ANN401 -- plain data
-    """Leave out where classes and data of the user's lie.
+    """Remove paths of a user's classes and data.
 
-    The source of classes is in the code's fingerprint; data stand there by their content.
+    The code fingerprint contains the source of classes; data are represented by their content.
     """
     if isinstance(tree, Mapping):
         if tree.get("_target_") == BUFFER:
@@ -83,7 +83,7 @@ def _without_paths(tree: Any) -> Any:  # noqa: ANN401 -- plain data
 
 def _results_only(parameters: Mapping[str, Any]) -> dict[str, Any]:
     config = {name: value for name, value in parameters.items() if name not in _NOT_RESULTS}
-    if "anneal_frames" in config and config["anneal_frames"] is None:  # then it is all frames
+    if "anneal_frames" in config and config["anneal_frames"] is None:  # all frames by default
         config["anneal_frames"] = parameters["total_frames"]
     collector = dict(config["collector"])
     collector.pop("total_frames", None)

@@ -1,8 +1,8 @@
-"""The loop of the library's trainer, one collected batch at a time, with its hooks in their order.
+"""The loop of a TorchRL trainer, one collected batch at a time, with its hooks in order.
 
-It calls the trainer's own hook methods and steppers, so hooks and subclasses mean the same as in
-``Trainer.train``. Otherwise than there, losses are averaged over all epochs, and what prepares a
-batch (advantages, the buffer's extension) is done once a batch and not in each epoch.
+It calls the trainer's own hook methods and steppers, so that hooks and subclasses behave as in
+``Trainer.train``. Differences: losses are averaged over all epochs, and batches are prepared
+(advantages, the buffer's extension) once and not in each epoch.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Batch: TypeAlias = TensorDictBase
 
 
 class HookLoop:
-    """Runs a trainer of the library batch by batch.
+    """Runs a TorchRL trainer batch by batch.
 
     Parameters
     ----------
     trainer
-        The library's; it must learn in this process.
+        The TorchRL trainer, which must learn in this process.
     refresh_each_epoch
-        Whether to prepare the batch in each epoch again, as the library does.
+        Whether to prepare the batch again in each epoch, as the library does.
     exploration
-        Which actions policies take inside the losses; the library's default when None.
+        Type of policies' actions inside the losses; None: the library's default.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HookLoop:
                 operations(trainer, "pre_epoch")[place] = (_OncePerBatch(operation), arguments)
 
     def run_batch(self, batch: Batch) -> None:
-        """Do all that the library does with one collected batch."""
+        """Process one collected batch like the library."""
         trainer = self.trainer
         batch = trainer._process_batch_hook(batch)
         trainer.collected_frames += count_frames(batch, trainer.frame_skip)
@@ -61,7 +61,7 @@ class HookLoop:
             with set_exploration_type(self.exploration):
                 self._optimise(batch)
         else:
-            for extend in self._extensions:  # what was played at random is learned from later
+            for extend in self._extensions:  # random frames are learned from later
                 extend(batch)
         trainer._post_steps_hook()
         trainer._post_steps_log_hook(batch)
@@ -87,7 +87,7 @@ class HookLoop:
         for _ in _steps(trainer.optim_steps_per_batch):
             try:
                 sub_batch = trainer._process_optim_batch_hook(batch)
-            except StopIteration:  # the sampler has been through the buffer
+            except StopIteration:  # the sampler has finished the buffer
                 return
             if sub_batch is None:
                 return
@@ -109,13 +109,13 @@ class HookLoop:
 
 
 def count_frames(batch: Batch, frame_skip: int) -> int:
-    """Count the environment's frames in a collected batch; padding is none."""
+    """Count the environment's frames in a collected batch, without padding."""
     mask = batch.get(("collector", "mask"), None)
     return int(batch.numel() if mask is None else mask.sum()) * frame_skip
 
 
 class _OncePerBatch:
-    """Calls an operation when a new batch comes, and returns the same result until the next."""
+    """Calls an operation once for each new batch, and caches the result until the next."""
 
     def __init__(self, operation: Callable[..., Any]) -> None:
         self.__wrapped__ = registered(operation)
@@ -139,7 +139,7 @@ class _Mean:
         self._counts: dict[str, int] = {}
 
     def add(self, losses: Batch) -> None:
-        """Take in the losses and metrics of one step."""
+        """Add the losses and metrics of one step."""
         self.count += 1
         for name, value in losses.items():
             value = value.detach().clone()
@@ -147,7 +147,7 @@ class _Mean:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def mean(self) -> TensorDict:
-        """Return the means over the steps that had a value each."""
+        """Return each value's mean over the steps that have it."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         return TensorDict(means, batch_size=[])
 

@@ -1,4 +1,4 @@
-"""Builders of models that the library's configs have no class for; named by ``_target_``."""
+"""Builders of models for which TorchRL has no config class; referenced by ``_target_``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def make_categorical_policy(
     one_hot: bool = True,
     **kwargs: Any,  # noqa: ANN401 -- the module's own options
 ) -> ProbabilisticTensorDictSequential:
-    """Make a policy for discrete actions: logits, and samples with their log-probability.
+    """Build a policy for discrete actions: logits, and samples with their log-probability.
 
     Parameters
     ----------
     network
-        Observations to logits.
+        Maps observations to logits.
     in_keys, out_keys
-        What it reads and where the action goes; the logits lie beside it. Keys of a group of
-        agents are lists.
+        Keys of inputs and actions; the logits are stored next to the latter. Keys of a group
+        of agents are lists.
     one_hot
         Whether actions are one-hot vectors, as gymnasium's are in the library, or indices.
     """
@@ -58,7 +58,7 @@ def _nested(key: Key) -> tuple[str, ...]:
 
 
 def make_action_spec(low: list[float], high: list[float]) -> Bounded:
-    """Make the spec of continuous actions between two bounds, both ``[A]``."""
+    """Create the spec of continuous actions between two bounds, both ``[A]``."""
     import torch
     from torchrl.data import Bounded
 

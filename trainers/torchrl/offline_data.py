@@ -1,4 +1,4 @@
-"""Offline data: frames that others have played, to begin with; kept in a file or by the library."""
+"""Offline data: initial frames of other policies, from a file or from the library."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def make_offline_to_online_buffer(
     device: str = "cpu",
     base_dir: Path | str | None = None,
 ) -> OfflineToOnlineReplayBuffer:
-    """Make a buffer that mixes frames that there were with those that come.
+    """Create a buffer that mixes offline frames with collected ones.
 
     Parameters
     ----------
     offline_dataset
         A ``.safetensors`` file of N frames, named as in the replay buffers of stored stages:
         ``observation`` [N, D], ``action`` [N, K], ``next/observation``, ``next/reward``,
-        ``next/done`` and ``next/terminated`` [N, 1]; or one of the library's by its id,
+        ``next/done`` and ``next/terminated`` [N, 1]; or the id of a library dataset,
         ``minari:…`` or ``d4rl:…``.
     online_capacity
-        How many of the frames that come are kept.
+        The capacity for collected frames.
     offline_fraction
-        Of a sample, in the beginning.
+        The initial share of offline frames in a sample.
     batch_size
-        Of a sample.
+        The size of a sample.
     device
-        Where frames lie.
+        The device of frames.
     base_dir
-        Where the file's path starts from.
+        The folder of relative paths.
 
     Raises
     ------
     ParameterError
-        If there are no such data.
+        If the data do not exist.
     """
     from torchrl.data import LazyTensorStorage, OfflineToOnlineReplayBuffer, ReplayBuffer
 
@@ -72,7 +72,7 @@ def make_offline_to_online_buffer(
 
 
 def data_key(offline_dataset: str | None) -> str:
-    """Return what stands for offline data in a stage's key: a file's SHA-256, the library's id."""
+    """Return the key content of offline data: a file's SHA-256, or the library's id."""
     name = _given(offline_dataset)
     if name.startswith(_LIBRARY):
         return name
@@ -90,7 +90,7 @@ def _digest(file: Path, _changed: int, _size: int) -> str:
 def _given(offline_dataset: str | None) -> str:
     if not offline_dataset:
         raise ParameterError(
-            f"{_PATH}: got {offline_dataset!r}, expected the data to begin with: a .safetensors"
+            f"{_PATH}: got {offline_dataset!r}, expected the initial data: a .safetensors"
             " file of frames, e.g. a stored stage's replay buffer, or 'minari:ID' or 'd4rl:ID'."
         )
     return offline_dataset
@@ -100,14 +100,14 @@ def _found(name: str, base_dir: Path | str | None = None) -> Path:
     file = file_at(name, base_dir)
     if not file.is_file():
         raise ParameterError(
-            f"{_PATH}: there is no file {file}, expected a .safetensors file of frames, or"
+            f"{_PATH}: {file} does not exist, expected a .safetensors file of frames, or"
             " 'minari:ID' or 'd4rl:ID'. Relative paths start from the experiment file's folder."
         )
     return file
 
 
 def _read(file: Path) -> TensorDict:
-    """Read the frames: what SAC learns from, without what another policy has noted."""
+    """Read the frames that SAC needs, without other entries of the recorded policy."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     from tensordict import TensorDict

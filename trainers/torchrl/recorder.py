@@ -1,7 +1,7 @@
-"""Collects what a trainer of the library logs, so that an iteration has one value of each metric.
+"""Collects the metrics a TorchRL trainer logs, with one value per metric and iteration.
 
-The library logs to its logger key by key, every so many frames; here nothing is left out, and the
-tracker gets an iteration's metrics at once.
+The library logs key by key, every few frames; here all values are included, and the tracker gets an
+iteration's metrics in one call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RETURNS = ("reward_sum", "episode_reward")  # what configurations and the transform itself call it
+_RETURNS = ("reward_sum", "episode_reward")  # names in configurations and of the transform
 
 
 def begin_iteration(trainer: Trainer) -> None:
-    """Forget all that was logged but the last value of each metric, which hooks may ask for."""
+    """Delete logged values except the last one of each metric, which hooks may read."""
     for name, values in trainer._log_dict.items():
         trainer._log_dict[name] = values[-1:]
 
@@ -34,13 +34,14 @@ def begin_iteration(trainer: Trainer) -> None:
 def take_metrics(trainer: Trainer, before: dict[str, int]) -> Metrics:
     """Return the metrics that were logged in an iteration.
 
-    Counts (whole numbers) have their last value, all else the mean of what was logged; tensors
-    with dimensions count by their mean.
+    For counts (integers) the last value, for others the mean; tensors with dimensions are
+    averaged.
 
     Parameters
     ----------
     before
-        How many values each metric had when the iteration began, see :func:`count_values`.
+        The number of values of each metric at the start of the iteration, see
+        :func:`count_values`.
     """
     metrics = {}
     for name, values in trainer._log_dict.items():
@@ -54,14 +55,14 @@ def take_metrics(trainer: Trainer, before: dict[str, int]) -> Metrics:
 
 
 def count_values(trainer: Trainer) -> dict[str, int]:
-    """Count what is logged of each metric."""
+    """Count the logged values of each metric."""
     return {name: len(values) for name, values in trainer._log_dict.items()}
 
 
 def finished_returns(batch: TensorDictBase) -> list[float]:
-    """List returns of the episodes that end in a batch, where the environment sums rewards.
+    """List returns of the episodes that end in a batch, if the environment sums rewards.
 
-    Those of groups of agents count by the mean over the group's agents.
+    For groups of agents, the mean over the group.
     """
     after = batch.get("next")
     for key in after.keys(include_nested=True, leaves_only=True):
@@ -78,7 +79,7 @@ def finished_returns(batch: TensorDictBase) -> list[float]:
 
 
 def reduce_values(values: Sequence[Any]) -> float | None:
-    """Reduce logged values to one number; None if they are no numbers."""
+    """Reduce logged values to one number; None if they are not numbers."""
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return float(values[-1])
     numbers = [_number(value) for value in values]

@@ -1,8 +1,8 @@
-"""What lies in a replay buffer, taken as a value: only what was written since a stage, if wished.
+"""Contents of a replay buffer as a value, optionally only those written since a stage.
 
-A buffer is a ring: the w-th thing written lies at place w modulo its capacity. So its content is
-the last writes, and a stage need only keep those that are new; what came before lies in the
-stages before, and is read from there.
+A buffer is a ring: write w is stored at index w modulo its capacity. Its content is therefore the
+last writes, and a stage needs to store only new ones; earlier stages store, and are read for, the
+others.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ReplayContent:
     Attributes
     ----------
     write_count
-        How many there have been in all.
+        The total number of writes.
     size
-        How many of them are still there: the last ones.
+        The number of retained writes, the last ones.
     segments
-        They, oldest first: each a mapping of names to tensors ``[N, …]``. Those at the front may
-        lie elsewhere, so that there are fewer than ``size``.
+        These, oldest first: each a mapping of names to tensors ``[N, …]``. The first ones may be
+        stored elsewhere, so that there are fewer than ``size``.
     """
 
     write_count: int = 0
@@ -45,11 +45,11 @@ class ReplayContent:
 
     @property
     def first(self) -> int:
-        """The number of the first write in the segments."""
+        """The index of the first write in the segments."""
         return self.write_count - sum(count_frames(segment) for segment in self.segments)
 
     def joined(self) -> Frames:
-        """Return all segments as one."""
+        """Return all segments, concatenated."""
         if len(self.segments) == 1:
             return self.segments[0]
         names = self.segments[0] if self.segments else ()
@@ -62,7 +62,7 @@ def count_frames(frames: Frames) -> int:
 
 
 def take_replay(buffer: ReplayBuffer, since: int = 0) -> ReplayContent:
-    """Copy what a buffer holds of the writes from number ``since`` on."""
+    """Copy a buffer's content, starting with write number ``since``."""
     writes, size = _write_count(buffer), len(buffer)
     first = max(since, writes - size)
     content = ReplayContent(writes, size)
@@ -76,7 +76,7 @@ def take_replay(buffer: ReplayBuffer, since: int = 0) -> ReplayContent:
 
 
 def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
-    """Put back a complete content.
+    """Restore a complete content.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
     if content.first != content.write_count - content.size:
         raise StateError(
             f"replay buffer: the state has the writes from {content.first} on, expected those from"
-            f" {content.write_count - content.size}. A stage before it is missing: train anew."
+            f" {content.write_count - content.size}. An earlier stage is missing: retrain."
         )
     capacity = _capacity(buffer)
     if content.size > capacity:
@@ -107,23 +107,23 @@ def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
 
 
 def take_sampler(buffer: ReplayBuffer) -> dict[str, Any]:
-    """Copy what a buffer's sampler and transforms remember."""
+    """Copy the states of a buffer's sampler and transforms."""
     return {"transform": buffer.transform.state_dict(), "sampler": buffer.sampler.state_dict()}
 
 
 def load_sampler(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
-    """Put back what :func:`take_sampler` gave."""
+    """Restore the result of :func:`take_sampler`."""
     buffer.transform.load_state_dict(state["transform"])
     buffer.sampler.load_state_dict(state["sampler"])
 
 
 def check_buffer(buffer: ReplayBuffer) -> None:
-    """Refuse a buffer that cannot be taken apart into writes.
+    """Refuse a buffer whose writes cannot be separated.
 
     Raises
     ------
     ParameterError
-        If its storage is no ring of tensors in one dimension.
+        If its storage is no one-dimensional ring of tensors.
     """
     from torchrl.data import ConsumingSampler, PrioritizedSampler, RoundRobinWriter
     from torchrl.data.replay_buffers.storages import TensorStorage
@@ -132,24 +132,24 @@ def check_buffer(buffer: ReplayBuffer) -> None:
     if not isinstance(storage, TensorStorage) or storage.ndim != 1:
         raise ParameterError(
             f"replay_buffer.storage: got {type(storage).__name__} with ndim"
-            f" {getattr(storage, 'ndim', 1)}, which cannot be kept from stage to stage; expected"
+            f" {getattr(storage, 'ndim', 1)}, which cannot be stored between stages; expected"
             " lazy_memmap or lazy_tensor with ndim 1."
         )
     if not isinstance(writer, RoundRobinWriter):
         raise ParameterError(
-            f"replay_buffer.writer: got {type(writer).__name__}, which cannot be kept from stage"
-            " to stage; expected round_robin."
+            f"replay_buffer.writer: got {type(writer).__name__}, which cannot be stored between"
+            " stages; expected round_robin."
         )
     if isinstance(sampler, PrioritizedSampler):
         raise ParameterError(
-            "replay_buffer.sampler: got a prioritized one, whose priorities lie in a tree that only"
+            "replay_buffer.sampler: got a prioritized one, whose priorities are in a tree that only"
             " pickle can save; expected random or without_replacement."
         )
     if isinstance(sampler, ConsumingSampler):
         raise ParameterError(
-            "replay_buffer.sampler: got consuming, which writes into the places of what was sampled"
-            " and does not say which are left, so that a resumed run would differ; expected random"
-            " or without_replacement."
+            "replay_buffer.sampler: got consuming, which overwrites sampled entries"
+            " and does not record which are left, so that a resumed run would differ; expected"
+            " random or without_replacement."
         )
 
 

@@ -1,8 +1,8 @@
-"""Take everything that a trainer of the library continues from as a value, and put it back.
+"""Conversion of a TorchRL trainer's complete state to a value and back.
 
-Parameters, target networks, optimizers, schedules, exploration, normalisation, counters, the
-states of all hooks whether they were registered as modules or only as operations, and the replay
-buffers. What the library keeps nowhere (``HardUpdate``'s counter, the sampler's order) as well.
+Parameters, target networks, optimizers, schedules, exploration, normalisation, counters, the states
+of all hooks (registered as modules or only as operations), and the replay buffers. Includes values
+that the library does not save (``HardUpdate``'s counter, the sampler's order).
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ _OWN_COUNTERS = ("_greedy_last_frames",)
 
 
 def operations(trainer: Trainer, point: str) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
-    """Return the live list of what is called at a hook point, with its keyword arguments."""
+    """Return the live list of operations at a hook point, with their keyword arguments."""
     found: list[tuple[Callable[..., Any], dict[str, Any]]]
     found = getattr(trainer, _OPS.get(point, f"_{point}_ops"))
     return found
 
 
 def registered(operation: Callable[..., Any]) -> Any:  # noqa: ANN401 -- hooks are of any class
-    """Return what was registered, without the library's timer around it."""
+    """Return a registered operation without the library's timer around it."""
     return getattr(operation, "__wrapped__", operation)
 
 
 def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
-    """Go through all hook objects of a trainer, each once, with a name that is the same each run.
+    """Iterate over all hook objects of a trainer, each once, with names stable across runs.
 
-    Those registered as modules have their names, the others their place.
+    Modules are identified by name, others by their position.
     """
     seen = {id(trainer)}
     named = [(name, module) for name, module in trainer._modules.items()]
@@ -90,7 +90,7 @@ def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
 
 
 def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
-    """Return the trainer's replay buffers that grow, by name."""
+    """Return the trainer's growing replay buffers by name."""
     found = [getattr(trainer, "replay_buffer", None)]
     found += [hook.replay_buffer for _, hook in hooks(trainer) if is_replay(hook)]
     found = [
@@ -102,12 +102,12 @@ def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
 
 
 def take_trainer(trainer: Trainer) -> Tree:
-    """Return what the trainer continues from, its replay buffers' contents left out.
+    """Return the state of the trainer without its replay buffers' contents.
 
     Raises
     ------
     StateError
-        If a hook's state cannot be taken.
+        If a hook's state cannot be stored.
     """
     return {
         "counters": {name: getattr(trainer, name) for name in _counters(trainer)},
@@ -122,12 +122,12 @@ def take_trainer(trainer: Trainer) -> Tree:
 
 
 def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent]) -> None:
-    """Put back what :func:`take_trainer` gave, and the replay buffers' contents.
+    """Restore the result of :func:`take_trainer`, and the replay buffers' contents.
 
     Raises
     ------
     StateError
-        If the state is of a trainer made otherwise.
+        If the state belongs to a different trainer.
     """
     own = replay_buffers(trainer)
     _check_names(buffers, own, "replay buffers")
@@ -148,13 +148,13 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
             load_sampler(buffer, state["samplers"][name])
     except (KeyError, RuntimeError, ValueError) as error:
         raise StateError(
-            f"the state does not fit the trainer: {error} It is of other groups (networks, hooks,"
-            " optimizer); train anew, or take those."
+            f"the state does not fit the trainer: {error} It belongs to other groups (networks,"
+            " hooks, optimizer); use those, or train from scratch."
         ) from error
 
 
 def _last_values(trainer: Trainer) -> dict[str, Any]:
-    """Return the last value of each metric, which hooks may ask for; no timings."""
+    """Return the last value of each metric, which hooks may read; no timings."""
     timers = [hook for _, hook in hooks(trainer) if isinstance(hook, LogTiming)]
     prefixes = tuple(f"{timer.prefix}/" for timer in timers)
     return {
@@ -166,7 +166,7 @@ def _last_values(trainer: Trainer) -> dict[str, Any]:
 
 @dataclass
 class _HookState:
-    """How a hook's state is taken and put back."""
+    """Functions that take and load a hook's state."""
 
     take: Callable[[], Tree]
     load: Callable[[Tree], None]
@@ -187,24 +187,24 @@ def _load_hooks(trainer: Trainer, states: dict[str, Tree]) -> None:
 
 
 def _access(hook: object) -> _HookState | None:
-    """Find out how a hook's state is taken; None if it has none."""
+    """Return the access to a hook's state; None if it has none."""
     if isinstance(hook, OfflineToOnlineReplayBufferHook):
         return _mixture_access(hook.replay_buffer)
-    if is_replay(hook):  # the buffer is kept apart
+    if is_replay(hook):  # the buffer is stored separately
         return None
     if isinstance(hook, TargetNetUpdaterHook):
         return _updater_access(hook.target_params_updater)
     take = getattr(hook, "state_dict", None)
     load = getattr(hook, "load_state_dict", None)
     if isinstance(hook, TrainerHookBase) and type(hook).state_dict is TrainerHookBase.state_dict:
-        take = getattr(hook, "save_dict", None)  # as the library's guide calls it
+        take = getattr(hook, "save_dict", None)  # the name in the library's guide
     if not (callable(take) and callable(load)):
         return None
     return _HookState(take, load)
 
 
 def _mixture_access(buffer: OfflineToOnlineReplayBuffer) -> _HookState:
-    """Keep how much of a sample is offline, and how the offline part is sampled."""
+    """Store the share of offline frames in a sample, and the offline sampler's state."""
 
     def take() -> Tree:
         fractions = buffer._offline_fraction, buffer._base_offline_fraction
@@ -228,7 +228,7 @@ def _updater_access(updater: object) -> _HookState | None:
 
 
 def _owner(operation: Any) -> Any:  # noqa: ANN401
-    """Return the object whose method was registered, or what was registered itself."""
+    """Return the object whose method was registered, or the registered object itself."""
     return getattr(operation, "__self__", operation)
 
 
@@ -258,9 +258,9 @@ def _load(part: Any, state: Tree) -> None:  # noqa: ANN401
 
 
 def _make_value_estimators(loss: Any, state: Tree) -> None:  # noqa: ANN401
-    """Make what losses make when they are first called, if that had been when the state was taken.
+    """Create the value estimators that losses create on first use, if the state contains them.
 
-    A loss may be made of others.
+    A loss may contain other losses.
     """
     for path, part in loss.named_modules() if isinstance(loss, torch.nn.Module) else ():
         start = f"{path}._value_estimator.".removeprefix(".")
@@ -270,7 +270,7 @@ def _make_value_estimators(loss: Any, state: Tree) -> None:  # noqa: ANN401
 
 
 def _take_collector(collector: BaseCollector) -> Tree:
-    """Copy what a collector in this process remembers; one with workers starts them afresh."""
+    """Copy the state of a local collector; one with workers restarts them."""
     policy = getattr(collector, "_policy_w_state_dict", None)
     state: dict[str, Any] = {"frames": int(getattr(collector, "_frames", 0))}
     if policy is not None:
@@ -294,7 +294,7 @@ def _load_collector(collector: BaseCollector, state: Tree) -> None:
 
 
 def take_environment(environment: EnvBase) -> Tree:
-    """Copy what an environment's transforms remember, e.g. running means; not the simulator."""
+    """Copy the state of an environment's transforms, e.g. running means; not the simulator."""
     if isinstance(environment, TransformedEnv):
         return {
             "transform": environment.transform.state_dict(),
@@ -306,7 +306,7 @@ def take_environment(environment: EnvBase) -> Tree:
 
 
 def load_environment(environment: EnvBase, state: Tree) -> None:
-    """Put back what :func:`take_environment` gave."""
+    """Restore the result of :func:`take_environment`."""
     if isinstance(environment, TransformedEnv):
         environment.transform.load_state_dict(state["transform"])
         load_environment(environment.base_env, state["base"])
@@ -317,6 +317,6 @@ def load_environment(environment: EnvBase, state: Tree) -> None:
 def _check_names(found: Any, expected: Any, what: str) -> None:  # noqa: ANN401 -- mappings
     if set(found) != set(expected):
         raise StateError(
-            f"{what}: the state has {sorted(found)}, expected {sorted(expected)}. The state is of"
-            " a trainer made otherwise; train anew, or make it as before."
+            f"{what}: the state has {sorted(found)}, expected {sorted(expected)}. The state belongs"
+            " to a different trainer; build it as before, or train from scratch."
         )

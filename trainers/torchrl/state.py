@@ -1,7 +1,7 @@
-"""The state of a TorchRL trainer: a value that saves without pickle and loads equal.
+"""State of a TorchRL trainer, saved without pickle and equal when loaded.
 
-Replay buffers are kept once: a stage's folder has the frames that are new in it and the key of
-the stage before, where the rest lies.
+Each frame of a replay buffer is stored once: a stage's folder contains its new frames and the key
+of the previous stage, which leads to the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VALUES_FILE = "state.json"
 
 @dataclass(frozen=True)
 class Stored:
-    """How far a buffer is stored: up to which write, and in which stage."""
+    """Stored part of a buffer: up to which write, and in which stage."""
 
     key: str
     write_count: int
@@ -37,11 +37,11 @@ class Stored:
 
 @dataclass(eq=False)
 class TorchRlState:
-    """What a TorchRL trainer continues from.
+    """State from which a TorchRL trainer continues.
 
     ``iteration`` counts finished training iterations; ``stage``, ``"initial_state"`` or
-    ``"train"``, made the state; ``values`` are nested, with marks where the tensors were;
-    ``attributes`` are those that a user's trainer class has assigned.
+    ``"train"``, created the state; ``values`` are nested, with marks in place of tensors;
+    ``attributes`` are those assigned by a custom trainer class.
     """
 
     iteration: int = 0
@@ -52,7 +52,7 @@ class TorchRlState:
     attributes: Attributes = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
-        """Compare bit by bit, NaN with NaN included, the buffers' contents as well."""
+        """Compare bit by bit, including NaN and the buffers' contents."""
         if not isinstance(other, TorchRlState):
             return NotImplemented
         if (self.iteration, self.stage, self.values) != (
@@ -67,21 +67,21 @@ class TorchRlState:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the state holds by name; tensors and buffers are the state's own."""
+        """Return the fields by name; tensors and buffers are not copied."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TorchRlState:
-        """Make a state of what :meth:`to_dict` gave."""
+        """Return the state of :meth:`to_dict`'s result."""
         return cls(**content)
 
     def save(self, directory: str | Path, stored: Mapping[str, Stored] | None = None) -> None:
-        """Write the state into a folder, which is made if need be.
+        """Write the state into a folder, created if missing.
 
         Parameters
         ----------
         stored
-            Where the writes lie that come before those in ``buffers``; none if they are complete.
+            Locations of the writes before those in ``buffers``; none if these are complete.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -111,19 +111,19 @@ class TorchRlState:
 
     @classmethod
     def load(cls, directory: str | Path, folder_of: FolderOf | None = None) -> TorchRlState:
-        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+        """Read a state that :meth:`save` wrote; equal to the saved one.
 
         Parameters
         ----------
         folder_of
-            Finds the states of the stages before; needed if a buffer's frames lie there.
+            Finds the states of earlier stages; needed if they store some of a buffer's frames.
 
         Raises
         ------
         CheckPointNotFoundError
-            If there is none in the folder.
+            If the folder has none.
         StateError
-            If it cannot be read, or what it refers to is missing.
+            If it cannot be read, or refers to missing data.
         """
         directory = Path(directory)
         values = _read_values(directory)
@@ -142,7 +142,7 @@ def _read_values(directory: Path) -> dict[str, Any]:
     path = directory / VALUES_FILE
     if not path.is_file():
         raise CheckPointNotFoundError(
-            f"no saved state in {directory}: {VALUES_FILE} is missing. Give the folder of a stage"
+            f"no saved state in {directory}: {VALUES_FILE} is missing. Pass the folder of a stage"
             " or a checkpoint, or train first."
         )
     try:
@@ -155,7 +155,7 @@ def _read_values(directory: Path) -> dict[str, Any]:
 
 
 def _read_buffer(directory: Path, name: str, folder_of: FolderOf | None) -> ReplayContent:
-    """Read a buffer's frames, the newest first, from this stage and those before it."""
+    """Read a buffer's frames from this stage and earlier ones, newest first."""
     entry = _read_values(directory)["buffers"][name]
     content = ReplayContent(entry["write_count"], entry["size"])
     oldest = content.write_count - content.size
@@ -176,7 +176,7 @@ def _read_buffer(directory: Path, name: str, folder_of: FolderOf | None) -> Repl
 def _walk_back(
     directory: Path, name: str, folder_of: FolderOf | None
 ) -> Iterator[tuple[Frames, int]]:
-    """Yield a buffer's frames of each stage and the number of the first, from the last stage on."""
+    """Yield a buffer's frames of each stage and their first index, from the last stage back."""
     place: Path | None = directory
     while place is not None:
         entry = _read_values(place)["buffers"][name]
@@ -185,8 +185,8 @@ def _walk_back(
         before = entry["before"]
         if before is not None and folder_of is None:
             raise StateError(
-                f"the state in {place} refers to the stage {before}, but nothing finds it here."
-                " Read it from its store."
+                f"the state in {place} refers to the stage {before}, which cannot be found without"
+                " a store. Load the state from its store."
             )
         place = None if before is None or folder_of is None else folder_of(before)
 

@@ -1,4 +1,4 @@
-"""``TorchRlTrainer``: the base for trainers of the library, run, kept and resumed in stages."""
+"""``TorchRlTrainer``: base of TorchRL trainers that are run, stored and resumed in stages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from trainers.torchrl.assembly import (
     assemble,
     enter_environments,
     has_workers,
-    hush_library,
     push_weights,
+    quiet_library,
     seeded_resets,
 )
 from trainers.torchrl.environment import make_environment
 from trainers.torchrl.evaluation_environment import copy_normalization
+from trainers.torchrl.evaluation_rollouts import Episode, play_episodes
 from trainers.torchrl.hooks import Evaluation, KeepBest, StopAt
-from trainers.torchrl.playing import Episode, play_episodes
 from trainers.torchrl.recorder import (
     begin_iteration,
     count_values,
@@ -53,39 +53,39 @@ KEEP_BEST = "keep_best"
 
 
 class TorchRlTrainer(StagedTensorDictTrainer):
-    """Base for one's own ``torchrl.trainers.Trainer``. Subclasses write :meth:`build_trainer`.
+    """Base for a custom ``torchrl.trainers.Trainer``. Subclasses implement :meth:`build_trainer`.
 
     The hooks of the trainer are called in the library's order. An iteration is
-    ``torchrl.batches_per_iteration`` collected batches with their optimisation steps (one when
-    not given); there are ``rl.num_iterations`` of them. Environments are seeded and reset where
-    an iteration begins, so that neither cuts nor interruptions change anything.
+    ``torchrl.batches_per_iteration`` (default 1) collected batches with their optimisation
+    steps; there are ``rl.num_iterations`` of them. Environments are seeded and reset at the
+    start of each iteration, so that neither stage boundaries nor interruptions affect results.
     """
 
     State = TorchRlState
     acts_alone = True
     instead_of_callbacks = (
-        "is the library's, which has hooks of its own. Leave callbacks out; torchrl.keep_best and"
-        " torchrl.stop_at_return do what keep_best and early_stopping do, and other hooks are"
-        " registered in build_trainer."
+        "is TorchRL's, which has its own hooks. Leave callbacks out; use torchrl.keep_best and"
+        " torchrl.stop_at_return instead of keep_best and early_stopping, and register other hooks"
+        " in build_trainer."
     )
     exploration_in_losses: ClassVar[ExplorationType | None] = None
-    """Which actions policies take inside losses; the library's default when None."""
+    """Type of policies' actions inside losses; None: the library's default."""
     _assembly: Assembly | None = None
     _environment: EnvBase | None = None
     _stored: dict[str, Stored]
 
-    # -- what a subclass writes, and may change ----------------------------------------------
+    # -- for subclasses to implement or override ---------------------------------------------
 
     @abstractmethod
     def build_trainer(self) -> Trainer:
-        """Make the library's trainer, with its hooks; called inside a seeded context.
+        """Build the TorchRL trainer, with its hooks; called inside a seeded context.
 
-        Its ``seed``, ``logger``, ``total_frames`` and checkpoint arguments may be left out:
-        they give way to the experiment's.
+        Its ``seed``, ``logger``, ``total_frames`` and checkpoint arguments may be omitted: the
+        experiment's replace them.
         """
 
     def build_environment(self) -> EnvBase:
-        """Make an environment for evaluation and tests; by default that of ``dataset``."""
+        """Create an environment for evaluation and tests; by default that of ``dataset``."""
         section = self.hyper_params.gymnasium
         return make_environment(
             self.hyper_params.dataset,
@@ -97,12 +97,12 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     @property
     def policy(self) -> nn.Module:
-        """Who plays in evaluations and tests: the loss's actor or value network."""
+        """The policy of evaluations and tests: the loss's actor or value network."""
         found = self.torchrl_trainer._checkpoint_policy()
         if found is None:
             raise ParameterError(
-                f"{type(self).__name__}: the loss has no actor_network or value_network, so nobody"
-                " can be tested. Override `policy`."
+                f"{type(self).__name__}: the loss has no actor_network or value_network, so no"
+                " policy can be tested. Override `policy`."
             )
         policy: nn.Module = found
         return policy
@@ -127,7 +127,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     @property
     def torchrl_trainer(self) -> Trainer:
-        """The library's trainer, made when first asked for."""
+        """The TorchRL trainer, built on first use."""
         return self._assembled.trainer
 
     @property
@@ -148,7 +148,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
             warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
             warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
-            hush_library()
+            quiet_library()
             trainer = self.build_trainer()
             self._register_hooks(trainer)
             return assemble(
@@ -158,7 +158,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             )
 
     def _register_hooks(self, trainer: Trainer) -> None:
-        """Register evaluation, early stopping and the best policy as the parameters say."""
+        """Register evaluation, early stopping and the best policy as configured."""
         section = self.hyper_params.torchrl
         if section.evaluation_period is None:
             if section.stop_at_return is not None or section.keep_best:
@@ -183,16 +183,16 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def loads_agents(cls) -> bool:
-        """Return False: its agent is its own."""
+        """Return False: it builds its own agent."""
         return False
 
     @classmethod
     def calls_callbacks(cls) -> bool:
-        """Say that they are not: the library's trainer calls its own hooks."""
+        """Return False: the TorchRL trainer calls its own hooks."""
         return False
 
     def close(self) -> None:
-        """Let go of environments and workers; what is asked for next is made anew."""
+        """Release environments and workers; later use rebuilds them."""
         if self._assembly is not None:
             self._assembly.close()
         self._assembly = self._environment = None
@@ -200,7 +200,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
     # -- state -------------------------------------------------------------------------------
 
     def initial_state(self) -> TorchRlState:
-        """Make the library's trainer anew, and continue from it."""
+        """Rebuild the TorchRL trainer, and continue from it."""
         self.close()
         self._iteration, self._stage, self._stored = 0, "initial_state", {}
         return self._take_state(0, "initial_state")
@@ -209,7 +209,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         return self._state_since(iteration, stage, {})
 
     def _state_since(self, iteration: int, stage: str, stored: dict[str, Stored]) -> TorchRlState:
-        """Copy everything that the next iteration depends on but frames that lie elsewhere."""
+        """Copy the inputs of the next iteration except frames stored elsewhere."""
         trainer = self.torchrl_trainer
         values, tensors = flatten_tree(take_trainer(trainer))
         buffers = {
@@ -227,15 +227,15 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         self._stored = {}
 
     def save_state(self, folder: Path, key: str) -> None:
-        """Write the state as that of a stage; frames that earlier stages keep are left out."""
+        """Write the state of a stage; frames stored by earlier stages are left out."""
         if self._stage is None:
-            raise StateError("save_state: there is no state yet. Call initial_state() first.")
+            raise StateError("save_state: no state yet. Call initial_state() first.")
         state = self._state_since(self.iteration, self._stage, self._stored)
         state.save(folder, self._stored)
         self._note_stored(state, key)
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
-        """Continue from a stage's state, with the frames that the stages before it keep."""
+        """Continue from a stage's state, with the frames that earlier stages store."""
         state = TorchRlState.load(folder, folder_of)
         self.state = state
         self._note_stored(state, key)
@@ -246,17 +246,17 @@ class TorchRlTrainer(StagedTensorDictTrainer):
     # -- training ----------------------------------------------------------------------------
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Put threads and seeds on the stack; the library says itself when actions are sampled."""
+        """Enter the contexts of threads and seeds; the library sets when to sample actions."""
         seed = derive_seed(self.hyper_params.seed, STAGE)
         return self._enter(stack, self._threads(), seeded_globals(seed))
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Put threads and seeds on the stack, and no gradients."""
+        """Enter the contexts of threads and seeds, without gradients."""
         seed = derive_seed(self.hyper_params.seed, "test")
         return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
 
     def _do_iteration(self, iteration: int) -> Metrics:
-        """Collect batches and learn from each; nothing once the trainer was asked to stop."""
+        """Collect batches and learn from each; skipped once the trainer was asked to stop."""
         assembly = self._assembled
         trainer = assembly.trainer
         if trainer._stop_training:
@@ -301,7 +301,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     @contextmanager
     def _best_weights(self) -> Iterator[None]:
-        """Play with the best weights if some are kept, and put the last ones back."""
+        """Use the best weights if stored, and restore the last ones."""
         best = self.torchrl_trainer._modules.get(KEEP_BEST)
         if not isinstance(best, KeepBest) or best.weights is None:
             yield
@@ -315,9 +315,9 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
 
 def summarise_episodes(episodes: Sequence[Episode], agent_name: str) -> TestResult:
-    """Sum up test episodes, as tests of Ratchet's own trainers do: means, and a row for each.
+    """Summarise test episodes like tests of Ratchet's trainers: means, and a row for each.
 
-    ``agent_name`` is what is called that has no name of a group.
+    ``agent_name`` replaces empty group names.
     """
     lengths = [episode.length for episode in episodes]
     table: dict[str, list[Any]] = {"datapoint_id": list(range(len(episodes))), "rounds": lengths}

@@ -24,7 +24,7 @@ from ratchet.tracking.live_file import LIVE_FILE, LiveFile, read_live
 from ratchet.tracking.manifest import RunManifest, StageRecord
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
-from trainers.progress import IterationContext, also_told, describe, progress_reporter
+from trainers.progress import IterationContext, describe, progress_reporter, tee_progress
 
 
 def call(stage: str = "train", iteration: int = 4, arm: str = "main") -> Any:
@@ -62,7 +62,7 @@ def test_a_view_contains_arms_stages_metrics_costs_and_awaited_jobs(run: RunFold
         json.dumps({"billed_at_least": 1.5, "billed_at_most": 1.5, "billed_unknown": 0, "rows": []})
     )
     run.log_event("waiting", "waits for a stage that process 7 makes.")
-    with live.stage(call("await_fine_tune_jobs", 3)), also_told(live):
+    with live.stage(call("await_fine_tune_jobs", 3)), tee_progress(live):
         describe("Waiting for fine-tuning job 1 of 2, prover (running)")
         live._written = float("-inf")
         describe("Waiting for fine-tuning job 1 of 2, prover (running)")
@@ -131,7 +131,7 @@ def test_stages_are_written_immediately_and_loops_rarely(run: RunFolder) -> None
         assert found is not None
         return found
 
-    with progress_reporter(Bar()), also_told(live), live.stage(call()):
+    with progress_reporter(Bar()), tee_progress(live), live.stage(call()):
         assert [stage["iteration"] for stage in told()["stages"]] == [4]
         with IterationContext(10) as context:
             context.set_description("Training")

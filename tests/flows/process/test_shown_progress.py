@@ -18,8 +18,8 @@ from ratchet.tracking.metrics import metrics_that_matter
 from trainers.progress import (
     IterationContext,
     describe,
-    is_listened_to,
-    progress_place,
+    has_reporter,
+    progress_path,
     progress_reporter,
 )
 
@@ -142,7 +142,7 @@ def test_no_text_is_truncated_in_narrow_windows(width: int, place: list[str], de
     from rich.console import Console
 
     progress = make_bar(Console(file=io.StringIO(), force_terminal=True, width=width))
-    with progress_place(*place), IterationContext(2000, Bar(progress, total=9900)) as context:
+    with progress_path(*place), IterationContext(2000, Bar(progress, total=9900)) as context:
         context.set_description(description)
         context.set_postfix({"verifier.accuracy": 0.612, "prover.mean_episode_reward": 0.25})
         context.step(4321)
@@ -219,7 +219,7 @@ def test_runs_from_python_show_their_progress(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(run, "resolve", lambda *_, **__: resolved)
     monkeypatch.setattr(run, "check_experiment", lambda _: None)
     monkeypatch.setattr(run, "check_paid_stages", lambda _: None)
-    monkeypatch.setattr(run, "_run", lambda *_: heard.append(is_listened_to()))
+    monkeypatch.setattr(run, "_run", lambda *_: heard.append(has_reporter()))
     run.run_experiment({})
     resolved.settings.progress = "none"
     run.run_experiment({})

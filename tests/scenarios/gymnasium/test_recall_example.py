@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.experiment_files.loading import load_experiment
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.gymnasium.spaces import ContinuousActions, DiscreteActions
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 
 HERE = Path(__file__).parent

@@ -50,7 +50,7 @@ class ScriptParameters(SubParameters):
 
 @register_callback("test_script")
 class Script(Callback):
-    """Adds the metric ``score``, iteration by iteration as it was told."""
+    """Adds the metric ``score`` with the given value of each iteration."""
 
     Parameters = ScriptParameters
     count = 0
@@ -88,7 +88,7 @@ def scripted(tiny):
 
 @pytest.fixture
 def run_in_pieces(tiny, tmp_path):
-    """Return a function that trains with cuts, each piece by a trainer of its own."""
+    """Return a function that trains in separate parts, each with a new trainer."""
     from trainers.tensordict.states.state import State
 
     def run(hyper_params, *cuts):

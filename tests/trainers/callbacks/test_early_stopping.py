@@ -1,4 +1,4 @@
-"""Early stopping ends where its numbers say, and a stopped run passes what is left at once."""
+"""Early stopping ends as configured, and a stopped run skips its remaining iterations."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_what_is_left_after_a_stop_changes_nothing_but_the_count(tiny, scripted)
     assert trainer.run_iterations(2, 4) == []
     before.iteration = 4
     assert trainer.state == before
-    more = tiny.trainer(scripted([1] * 9, stopper(patience=1)))  # asked for more later
+    more = tiny.trainer(scripted([1] * 9, stopper(patience=1)))  # more iterations later
     more.state = before
     assert more.run_iterations(4, 9) == []
-    trainer.initial_state()  # and from the beginning again
+    trainer.initial_state()  # and again from the initial state
     assert len(trainer.run_iterations(0, 4)) == 2
 
 

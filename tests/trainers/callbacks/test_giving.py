@@ -1,4 +1,4 @@
-"""How callbacks are asked for: by name, by file, by a section; and what is refused."""
+"""Configuration of callbacks by name, by file and by section; and refusals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ratchet import HyperParameters
 from ratchet.errors import ParameterError, UnknownNameError
 from trainers.callbacks.early_stopping import EarlyStopping
 from trainers.callbacks.registry import callback_specs
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STOP = {"name": "early_stopping", "metric": "grad_norm"}
@@ -69,7 +69,7 @@ def test_trainers_that_call_none_refuse_them(tiny):
     library = HyperParameters(
         scenario="gymnasium", trainer="torchrl_dqn", dataset="CartPole-v1", callbacks=[STOP]
     )
-    with pytest.raises(ParameterError, match=r"hooks of its own.*torchrl\.keep_best"):
+    with pytest.raises(ParameterError, match=r"its own hooks.*torchrl\.keep_best"):
         check_combination(library)
 
 

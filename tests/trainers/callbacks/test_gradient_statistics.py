@@ -26,7 +26,7 @@ def test_norms_are_averaged_over_the_minibatches_with_a_gradient(tiny):
                 param.grad = torch.full_like(param, scale)
         statistics.after_loss(NOW, {})
     groups["verifier.value"].params[0].grad = torch.full_like(groups["verifier.value"].params[0], 2)
-    statistics.after_loss(NOW, {})  # 5 and 5 once more for the prover
+    statistics.after_loss(NOW, {})  # again 5 and 5 for the prover
     sizes = {n: sum(p.numel() for p in groups[n].params) for n in groups}
     found = statistics.end_iteration(NOW)
     mean = (3 + 5 + 5) / 3

@@ -70,7 +70,7 @@ def test_a_test_after_each_iteration_chooses_among_the_weights_after_it(tiny, ru
     hyper_params = tiny.parameters(rl__num_iterations=4, rl__lr=0.05, callbacks=[keep])
     trainer, metrics = run_in_pieces(hyper_params, 0, 2, 4)
     assert [values.pop(f"test.{metric}") for values in metrics] == tested
-    assert metrics == unwatched  # what the tests do is not noticed
+    assert metrics == unwatched  # tests do not affect training
     best = tested.index(max(tested))
     assert State(agents=trainer.state.agents) == State(agents=agents[best])
 

@@ -1,4 +1,4 @@
-"""Message regression: it finds what messages give away, and nothing else notices it."""
+"""Message regression detects information in messages, and does not affect training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
 from trainers.callbacks.base import Moment
 from trainers.callbacks.message_regression import MessageRegression, episode_messages
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 from trainers.tensordict.states.state import State
 
@@ -61,7 +61,7 @@ def fit(regression, rollouts):
 
 
 def say(rollouts: TensorDict, said: torch.Tensor) -> TensorDict:
-    """Let everybody say the given symbols, [E], in all rounds."""
+    """Let all agents send the given symbols, [E], in all rounds."""
     changed = rollouts.clone()
     message = changed["agents", "message"]
     changed["agents", "message"] = said.view(-1, 1, 1, 1, 1).expand_as(message).clone()
@@ -146,7 +146,7 @@ def test_saved_and_resumed_is_uninterrupted_bit_for_bit(tiny, tmp_path, method, 
     assert state == whole.state
     assert metrics == metrics_of(whole)
     assert ("message_regression" in state.callback_tensors) != reset
-    whole.initial_state()  # the same trainer, from the beginning again
+    whole.initial_state()  # the same trainer, again from the initial state
     assert whole.run_iterations(0, 3) == metrics
 
 

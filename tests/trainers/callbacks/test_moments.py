@@ -63,7 +63,7 @@ class Drawer(Callback):
     """Draws from all global generators wherever it can."""
 
     def after_rollouts(self, now, rollouts):
-        second = float(np.random.rand())  # noqa: NPY002 -- the global one is meant
+        second = float(np.random.rand())  # noqa: NPY002 -- the global generator
         return {"first": float(torch.rand(())), "second": second}
 
     def after_loss(self, now, losses):
@@ -99,7 +99,7 @@ class Meddler(Callback):
 
 
 def test_metrics_are_not_overwritten_and_who_only_looks_on_stops_nothing(tiny):
-    with pytest.raises(ParameterError, match=r"callbacks\.0.*which is there already"):
+    with pytest.raises(ParameterError, match=r"callbacks\.0.*which already exists"):
         tiny.trainer(tiny.parameters(callbacks=["test_doubler"])).train()
     with pytest.raises(ParameterError, match=r"Meddler.*`steers = False`"):
         tiny.trainer(tiny.parameters(callbacks=["test_meddler"])).train()

@@ -1,4 +1,4 @@
-"""The example of one's own callback records its number and ends training by it."""
+"""The example of a custom callback records its metric and ends training by it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def new_model(model_folder):
 
 @pytest.fixture
 def connected(new_model):
-    """Make a trainer with a config and a model of its own."""
+    """Build a trainer with a config and its own model."""
 
     def connect(trainer_class, **config):
         trainer = trainer_class(OmegaConf.create({"max_tokens": 6, **config}))
@@ -50,7 +50,7 @@ def connected(new_model):
 
 @pytest.fixture
 def play(new_model):
-    """Play groups of answers; the reward is the share of "a" among what was written."""
+    """Generate groups of completions; the reward is the share of "a" in the text."""
 
     def play(groups: int = 4, size: int = 4, seed: int = 0, model=None) -> list[Trajectory]:
         model = model or new_model()

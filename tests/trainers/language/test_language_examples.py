@@ -1,4 +1,4 @@
-"""Examples of trainers of one's own run as their headers say, from any working folder."""
+"""Examples of custom trainers run as their headers state, from any working folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """Another working folder than the examples'."""
+    """A working folder that differs from the examples'."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -113,7 +113,7 @@ def test_validation_is_a_stage_beside_training():
         (["trainer.custom_trainer_module_path=other.py"], "expected a subclass of"),
         (
             ["trainer.custom_trainer_module_path=bare.py"],
-            "has no ['begin', 'engine', 'tokenizer'], which a BaseTrainer needs",
+            "does not implement ['begin', 'engine', 'tokenizer'], which BaseTrainer requires",
         ),
     ],
 )

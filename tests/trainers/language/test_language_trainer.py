@@ -1,4 +1,4 @@
-"""The loop: what it plays and learns is the same however it is cut, saved and loaded."""
+"""The loop's results do not depend on stage boundaries, saving and loading."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
 from trainers.callbacks.base import CallbackState
-from trainers.combinations import check_combination
-from trainers.companion import Companion
-from trainers.language import player_process
+from trainers.compatibility import check_combination
+from trainers.language import rollout_worker_main
 from trainers.language.grpo import GrpoTrainer
-from trainers.language.player import Player
+from trainers.language.rollout_worker import RolloutWorker
 from trainers.language.trainer import Rollouts, loop_around
 from trainers.progress import progress_reporter
 from trainers.registry import trainer_class
+from trainers.subprocess_worker import SubprocessWorker
 
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "d_mlp": 32, "context_length": 32}
 
@@ -128,7 +128,7 @@ def test_one_step_behind_learns_from_the_weights_before():
     trainer.initial_state()
     metrics = trainer.run_iterations(0, 4)
     assert [one["rollout/staleness"] for one in metrics] == [0, 1, 1, 1]
-    assert trainer.state.pending is not None, "a longer run goes on from the same state"
+    assert trainer.state.pending is not None, "a longer run continues from the same state"
     uncorrected = build(parameters(grpo={"sampler_correction": "none"}, **given))
     uncorrected.initial_state()
     without = uncorrected.run_iterations(0, 4)
@@ -146,12 +146,12 @@ def test_a_process_that_plays_makes_nothing_to_learn_with(tmp_path, monkeypatch)
     for name in ("played", "temporary"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    player, made, asked = Player(given, learns.settings, tmp_path / "datasets"), {}, {}
-    monkeypatch.setattr(player._companion, "ask", asked.update)
+    player, made, asked = RolloutWorker(given, learns.settings, tmp_path / "datasets"), {}, {}
+    monkeypatch.setattr(player._worker, "ask", asked.update)
     player.play(tmp_path / "0", 0, tmp_path / "played", beginning=tmp_path / "0")
-    player_process._play(made, asked)
+    rollout_worker_main._play(made, asked)
     assert Rollouts.load(tmp_path / "played") == learns.play_rollouts(0)
-    assert not list((tmp_path / "temporary").iterdir()), "which nobody would remove"
+    assert not list((tmp_path / "temporary").iterdir()), "which would never be removed"
     assert made["trainer"].learner._reference is None
 
 
@@ -171,8 +171,10 @@ def test_what_plays_beside_plays_on_while_a_run_stops(tmp_path, monkeypatch):
     (tmp_path / "stops.py").write_text(STOPS)
     stops = [f"{tmp_path / 'stops.py'}:Stops"]
     made = {}
-    monkeypatch.setattr(Companion, "ask", lambda _, asked: player_process._play(made, asked))
-    monkeypatch.setattr(Companion, "wait", lambda _: {})
+    monkeypatch.setattr(
+        SubprocessWorker, "ask", lambda _, asked: rollout_worker_main._play(made, asked)
+    )
+    monkeypatch.setattr(SubprocessWorker, "wait", lambda _: {})
     alone, together = (
         build(parameters(callbacks=stops, language={"mode": "one_step_behind"})) for _ in range(2)
     )
@@ -245,7 +247,7 @@ def test_the_temperature_of_the_answers_is_that_of_their_log_probabilities():
 
 @pytest.fixture
 def model_in_files(tmp_path):
-    """A model of the tasks' characters, as one that was made elsewhere."""
+    """A model of the tasks' characters, as if created elsewhere."""
     trainer = build(parameters())
     trainer.initial_state()
     trainer.learner.save_model(tmp_path / "model")
@@ -285,7 +287,7 @@ def test_an_adapter_learns_is_cut_and_loaded_and_its_base_stays(model_in_files, 
     for one, same in zip(*said, strict=True):
         assert one.tokens == same.tokens
         assert one.log_probs == pytest.approx(same.log_probs, abs=1e-5)
-    with pytest.raises(ParameterError, match="made here"):
+    with pytest.raises(ParameterError, match="built here"):
         trainer_class(parameters(agents={"_default": {"lora": {"rank": 2}}}))
 
 
@@ -316,7 +318,7 @@ def test_validation_plays_its_own_tasks_and_changes_nothing():
 
 
 class Cutting:
-    """A course of given cuts, of which every so many iterations are sampled."""
+    """A stage layout of given boundaries, with sampled stages every given number of iterations."""
 
     def __init__(self, period):
         self.period = period

@@ -58,7 +58,7 @@ class Scaled(SelfHostedTrainer):
 
 
 class Prepares(SelfHostedTrainer):
-    """Does what a test gives it to do."""
+    """Executes a function of the test."""
 
     prepare = staticmethod(lambda trainer, batch: (batch, {}))
 
@@ -127,7 +127,7 @@ def test_it_learns_and_its_metrics_are_there(connected, play):
 
 
 class Penalised(Prepares):
-    """Takes KL off the scores by its own hand; what it is made of comes with the batch."""
+    """Subtracts KL from the scores itself, from log-probabilities in the batch."""
 
     def _prepare_batch(self, batch):
         batch = self._own_penalty(batch, beta=0.5)
@@ -183,7 +183,7 @@ def test_the_base_computes_advantages_within_groups(connected, play):
 
 
 class WithValues(SelfHostedTrainer):
-    """An actor and a critic: a value network beside the model, with a loss and a state."""
+    """Actor and critic: an additional value network, with a loss and a state."""
 
     def connect(self, model, engine):
         self._value_network = torch.nn.Sequential(torch.nn.Embedding(64, 4), torch.nn.Linear(4, 1))
@@ -322,7 +322,7 @@ def with_advantages(make):
         (lambda t, b: (b, {"mine/x": torch.zeros(2)}), r"'mine/x': got Tensor.*\(2,\).*mean"),
         (lambda t, b: (b, {"mine/x": "0.5"}), "'mine/x': got '0.5', expected a number"),
         (lambda t, b: (b, {"mine/x": None}), "'mine/x': got None"),
-        (lambda t, b: (b, {3: 0.5}), "a metric called 3"),
+        (lambda t, b: (b, {3: 0.5}), "the metric name 3"),
     ],
 )
 def test_what_is_wrong_with_a_batch_is_said(prepare, said, connected, play):

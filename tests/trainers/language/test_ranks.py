@@ -1,4 +1,4 @@
-"""Several processes that train one model: what one process would, each with a share."""
+"""Several processes that train one model, each with a shard, equal one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ratchet.plugins import load_class
 from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.ranks.classes import class_reference
-from trainers.language.ranks.share import Share
+from trainers.language.ranks.rows import RankShare
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 
 GRPO = {
@@ -107,8 +107,8 @@ def test_two_processes_learn_what_one_does_and_go_on_as_one(make, two, first_sta
     assert sum(two._ranks.held_bytes) == whole
     assert max(two._ranks.held_bytes) < 0.55 * whole
     assert two._kl_coef == pytest.approx(one._kl_coef)
-    assert two._kl_coef != 0.2, "the ranks are told"
-    # a state goes on with another number of processes
+    assert two._kl_coef != 0.2, "the ranks receive it"
+    # a state can be resumed with a different number of processes
     alone = make(GrpoTrainer, 1, **GRPO)
     alone.put_state(two.take_state())
     same_learning(one, alone, play, (2,))
@@ -134,7 +134,7 @@ def test_a_killed_rank_is_named_and_what_it_did_comes_again_bit_for_bit(two, fir
     killer = threading.Timer(0.5, os.kill, (pids[1], signal.SIGKILL))
     killer.start()
     began = time.monotonic()
-    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, has ended by SIGKILL"):
+    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, ended by SIGKILL"):
         two.train(play(seed=1))
     killer.join()
     assert time.monotonic() - began < 5
@@ -157,7 +157,7 @@ def test_an_own_trainer_with_a_value_head_adapts_a_model_in_two_processes(make, 
     heads = [trainer.take_state()["value_head"]["weight"] for trainer in (one, two)]
     assert heads[0].abs().max() > 0
     assert torch.allclose(*heads, atol=1e-5)
-    # they end with who asks, however that ends
+    # they end with their parent in all cases
     processes, home = two._ranks._processes, Path(two._ranks._home.name)
     for process in processes:
         process.stdin.close()
@@ -168,7 +168,7 @@ def test_an_own_trainer_with_a_value_head_adapts_a_model_in_two_processes(make, 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 2), (8, 2), (3, 5), (10, 4)])
 def test_shares_are_everything_once_and_equally_many(world_size, count, size):
-    shares = [Share(rank, world_size) for rank in range(world_size)]
+    shares = [RankShare(rank, world_size) for rank in range(world_size)]
     parts = [list(share.parts(count, size)) for share in shares]
     assert len({len(of_one) for of_one in parts}) == 1
     read = [rows for of_one in parts for rows, counts in of_one if counts]

@@ -1,4 +1,4 @@
-"""Trainers whose model is at a service, over real HTTP: what they learn is what others would."""
+"""Trainers with a remote model, over real HTTP, equal local ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from tests.trainers.language.conftest import differ, weights_of
-from trainers.language.base import Beginning, LearningMoment
+from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_grpo import RemoteGrpoTrainer
@@ -61,7 +61,7 @@ def begin(served, new_model):
         service = {"backend": "ratchet", "url": url or served.url, **config.pop("service", {})}
         trainer = trainer_class({"max_tokens": 6, "train_service": service, **config})
         agent = LanguageAgentParameters(**(agent or {}))
-        trainer.begin(Beginning(new_model, agent, ExperimentSettings(), "data"))
+        trainer.begin(InitialModel(new_model, agent, ExperimentSettings(), "data"))
         begun.append(trainer)
         return trainer
 
@@ -79,7 +79,7 @@ def learn(trainer, play, steps=3, first=0):
     for iteration in range(first, first + steps):
         if iteration not in PLAYED:
             PLAYED[iteration] = play(seed=iteration)
-        trainer.moment = LearningMoment(seed=5, iteration=iteration, num_iterations=8)
+        trainer.moment = TrainingPosition(seed=5, iteration=iteration, num_iterations=8)
         metrics.append(trainer.train(PLAYED[iteration]))
     return metrics
 
@@ -199,7 +199,7 @@ def test_an_update_that_was_cut_off_goes_on_where_it_was(served, begin, play, mo
         trainer = begin(**config)
         with pytest.raises(KeyboardInterrupt):
             learn(trainer, play, steps=1)
-        assert trainer.take_state()["model"] == "", "nothing has been learned"
+        assert trainer.take_state()["model"] == "", "no step has been taken"
         monkeypatch.setattr(client.HttpTrainingService, "_verb", real)
         again = begin(**config)
         assert learn(again, play, steps=1) == told[:1]
@@ -285,7 +285,7 @@ def test_a_trainer_of_ones_own_follows_the_services_loss(begin, play):
         learn(begin(Forgetful), play, steps=1)
     with pytest.raises(ParameterError, match="loss_fm"):
         begin(Plain, service={"config": {"loss_fm": "ppo"}})
-    with pytest.raises(ParameterError, match="loss_config is read with a loss_fn alone"):
+    with pytest.raises(ParameterError, match="loss_config requires a loss_fn"):
         begin(Plain, service={"config": {"loss_config": {"beta": 0.1}}})
     with pytest.raises(ParameterError, match=r"sampler_correction: got 'token' with .*loss_fn"):
         begin(Plain, service={"config": config}, algorithm={"sampler_correction": "token"})

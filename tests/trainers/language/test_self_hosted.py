@@ -1,4 +1,4 @@
-"""What every trainer with a model of its own promises, whatever it learns by."""
+"""Guarantees of every trainer with a local model, regardless of its algorithm."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_trainer_can_be_made_of_a_small_config_alone():
 
 
 def test_the_reference_pulls_back(connected, play):
-    """With a strong pull the policy stays nearer to where it began, in either place."""
+    """With a strong KL penalty the policy stays closer to the initial one, in reward and loss."""
     kept = {}
     for name, kl in {
         "none": {},
@@ -168,4 +168,4 @@ def test_grpo_learns_what_is_paid(connected, play):
     for seed in range(1, 20):
         last = trainer.train(play(groups=8, size=8, seed=seed, model=trainer.model))
     assert last["critic/score/mean"] > first + 0.3
-    assert last["actor/sampler_difference"] < 1e-5  # the sampler's log-probabilities are ours
+    assert last["actor/sampler_difference"] < 1e-5  # the sampler agrees

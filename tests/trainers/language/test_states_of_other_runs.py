@@ -1,6 +1,6 @@
-"""States that runs share: of the same key, whoever made them, and without a parameter of learning.
+"""States that runs share: equal keys mean equal states, without parameters of training.
 
-What is shared is what another run has stored under the same key.
+A shared state is one that another run has stored under the same key.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_a_state_stays_as_it_is_while_what_took_it_learns():
 
 
 class Dice(Evaluator):
-    """Draws from what is common to all."""
+    """Samples from characters common to all."""
 
     def score(self, task, completion, messages):
         return random.random()

@@ -1,4 +1,4 @@
-"""A test of a language model leaves a row for each answer: right or wrong, where that is known."""
+"""A test of a language model has a row for each completion, correct or not where known."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ratchet.language_models.training_service.tinker_client import connect_tinke
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from tasks.language.keys import LanguageArmKeys
 from tests.language_models.service.conftest import FakeEngine, RunningService
-from trainers.language.base import Beginning, LearningMoment
+from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.registry import trainer_class
 
@@ -45,7 +45,7 @@ def begin(served, model_folder):
             {"max_tokens": 6, "train_service": service, "optimizer": {"lr": 1e-2}, **config}
         )
         agent = LanguageAgentParameters(model="ratchet-tiny", lora={"rank": 4})
-        trainer.begin(Beginning(lambda: None, agent, ExperimentSettings(), "data"))
+        trainer.begin(InitialModel(lambda: None, agent, ExperimentSettings(), "data"))
         begun.append(trainer)
         return trainer
 
@@ -56,7 +56,7 @@ def begin(served, model_folder):
 
 def learn(trainer, play, iterations):
     for iteration in iterations:
-        trainer.moment = LearningMoment(seed=5, iteration=iteration, num_iterations=8)
+        trainer.moment = TrainingPosition(seed=5, iteration=iteration, num_iterations=8)
         yield trainer.train(play(seed=iteration))
 
 
@@ -146,7 +146,7 @@ CHOSEN = {
 def test_what_it_has_not_is_refused(path, value, says):
     chosen = HyperParameters(**CHOSEN)
     found = trainer_class(chosen)
-    assert found.needed_packages(chosen) == ("tinker",)
+    assert found.required_packages(chosen) == ("tinker",)
     with pytest.raises(ParameterError, match=says):
         trainer_class(chosen.replace({path: value}))
 

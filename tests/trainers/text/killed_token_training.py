@@ -1,8 +1,8 @@
-"""Train two chat models on tokens under a run's id, and be killed at a verb if there is one.
+"""Train two chat models on tokens under a run's id; optionally kill the process at an operation.
 
     python killed_token_training.py HOME VERB BEFORE
 
-``VERB`` is the number of the step of an optimizer, ``-1`` for none; ``BEFORE`` 1 kills before it.
+``VERB`` is the number of the optimizer step, ``-1`` for none; ``BEFORE`` 1 kills before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP = HttpTrainingService.optim_step
 
 
 class PaidByTokens(PureTextGrpoTrainer):
-    """Pays for tokens, whatever was said: no model of random weights wins a game."""
+    """Rewards tokens for any message: no model with random weights wins a game."""
 
     def _stage_create_fine_tune_jobs(self, rollouts):
         for row, step, agent in np.argwhere(rollouts["agents", "active"]).tolist():

@@ -18,7 +18,7 @@ KEY, TOKEN = "sk-azure-0123456789", "sk-token-0123456789"
 
 
 class QuickAzure(AzureService):
-    """Jobs are done at once; a verifier accepts what it is asked."""
+    """Jobs succeed immediately; a verifier accepts any message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_each_model_plays_by_the_name_of_its_deployment(service, train, tmp_path
 def test_taken_up_again_nothing_is_made_twice_and_what_is_gone_is_deployed_anew(
     service, train, monkeypatch
 ):
-    """It breaks off after the first deployment, which is deleted before it goes on."""
+    """It fails after the first deployment, which is deleted before the resume."""
     plain, stop = service._chat, [True]
 
     def chat(name):

@@ -1,4 +1,4 @@
-"""The example, written by the guide's one required method, trains at once, in stages and killed."""
+"""The example, with only the guide's required method, trains in one run, in stages and killed."""
 
 from __future__ import annotations
 

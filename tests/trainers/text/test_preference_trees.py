@@ -23,7 +23,7 @@ STEPS = 4
 
 @dataclass
 class Branching:
-    """A node of a tree: what was earned and who acted in its step, and what followed."""
+    """A node of a tree: the rewards and acting agents of its step, and its children."""
 
     reward: float
     acts: bool
@@ -41,7 +41,7 @@ class Branching:
 
 
 def branchings(depth: int) -> st.SearchStrategy[list[Branching]]:
-    """All that may follow a node: nothing, or one to three answers, given by one agent or not."""
+    """All possible children of a node: none, or one to three replies, by one agent or not."""
     rewards = st.sampled_from([-1.0, -0.25, 0.0, 0.5, 1.0])
     if depth == 0:
         return st.just([])
@@ -124,9 +124,9 @@ def test_pairs_are_those_that_the_rule_allows(forest, mid_point, seed):
 
 
 def test_a_tree_by_hand():
-    """Two answers, each answered twice; the verifier is paid at once for asking again.
+    """Two replies, each followed by two; the verifier is rewarded immediately for another query.
 
-    Node 1 (paid .25) leads to 3 (1) and 4 (-1), node 2 to 5 (1), which is its only answer.
+    Node 1 (reward .25) leads to 3 (1) and 4 (-1), node 2 to 5 (1), its only reply.
     """
     node_id = np.array([[1, 3], [1, 4], [2, 5]])
     reward = np.array([[0.25, 1], [0.25, -1], [0, 1]], np.float32)

@@ -1,4 +1,4 @@
-"""Several rollouts of each datapoint: how many there are, of which, and what they tell apart."""
+"""Several rollouts of each datapoint: their number, their datapoints, and their statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.estimates import estimate_experiment
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import trainer_class
 from trainers.text import plans
 from trainers.text.plans import train_plan
@@ -65,7 +65,7 @@ def test_tests_play_as_many_datapoints_as_training_not_as_many_rollouts(tiny_tex
 
 @pytest.mark.parametrize(("whole", "datapoints"), [(True, 4), (False, 2)])
 def test_a_test_plays_each_datapoint_as_often_as_asked(tiny_text, tmp_path, whole, datapoints):
-    """Which tells what always fails from what fails now and then."""
+    """It distinguishes consistent from occasional failures."""
     changes = {"text_rl__test_rollouts_per_datapoint": 8, "rl__rollouts_per_iteration": 2}
     trainer, _ = played(tiny_text, tmp_path, text_rl__test_on_whole_dataset=whole, **changes)
     rollouts, stats, usage = trainer.test(0, tmp_path / "test.jsonl")
@@ -118,4 +118,4 @@ def test_a_trainer_from_a_file_samples_the_trees_that_are_estimated(tiny_text, t
     assert first.calls == 2 * (3 + 9 + 27)
     assert usage.total.calls > 2 * 3
     children = {tuple(rows) for rows in rollouts["node_id"][:, :1].tolist()}
-    assert len(children) == 2 * 3  # each tree begins with three replies
+    assert len(children) == 2 * 3  # each tree starts with three replies

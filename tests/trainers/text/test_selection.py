@@ -1,4 +1,4 @@
-"""The formulas of expert iteration against values computed by hand."""
+"""The formulas of expert iteration against manually computed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A budget holds whatever becomes of the answers: what a service billed is never more."""
+"""A budget is never exceeded by a service's charges, regardless of the responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from losing_service import PRICES, LosingService
 def test_what_was_billed_is_within_the_budget_also_after_a_resume(
     tiny_text, tmp_path, monkeypatch, share, workers
 ):
-    """Stopped at three budgets, each time taken up again, until it is done."""
+    """Stopped at three budgets and resumed after each, until it is done."""
 
     def client(endpoint, *limits):
         return ChatClient(endpoint, RetryPolicy(max_attempts=4, first_delay_seconds=0.001))

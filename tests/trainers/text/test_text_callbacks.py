@@ -46,7 +46,7 @@ class ScoreParameters(SubParameters):
 
 @register_callback("test_text_score")
 class Score(Callback):
-    """Adds the metric ``score``, iteration by iteration as it was told."""
+    """Adds the metric ``score`` with the given value of each iteration."""
 
     Parameters = ScoreParameters
     count = 0
@@ -83,7 +83,7 @@ KEEP = {"name": "keep_best", "metric": "score"}
 
 
 def run_in_stages(tiny_text, hyper_params, tmp_path):
-    """Run every stage with a trainer of its own, as the tasks do; count the calls of services."""
+    """Run every stage with a separate trainer, as the tasks do; count the services' calls."""
     folder, metrics, jobs = tmp_path / "state", [], 0
     count = hyper_params.rl.num_iterations
     tiny_text.trainer(hyper_params).initial_state().save(folder)

@@ -1,4 +1,4 @@
-"""What each agent learns from: rollouts by its reward, replaced guesses, preference pairs."""
+"""Training data of each agent: rollouts by its reward, replaced guesses, preference pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.text.tree_sampling import nodes_per_tree
 
 @pytest.fixture
 def learned(tiny_text, tmp_path, monkeypatch):
-    """Sample an iteration's rollouts, and note what the groups are asked to learn from."""
+    """Sample an iteration's rollouts, and record the groups' training data."""
 
     def learn(iteration=0, **changes):
         trainer = tiny_text.trainer(tiny_text.parameters(**changes))
@@ -149,7 +149,7 @@ def test_a_trainer_may_name_its_jobs_as_the_earlier_system_did(tiny_text):
 
 
 def test_a_group_asked_out_of_turn_makes_no_job(tiny_text, tmp_path):
-    """Trainers of one's own may ask all groups; the schedule decides all the same."""
+    """Custom trainers may call all groups; the schedule is applied nevertheless."""
     off = {"kind": "contiguous_periodic", "period": 2, "start": 1, "stop": 2}
     hyper_params = tiny_text.parameters(agents___default__update_schedule=off)
     trainer = tiny_text.trainer(hyper_params)
@@ -191,7 +191,7 @@ def test_trees_hold_every_answer_once(learned):
 
 
 def test_a_full_tree_has_all_its_leaves(tiny_text, tmp_path):
-    """Whoever may not decide before the last round plays all of them."""
+    """Agents that may not decide before the last round play all rounds."""
     hyper_params = tiny_text.parameters(
         trainer="pure_text_malt",
         nip_protocol={"max_message_rounds": 3, "min_message_rounds": 3},

@@ -1,4 +1,4 @@
-"""Trainers of chat models say what they do and wait for, also where nothing is counted."""
+"""Trainers of chat models report current work and waiting, even without a count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainers.text.jobs import await_jobs
 
 
 class Listener:
-    """Keeps what is said and shown."""
+    """Records descriptions and metrics."""
 
     def __init__(self):
         self.said, self.shown, self.loops = [], [], 0
@@ -47,7 +47,7 @@ def test_each_stage_says_its_iteration_and_shows_its_accuracy(tiny_text):
 
 
 class Group:
-    """A group whose job is looked at as often as there are statuses."""
+    """A group whose job is polled once per status."""
 
     def __init__(self, *looks):
         self.state = SimpleNamespace(fine_tune_job_id="job" if looks else None)

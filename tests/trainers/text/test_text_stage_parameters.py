@@ -1,4 +1,4 @@
-"""What a change of a parameter makes anew: no more, and no less, than what it decides."""
+"""A changed parameter recomputes exactly the stages that depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole training of chat models that answer at random, at once and cut into stages."""
+"""Complete training of random chat models, in one run and split into stages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def nothing(name, view) -> None:
 
 
 def run_in_stages(tiny_text, hyper_params, tmp_path) -> tuple[State, list[dict[str, float]]]:
-    """Run every stage with a trainer of its own, its state written and read in between."""
+    """Run every stage with a separate trainer, writing and reading its state between stages."""
     folder, metrics, played = tmp_path / "state", [], []
     tiny_text.trainer(hyper_params).initial_state().save(folder)
 
@@ -254,7 +254,7 @@ def test_no_iterations_is_a_test_of_the_first_models(tiny_text):
 
 def test_the_state_is_another_iterations(tiny_text, tmp_path):
     trainer = tiny_text.trainer(tiny_text.parameters())
-    with pytest.raises(StateError, match="there is no state yet"):
+    with pytest.raises(StateError, match="no state yet"):
         _ = trainer.state
     trainer.initial_state()
     with pytest.raises(StateError, match="got iteration 1, but the state is in iteration 0"):
@@ -337,7 +337,7 @@ def test_trainers_and_scenarios_that_do_not_fit_are_refused(tiny_text, scenario,
 
 
 def test_rollouts_can_be_sampled_outside_of_a_stage(tiny_text):
-    """As a trainer of one's own does, with a loop of its own."""
+    """Like a custom trainer with its own loop."""
     trainer = tiny_text.trainer(tiny_text.parameters())
     rollouts = trainer._sample_rollouts(trainer.train_environment, 0)
     assert isinstance(rollouts, NestedArrayDict)
@@ -345,7 +345,7 @@ def test_rollouts_can_be_sampled_outside_of_a_stage(tiny_text):
 
 
 def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(tiny_text, tmp_path, monkeypatch):
-    """What finished stages cost counts, too; answers that are there already are not paid again."""
+    """Costs of finished stages count too; cached completions are not billed again."""
     calls, tokens = 0, 0
 
     def answer(*args, **kwargs):

@@ -89,7 +89,7 @@ def test_replies_become_trajectories_with_the_ids_the_service_gave():
     ],
 )
 def test_a_reply_that_is_not_known_whole_is_refused(reply):
-    with pytest.raises(DataError, match="rollout 0, step 0, agent 'verifier': the service said"):
+    with pytest.raises(DataError, match="rollout 0, step 0, agent 'verifier': the service ret"):
         reply_trajectories(rollouts_of((0, 1.0, [reply])), "verifier", 1)
 
 
@@ -112,7 +112,7 @@ def test_tokens_are_asked_for_in_training_and_of_those_who_learn(tiny_text, tmp_
 
 @pytest.fixture
 def learned(tiny_text, monkeypatch):
-    """Have a trainer learn from rollouts in which only the verifier replies; return its steps."""
+    """Train on rollouts in which only the verifier replies; return the trainer's steps."""
 
     def learn(rollouts, **changes):
         taken = []
@@ -253,7 +253,7 @@ def test_each_pass_draws_anew_which_replies_are_in_which_step():
 
 
 class _Session:
-    """Says what it was asked."""
+    """Repeats its prompt."""
 
     def __init__(self):
         self.asked = []

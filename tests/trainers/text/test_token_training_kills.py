@@ -69,7 +69,7 @@ def outcome(home, url):
 def test_a_run_killed_about_its_steps_trains_the_same_weights_with_each_step_once(tmp_path):
     model = write_micro_model(tmp_path / "ratchet-tiny")
     found = []
-    # Steps count from where a process begins: amid the first stage that learns, and at its end.
+    # Steps are counted per process: in the middle of the first training stage, and at its end.
     for label, kills in (("whole", []), ("killed", [(1, True), (2, False)])):
         home = tmp_path / label
         with service(home, model) as url:

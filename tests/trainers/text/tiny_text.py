@@ -79,7 +79,7 @@ def trainer(hyper_params: HyperParameters, *, found: type | None = None, **setti
 
 
 def main(name: str, home: str, pause: str) -> None:
-    """Train under a run's id, as a process of its own that can be killed."""
+    """Train under a run's id, in a separate process that can be killed."""
     import time
 
     from ratchet.scenarios.pure_text.agents import whole_agent

@@ -1,7 +1,7 @@
-"""Files of the shape that the library's trainers have for VMAS, small: nine, five built on others.
+"""Small files in the form of TorchRL's VMAS configurations: nine, five built on others.
 
-They say everything themselves, refer to sections of their own (``env``, ``model``, ``train``), and
-name a logger, checkpoints and a job's folder that are not ours to read.
+They are complete, refer to their own sections (``env``, ``model``, ``train``), and name a logger,
+checkpoints and a job's folder that Ratchet does not read.
 """
 
 from __future__ import annotations

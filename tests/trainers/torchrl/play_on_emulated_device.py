@@ -20,7 +20,7 @@ NETWORKS = ("policy_network", "value_network")
 
 
 def two_layers(in_features: int, out_features: int, num_cells: list[int]) -> nn.Module:
-    """Make a network that knows nothing of devices."""
+    """Create a network without a device argument."""
     width = num_cells[0]
     return nn.Sequential(nn.Linear(in_features, width), nn.Tanh(), nn.Linear(width, out_features))
 
@@ -35,14 +35,14 @@ def make(name: str) -> Any:
         changes["torchrl__config__networks"] = dict.fromkeys(NETWORKS, own)
         changes["torchrl__config__models__value_model"] = {"_target_": VALUE_MODEL}
     ring = name.removeprefix("own_") not in (*ON_POLICY, "offline_to_online")
-    if ring:  # whose frames lie in files of the CPU's else
+    if ring:  # its frames would otherwise be in the CPU's files
         changes["torchrl__choices"] = {"replay_buffer.storage": "lazy_tensor"}
     params = small_trainers.parameters(name.removeprefix("own_"), **changes)
     return small_trainers.build(params, device=emulated_device.NAME)
 
 
 def play(name: str) -> None:
-    """Train an iteration, test, and take the state and put it back."""
+    """Train an iteration, test, take and load the state."""
     trainer = make(name)
     trainer.initial_state()
     for parameter in trainer.policy.parameters():

@@ -45,7 +45,7 @@ PARTS["offline_to_online"] = {
 
 
 def write_frames(path: Path = _FRAMES, number: int = 30) -> None:
-    """Write frames such as Pendulum's, which somebody has played."""
+    """Write frames such as Pendulum's, recorded with some policy."""
     drawn = torch.Generator().manual_seed(5)
 
     def uniform(size: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def write_frames(path: Path = _FRAMES, number: int = 30) -> None:
 
 
 def part_of(algorithm: str) -> dict[str, Any]:
-    """Return what makes an algorithm small."""
+    """Return the options that make an algorithm small."""
     if algorithm == "offline_to_online" and not _FRAMES.exists():
         write_frames()
     return PARTS.get(algorithm) or PARTS["on" if algorithm in ON_POLICY else "off"]
@@ -107,7 +107,7 @@ def make(algorithm: str, dataset: str | None = None, **changes: Any) -> Any:
 
 
 def trained(algorithm: str, iterations: int = 3, **changes: Any) -> Any:
-    """Build a trainer and let it learn from the beginning, without a cut."""
+    """Build a trainer and train it from the initial state, in one part."""
     trainer = make(algorithm, **changes)
     trainer.initial_state()
     trainer.metrics = trainer.run_iterations(0, iterations)

@@ -1,4 +1,4 @@
-"""Configurations written for the library work as they are, and mistakes in them are named."""
+"""Configurations written for TorchRL work unchanged, and their mistakes are named."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from trainers.torchrl import configuration
 from trainers.torchrl.configuration import trainer_parameters
+from trainers.torchrl.device_placement import place_on
 from trainers.torchrl.evaluation_environment import single_environment
-from trainers.torchrl.placing import place_on
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 OWN = {"scenario": "gymnasium", "trainer": "torchrl_sac", "dataset": "Pendulum-v1"}
@@ -113,7 +113,7 @@ def test_changes_of_sweeps_and_forks_take_the_librarys_names_too():
         ({"optimizer.learning_rate": 1}, "optimizer.learning_rate"),
         ({"optimizer": "adamm"}, "adamm"),
         ({"target_net": "soft"}, "target_net: unknown parameter"),
-        ({"sampler": "random"}, "got the option 'random', but `defaults` chooses none"),
+        ({"sampler": "random"}, "got the option 'random', but `defaults` has none"),
         ({"replay_buffer.batch_size": "${nowhere.size}"}, "nowhere"),
         ({"dataset": "CartPole-v1"}, "torchrl_sac for 'CartPole-v1', whose actions are discrete"),
         ({"dataset": "CarPole-v1"}, "cannot make the environment 'CarPole-v1'"),

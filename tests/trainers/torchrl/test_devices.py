@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("play_on_emulated_device.py")
 
 
 def play(*names: str) -> None:
-    """Play in a process of its own, since a device is registered for all of one."""
+    """Run in a separate process, since a device is registered for all of one."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), *filter(None, sys.path)]),

@@ -53,7 +53,7 @@ BATCH += ["post_optim_complete_log", "post_steps", "post_steps_log"]
 
 
 def recording(trainer, calls):
-    """Register a hook at each point that writes down its name, and hands on what it gets."""
+    """Register a hook at each point that records its name and returns its input."""
 
     def hook(point):
         def record(*args):
@@ -68,7 +68,7 @@ def recording(trainer, calls):
 
 @pytest.fixture
 def recorded(small, monkeypatch):
-    """Return a trainer of two iterations with recording hooks, and what they have written down."""
+    """Return a trainer of two iterations with recording hooks, and their records."""
     calls = []
     made = small.build(small.own_parameters(rl__num_iterations=2, rl__num_epochs=2))
     build = made.build_trainer
@@ -178,7 +178,7 @@ def with_hooks(small, names, iterations=3):
             MADE["BatchSubSampler"](trainer).register(trainer, "batch_subsampler")
         trainer.replay_buffer = None
         for name in names:
-            if name == "UTDRHook":  # asks the collector's buffer, of which there is none
+            if name == "UTDRHook":  # it needs a buffer of the collector, which is missing
                 trainer.collector.getattr_rb = lambda key: {"write_count": 0, "batch_size": 1}[key]
             MADE[name](trainer).register(trainer, name.lower())
         return trainer

@@ -1,6 +1,6 @@
-"""What the library's trainer does wrong by itself, it does right when it is run by ours.
+"""Defects of TorchRL's trainer that Ratchet fixes.
 
-Each test shows first that the defect is there still: when one fails, the mend can go.
+Each test first shows that the defect still exists: when one fails, the fix can be removed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def weights(trainer):
 
 @pytest.mark.slow
 def test_seeding_reproduces(own, small):
-    """``Trainer(seed=)`` seeds after networks and environments are made."""
+    """``Trainer(seed=)`` seeds after networks and environments are created."""
 
     def alone():
         torch.seed()
@@ -62,7 +62,7 @@ def test_seeding_reproduces(own, small):
 
 
 def test_mean_losses_are_over_all_epochs(own, monkeypatch):
-    """The library's running mean begins anew in each epoch, so that the last alone counts."""
+    """The library's running mean restarts in each epoch, so that only the last counts."""
 
     def counting(trainer):
         step = iter(range(100))
@@ -89,7 +89,7 @@ def test_mean_losses_are_over_all_epochs(own, monkeypatch):
 
 @pytest.mark.slow
 def test_two_trainers_do_not_share_when_they_logged_last(own):
-    """``_last_log`` lies on the class: what one trainer logs, another leaves out."""
+    """``_last_log`` is a class attribute: metrics that one trainer logs, another omits."""
     one, other = library(own()), library(own())
     assert one._last_log is other._last_log
     ours = [own(), own()]
@@ -101,7 +101,7 @@ def test_two_trainers_do_not_share_when_they_logged_last(own):
 
 
 class Collecting(Logger):
-    """A logger as the library wants one, that keeps what it is given."""
+    """A logger with the library's interface that stores its input."""
 
     def __init__(self):
         super().__init__("collecting", "nowhere")
@@ -196,7 +196,7 @@ def test_advantages_and_buffer_are_made_once_a_batch(small, monkeypatch, refresh
 
 @pytest.mark.slow
 def test_frames_played_at_random_are_learned_from(small):
-    """The library leaves them out of the buffer, which it extends in epochs: there are none yet."""
+    """The library omits them from the buffer, which it extends in epochs: none have run yet."""
     alone = library(small.make("dqn"), total_frames=24)
     alone.collector.init_random_frames = 1000
     alone.train()
@@ -210,7 +210,7 @@ def test_frames_played_at_random_are_learned_from(small):
 
 @pytest.mark.slow
 def test_loggers_and_checkpoints_of_the_library_give_way_and_that_is_said(small, caplog, tmp_path):
-    """Its MLflow logger logs key by key and opens runs of its own; ours gets all of it at once."""
+    """Its MLflow logger logs key by key and opens its own runs; Ratchet's gets one batch."""
     trainer = small.build(small.own_parameters())
     build = trainer.build_trainer
     seen = Collecting()
@@ -265,6 +265,6 @@ def test_what_cannot_be_kept_from_stage_to_stage_is_refused(small):
     trainer.build_trainer = build_trainer
     with (
         warnings.catch_warnings(),
-        pytest.raises(ParameterError, match=r"Own has a train\(\) of its own"),
+        pytest.raises(ParameterError, match=r"Own overrides train\(\)"),
     ):
         trainer.initial_state()

@@ -1,4 +1,4 @@
-"""SAC that begins with frames of others; what of the library is not run, and with which words."""
+"""SAC with offline frames; unsupported library options, and their messages."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_what_is_wrong_with_frames_is_said(small, tmp_path):
     broken = tmp_path / "broken.safetensors"
     broken.write_text("no frames")
     for given, message in (
-        (None, "offline_dataset: got None, expected the data to begin with"),
-        (tmp_path / "none.safetensors", "there is no file .*none.safetensors, expected"),
+        (None, "offline_dataset: got None, expected the initial data"),
+        (tmp_path / "none.safetensors", "none.safetensors does not exist, expected"),
         (path, r"\['action'\] are missing"),
         (broken, "cannot be read as safetensors"),
     ):

@@ -1,4 +1,4 @@
-"""The library's DreamerV3 parts in the example's trainer: it resumes, and runs as it says."""
+"""TorchRL's DreamerV3 parts in the example's trainer: it resumes, and runs as documented."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ SMALL = {
 
 @pytest.fixture
 def load(tmp_path):
-    """Load an experiment that lies beside the file, which is not where the process runs."""
+    """Load an experiment from a folder that is not the working folder."""
 
     def make(dataset, trainer="torchrl_ppo", folder=tmp_path / "here", **section):
         folder.mkdir(exist_ok=True)
@@ -140,8 +140,8 @@ def test_classes_of_a_file_are_learned_in_resumed_and_tested(load, dataset, leng
 
 
 def test_a_files_environment_is_looked_at_once_until_the_file_changes(load, tmp_path, monkeypatch):
-    looked, look = [], environment_facts._look
-    monkeypatch.setattr(environment_facts, "_look", lambda *a: looked.append(a) or look(*a))
+    looked, look = [], environment_facts._inspect
+    monkeypatch.setattr(environment_facts, "_inspect", lambda *a: looked.append(a) or look(*a))
     for content in (FILE, FILE + "# changed"):
         experiment = load("my_env.py:Guess")
         (tmp_path / "here" / "my_env.py").write_text(content)

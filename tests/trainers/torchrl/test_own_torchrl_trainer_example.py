@@ -1,4 +1,4 @@
-"""The example's trainer is a trainer like any other, and runs as its header says."""
+"""The example's trainer works like any other, and runs as its header states."""
 
 from __future__ import annotations
 

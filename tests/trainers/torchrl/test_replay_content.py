@@ -1,4 +1,4 @@
-"""A replay buffer is kept as its writes: each stored once, and put back where they lay."""
+"""A replay buffer is stored as its writes: each once, and restored to its index."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_stage_grows_with_what_is_new_in_it_not_with_the_buffer(tmp_path):
 
 
 def test_a_stage_before_that_was_cut_otherwise_serves_as_well(tmp_path):
-    """A damaged stage may be made again from another state: it has other new frames then."""
+    """A damaged stage may be recomputed from another state, with different new frames."""
     buffer = save_chain(tmp_path / "one", (3, 6, 9))
     save_chain(tmp_path / "other", (2, 5, 6, 9))
     (tmp_path / "other" / "stage2").rename(tmp_path / "other" / "again")

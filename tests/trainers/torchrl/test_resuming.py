@@ -14,7 +14,7 @@ ALGORITHMS = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SL
 
 
 def steps(trainer, store, cuts):
-    """Go through stages as the pipeline does: load, run, save, in a trainer made anew each time."""
+    """Run stages like the pipeline: load, run, save, each with a new trainer."""
     start, metrics = cuts[0], []
     for stop in cuts[1:]:
         made = trainer()
@@ -37,7 +37,7 @@ def test_training_in_stages_is_training_in_one_go(small, algorithm, tmp_path):
     assert metrics == whole.metrics
     assert state != first.state
     kept = 24 if algorithm in small.ON_POLICY else 100
-    # 4 × 48 frames were collected; what is offline is no state
+    # 4 × 48 frames were collected; offline frames are not in the state
     assert {b.size for b in state.buffers.values()} == {kept}
 
 
@@ -97,7 +97,7 @@ def test_running_means_of_observations_resume_and_serve_in_tests(small, transfor
 
 
 def test_running_means_begin_with_the_same_observations_and_resume(small):
-    """Collectors reset their environment when they are made, before anybody has seeded it."""
+    """Collectors reset their environment on creation, before it can be seeded."""
     norm = {"_target_": "torchrl.envs.transforms.VecNormV2", "in_keys": ["observation"]}
     transforms = ["${double_to_float}", "${step_counter}", "${reward_sum}", "${norm}"]
 

@@ -61,7 +61,7 @@ TRANSFORMS = [
 
 @pytest.fixture
 def load(tmp_path):
-    """Load an experiment that lies beside the file, which is not where the process runs."""
+    """Load an experiment from a folder that is not the working folder."""
 
     def make(*, trainer="torchrl_ppo", folder=tmp_path / "here", transforms=(), **section):
         folder.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
-"""A model that several processes train together: ``language.train_service.world_size``.
+"""Training of one model in several processes: ``language.train_service.world_size``.
 
-The run's own process prepares batches and plays; it never takes a step. ``group`` is its side,
-``process`` is what runs in each of the others, the ranks.
+The run's main process prepares batches and samples; it takes no steps. ``group`` runs in the main
+process, ``process`` in each of the others, the ranks.
 """

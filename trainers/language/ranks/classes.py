@@ -1,4 +1,4 @@
-"""Trainers' classes as other processes find them: by module, or by the file of a plug-in."""
+"""References to trainer classes for other processes: by module, or by a plug-in's file."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ratchet.plugins import load_class, plugin_label
 
 
 def class_reference(found: type) -> str:
-    """Return what :func:`find_class` finds a class by in another process.
+    """Return the reference by which :func:`find_class` finds a class in another process.
 
     Raises
     ------
     ParameterError
-        If it was made inside a function, or not in a file.
+        If it was defined inside a function, or not in a file.
     """
     module = sys.modules.get(found.__module__)
     file = getattr(module, "__file__", None)
     if "." in found.__qualname__ or file is None:
         raise ParameterError(
             f"trainer: {found.__module__}.{found.__qualname__} can't be found by other processes,"
-            " which language.train_service.world_size asks for; expected a class at the top of a"
+            " as language.train_service.world_size requires; expected a class at the top of a"
             " file. Move it there, or leave world_size out."
         )
     if found.__module__ == "__main__" or plugin_label(found.__module__):
@@ -32,7 +32,7 @@ def class_reference(found: type) -> str:
 
 
 def find_class(reference: str) -> type:
-    """Find a class by what :func:`class_reference` returned."""
+    """Find the class of a :func:`class_reference`."""
     place, _, name = reference.rpartition(":")
     if place.endswith(".py"):
         return load_class(reference)

@@ -1,7 +1,7 @@
-"""The run's own side of processes that train a model together: it asks, and waits for all.
+"""The main process's interface to the ranks: sends requests, and waits for all answers.
 
-They are started when there is something to learn and live as long as their trainer. When one of
-them fails or ends, all are ended; what follows starts new ones, from a state.
+Ranks start with the first training step and live as long as their trainer. If one fails or ends,
+all are ended; the next request starts new ones from a state.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.rollouts.batch import Batch
     from trainers.language.policy_loss import Figures
-    from trainers.language.ranks.trainer import RankTrainer
+    from trainers.language.ranks.rows import RankTrainer
 
 COLLECTIVE_SECONDS = 1800.0
-"""How long a rank waits for the others before it fails."""
-_END_SECONDS = 3.0  # in which it shows which process has ended, when another has missed it
-_SAID_ONCE = ("actor/lr", "actor/grad_norm")  # of the step, not of rows
+"""Seconds that a rank waits for the others before it fails."""
+_END_SECONDS = 3.0  # to find the process that ended, after another reports it
+_PER_STEP = ("actor/lr", "actor/grad_norm")  # of the step, not summed over rows
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor)
 
 
 class Ranks:
-    """Processes that each hold a share of a trainer's model and learn from a share of its rows.
+    """Processes that each store a shard of a trainer's model and train on a part of its rows.
 
     Parameters
     ----------
     trainer
-        Whose class and config theirs have.
+        Determines the class and config of the ranks' trainers.
     model
-        What they begin with: from what it is now KL is measured.
+        The initial model, also the reference of KL.
     world_size
-        How many they are.
+        The number of ranks.
     timeout
         Seconds that a rank waits for the others.
     """
 
     held_bytes: tuple[int, ...] = ()
-    """What the weights that learn take in each process, once they have started."""
+    """Bytes of the trained weights in each process, once they have started."""
 
     def __init__(
         self,
@@ -81,42 +81,42 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes; none before there was something to learn."""
+        """The ids of the processes; none before the first training step."""
         return [each.pid for each in self._processes]
 
-    # -- what a trainer asks -----------------------------------------------------------------
+    # -- requests of the trainer ---------------------------------------------------------------
 
     def learn(self, batch: Batch) -> list[Figures]:
-        """Take the steps of :meth:`SelfHostedTrainer._learn`; the trainer has the weights then."""
+        """Take the steps of :meth:`SelfHostedTrainer._learn`, and load the new weights."""
         self._prepare()
         trainer = self._trainer
-        moment, attributes = asdict(trainer.moment), _plain_ones(vars(trainer))
+        moment, attributes = asdict(trainer.moment), _transferable(vars(trainer))
         asked = {"moment": moment, "attributes": attributes, **_as_tree(batch)}
-        answers = self._ask("learn", asked)
+        answers = self._request("learn", asked)
         _put(trainer._learning_parameters(), answers[0]["weights"])
         return [_summed(parts) for parts in zip(*(one["figures"] for one in answers), strict=True)]
 
     def read_rows(self, method: str, batch: Batch) -> Tensor:
-        """Have the ranks call a method of the trainer, each with some of the rows; join these."""
+        """Call a method of the trainer in all ranks, each with some rows; return all rows."""
         self._prepare()
-        answers = self._ask("read_rows", {"method": method, **_as_tree(batch)})
+        answers = self._request("read_rows", {"method": method, **_as_tree(batch)})
         rows: Tensor = torch.cat([answer["rows"] for answer in answers])[: len(batch)]
         return rows.to(batch.values["input_ids"].device)
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return the optimizer's state, as one process has it."""
+        """Return the optimizer's complete state, in the format of a single process."""
         if self._optimizer is not None:
             return self._optimizer
-        self._check_whole()
-        return self._ask("take_optimizer", {})[0]["optimizer"]  # type: ignore[no-any-return]
+        self._check_complete()
+        return self._request("take_optimizer", {})[0]["optimizer"]  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let them continue from a state of the optimizer, and the trainer's weights."""
+        """Set the optimizer's state, and let the ranks reload the trainer's weights."""
         self._optimizer = copy.deepcopy(state)
         self.forget_weights()
 
     def forget_weights(self) -> None:
-        """Let them take the trainer's weights before they go on: these have been changed."""
+        """Let the ranks reload the trainer's changed weights before the next request."""
         self._have_weights = False
 
     def close(self) -> None:
@@ -131,18 +131,18 @@ class Ranks:
         self._processes = []
         self._have_weights = False
 
-    # -- how they are asked ------------------------------------------------------------------
+    # -- communication -------------------------------------------------------------------------
 
-    def _check_whole(self) -> None:
+    def _check_complete(self) -> None:
         if self._optimizer is None and not self._processes:
             raise StateError(
                 f"language.train_service.world_size: the {self._world_size} processes that train"
-                " have ended, and the optimizer's state with them. Continue from a saved state."
+                " have ended, and the optimizer's state is lost. Continue from a saved state."
             )
 
     def _prepare(self) -> None:
-        """Start the processes unless they live, with what they have to continue from."""
-        self._check_whole()
+        """Start the processes unless they run, and send weights and optimizer state if outdated."""
+        self._check_complete()
         if not self._processes:
             self._start()
         if self._have_weights:
@@ -150,12 +150,12 @@ class Ranks:
         asked: dict[str, Any] = {"weights": list(self._trainer._learning_parameters())}
         if self._optimizer is not None:
             asked["optimizer"] = self._optimizer
-        self._ask("put", asked)
+        self._request("put", asked)
         self._optimizer, self._have_weights = None, True
 
     def _start(self) -> None:
         self._starts += 1
-        # the modules that this process has are those that they import
+        # ranks import the same modules as this process
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         for rank in range(self._world_size):
             command = [sys.executable, "-P", "-m", process.__name__]
@@ -180,22 +180,22 @@ class Ranks:
             "timeout": self._timeout,
             "meeting": f"meeting{self._starts}",
         }
-        self.held_bytes = tuple(one["held_bytes"] for one in self._ask("begin", asked))
+        self.held_bytes = tuple(one["held_bytes"] for one in self._request("begin", asked))
 
-    def _ask(self, what: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Ask all for the same; return what each answers.
+    def _request(self, what: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Send a request to all ranks; return their answers.
 
         Raises
         ------
         RankError
-            If one has failed or ended; then all have.
+            If one has failed or ended; then all are ended.
         """
         try:
             with tempfile.TemporaryDirectory(dir=self._home.name) as name:
                 folder = Path(name)
-                save_tree(dict(asked), folder, process.ASKED)
+                save_tree(dict(asked), folder, process.REQUEST_NAME)
                 line = json.dumps({"do": what, "folder": name}) + "\n"
-                self._tell(line.encode())
+                self._send(line.encode())
                 self._await()
                 ranks = range(self._world_size)
                 return [load_tree(folder, process.answer_name(rank)) for rank in ranks]
@@ -203,7 +203,7 @@ class Ranks:
             self.close()
             raise
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         for each in self._processes:
             assert each.stdin is not None
             try:
@@ -213,7 +213,7 @@ class Ranks:
                 raise self._ended() from None
 
     def _await(self) -> None:
-        """Wait until all have answered."""
+        """Wait until all ranks have answered."""
         with selectors.DefaultSelector() as waiting:
             for rank, each in enumerate(self._processes):
                 assert each.stdout is not None
@@ -229,27 +229,27 @@ class Ranks:
                     waiting.unregister(key.fileobj)
 
     def _ended(self) -> RankError:
-        """Return the error that says which process has ended."""
+        """Return an error that names the ended process."""
         deadline = time.monotonic() + _END_SECONDS
         while True:
             for rank, each in enumerate(self._processes):
                 if (code := each.poll()) is not None:
                     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
                     return RankError(
-                        f"{self._name(rank)}, process {each.pid}, has ended {how} while it"
+                        f"{self._name(rank)}, process {each.pid}, ended {how} while it"
                         " trained. If memory ran out, raise language.train_service.world_size or"
-                        " lower language.micro_batch_size. The same command goes on from the last"
+                        " lower language.micro_batch_size. The same command resumes from the last"
                         " finished stage."
                     )
             if time.monotonic() > deadline:
-                return RankError("a rank has closed its answers without ending.")
+                return RankError("a rank closed its output without ending.")
             time.sleep(0.01)
 
     def _failed(self, rank: int, answer: Mapping[str, str]) -> RatchetError:
-        """Return the error of a rank, or that of another which has ended and which it missed."""
+        """Return the error of a rank, or of another that ended and so caused it."""
         if answer["kind"] in ("RuntimeError", "DistBackendError", "DistNetworkError"):
             ended = self._ended()
-            if "has ended" in str(ended):
+            if "ended" in str(ended):
                 return ended
         kind = getattr(ratchet.errors, answer["kind"], None)
         if not (isinstance(kind, type) and issubclass(kind, RatchetError)):
@@ -263,11 +263,11 @@ class Ranks:
 
 
 def _as_tree(batch: Batch) -> dict[str, Any]:
-    return {"values": dict(batch.values), "metadata": _plain_ones(batch.metadata)}
+    return {"values": dict(batch.values), "metadata": _transferable(batch.metadata)}
 
 
-def _plain_ones(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that another process can be given: tensors, numbers, texts, and lists."""
+def _transferable(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that can be sent to another process: tensors, numbers, texts, lists."""
     return {name: value for name, value in entries.items() if _is_plain(value)}
 
 
@@ -288,11 +288,11 @@ def _put(parameters: Sequence[torch.nn.Parameter], weights: Sequence[Tensor]) ->
 
 
 def _summed(parts: Sequence[Mapping[str, float]]) -> Figures:
-    """Add up what the ranks have met at a step."""
+    """Sum the ranks' figures of a step."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {
         name: torch.tensor(
-            parts[0][name] if name in _SAID_ONCE else sum(part.get(name, 0.0) for part in parts)
+            parts[0][name] if name in _PER_STEP else sum(part.get(name, 0.0) for part in parts)
         )
         for name in names
     }

@@ -1,4 +1,4 @@
-"""The optimizer of a model whose weights lie in several processes: each changes its share."""
+"""Optimizer of a model sharded over several processes: each updates its shard."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trainers.language.optimization import LanguageOptimizer
 
 
 class ShardedOptimizer(LanguageOptimizer):
-    """:class:`LanguageOptimizer` over this process's shares, with the norm of all of them.
+    """:class:`LanguageOptimizer` over this process's shards, with the norm of all of them.
 
-    Parameters that are not shared, such as a value head, are the same in all processes: their
+    Parameters that are not sharded, such as a value head, are the same in all processes: their
     gradients are summed here. States are those of one process.
     """
 
@@ -29,13 +29,13 @@ class ShardedOptimizer(LanguageOptimizer):
         super().__init__([nn.Parameter(local_shard(p)) for p in self._whole], given)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Reset the gradients."""
         super().zero_grad()
         for parameter in self._whole:
             parameter.grad = None
 
     def step(self) -> Tensor:
-        """Follow the gradients, clipped by the norm of all; return it."""
+        """Take a step with gradients clipped by the global norm; return the norm."""
         for share, parameter in zip(self._parameters, self._whole, strict=True):
             if parameter.grad is None:
                 continue
@@ -58,12 +58,12 @@ class ShardedOptimizer(LanguageOptimizer):
         return (of_shares + of_others).sqrt().float()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state, on the CPU; all processes take part."""
+        """Return the complete state, on the CPU; all processes take part."""
         state = super().state_dict()
         return {**state, "moments": self._moments(state["moments"], _gathered)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from this process's share of a whole state."""
+        """Restore this process's shard of a complete state."""
         super().load_state_dict({**state, "moments": self._moments(state["moments"], shard_like)})
 
     def _moments(

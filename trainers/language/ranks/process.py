@@ -1,7 +1,7 @@
-"""What runs in each rank: ``python -m trainers.language.ranks.process RANK WORLD_SIZE FOLDER``.
+"""Main module of a rank: ``python -m trainers.language.ranks.process RANK WORLD_SIZE FOLDER``.
 
-It reads what is to be done as lines of JSON, and ends with who writes them, however that ends.
-Tensors come and go in files.
+It reads requests as lines of JSON, and ends when its parent does, in all cases. Tensors are
+exchanged in files.
 """
 
 from __future__ import annotations
@@ -31,38 +31,37 @@ from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.sharding import gather, held_bytes, local_shard, shard_like
 from ratchet.rollouts.batch import Batch
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.language.base import LearningMoment
+from trainers.language.base import TrainingPosition
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
 from trainers.language.ranks.optimization import ShardedOptimizer
-from trainers.language.ranks.rows import method_of
-from trainers.language.ranks.share import Share
+from trainers.language.ranks.rows import RankShare, method_of
 from trainers.state_tree import load_tree, save_tree
 
 if TYPE_CHECKING:
-    from trainers.language.ranks.trainer import RankTrainer
+    from trainers.language.ranks.rows import RankTrainer
 
-ASKED = "asked"
+REQUEST_NAME = "asked"
 MODEL_FOLDER = "model"
 Tree = dict[str, Any]
 
 
 def answer_name(rank: int) -> str:
-    """Return how the files are called in which a rank answers."""
+    """Return the base name of the files of a rank's answer."""
     return f"rank{rank}"
 
 
 class Rank:
-    """One of the processes, with its share of the model."""
+    """One of the processes, with its shard of the model."""
 
     trainer: RankTrainer
 
-    def __init__(self, share: Share, place: Path) -> None:
+    def __init__(self, share: RankShare, place: Path) -> None:
         self.share, self._place = share, place
 
     def answer(self, what: str, folder: Path) -> None:
-        """Do what is asked in a folder, and answer there."""
-        asked = load_tree(folder, ASKED)
+        """Execute the request in a folder, and write the answer there."""
+        asked = load_tree(folder, REQUEST_NAME)
         work = {
             "begin": self.begin,
             "put": self.put,
@@ -73,13 +72,13 @@ class Rank:
         save_tree(work(asked), folder, answer_name(self.share.rank))
 
     def begin(self, asked: Tree) -> Tree:
-        """Make the trainer, and share its models."""
+        """Build the trainer, and shard its models."""
         torch.set_num_threads(asked["threads"])
         timeout = timedelta(seconds=asked["timeout"])
         mesh = self._join(asked["device"], self._place / asked["meeting"], timeout)
         self.trainer = find_class(asked["trainer"])(asked["config"])
         self.trainer.share = self.share
-        # one after the other: a whole model at a time is in the machine's memory
+        # sequentially: only one complete model at a time is in the machine's memory
         for turn in range(self.share.world_size):
             if turn == self.share.rank:
                 dtype, base_dir = asked["dtype"], Path(asked["base_dir"])
@@ -92,7 +91,7 @@ class Rank:
             dist.barrier()
         own, device = self.trainer._learning_parameters(), self.trainer.model.device
         for parameter in own:
-            if parameter.device != device:  # one beside the model's
+            if parameter.device != device:  # not one of the model's
                 parameter.data = parameter.data.to(device)
         self.trainer._optimizer = ShardedOptimizer(own, self.trainer.language.optimizer)
         return {"held_bytes": held_bytes(own)}
@@ -112,14 +111,14 @@ class Rank:
         return init_device_mesh(kind, (self.share.world_size,))
 
     def put(self, asked: Tree) -> Tree:
-        """Take whole weights, and a state of the optimizer if there is one."""
+        """Load complete weights, and a state of the optimizer if given."""
         own = self.trainer._learning_parameters()
         shapes = [[list(tensor.shape) for tensor in each] for each in (own, asked["weights"])]
         if shapes[0] != shapes[1]:
             raise ParameterError(
                 f"{type(self.trainer).__name__}: with world_size {self.share.world_size} a rank"
-                " has other parameters than the run's own process; expected connect to make the"
-                " same ones of the same model."
+                " has different parameters from the run's main process; expected connect to create"
+                " the same ones for the same model."
             )
         for parameter, weight in zip(own, asked["weights"], strict=True):
             local_shard(parameter).copy_(shard_like(weight, parameter))
@@ -128,11 +127,11 @@ class Rank:
         return {}
 
     def learn(self, asked: Tree) -> Tree:
-        """Take a batch's steps; the first rank answers with the weights as they are then."""
-        trainer, moment = self.trainer, LearningMoment(**asked["moment"])
+        """Take a batch's steps; the first rank returns the new weights."""
+        trainer, moment = self.trainer, TrainingPosition(**asked["moment"])
         trainer.moment = moment
         for name, value in asked["attributes"].items():
-            # the run's own process has none of the models that are read here alone
+            # models that only ranks load are missing in the main process
             if not isinstance(getattr(trainer, name, None), LanguageModel):
                 setattr(trainer, name, value)
         seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
@@ -147,14 +146,14 @@ class Rank:
         return {"figures": figures, "weights": weights}
 
     def read_rows(self, asked: Tree) -> Tree:
-        """Have a method of the trainer read this rank's rows."""
+        """Call a method of the trainer on this rank's rows."""
         batch = _batch(asked)
         part = batch.select(self.share.rows(len(batch)))
         read = method_of(self.trainer, asked["method"])
         return {"rows": read(self.trainer, on_device(part, self.trainer.model.device))}
 
     def take_optimizer(self, asked: Tree) -> Tree:
-        """Answer with the optimizer's whole state, the first rank alone."""
+        """Return the optimizer's complete state, from the first rank only."""
         state = self.trainer._optimizer.state_dict()
         return {"optimizer": state} if self.share.rank == 0 else {}
 
@@ -164,7 +163,7 @@ def _batch(asked: Tree) -> Batch:
 
 
 def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], place: Path) -> None:
-    """Pass on what is asked; end this process when nobody asks any more, whatever it does."""
+    """Pass on requests; when the parent closes the pipe, end this process immediately."""
     for line in sys.stdin.buffer:
         lines.put(json.loads(line))
     shutil.rmtree(place, ignore_errors=True)
@@ -174,20 +173,20 @@ def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], place: Path) -> Non
 def _main() -> None:
     rank, world_size, place = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     lines: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(lines, place), daemon=True).start()
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
     # none of the views is changed in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    process = Rank(Share(rank, world_size), place)
+    process = Rank(RankShare(rank, world_size), place)
     while True:
         asked = lines.get()
         answer: dict[str, str] = {}
         try:
             process.answer(asked["do"], Path(asked["folder"]))
-        except Exception as error:  # noqa: BLE001 -- told to the run's own process, which ends this one
+        except Exception as error:  # noqa: BLE001 -- the main process raises it
             answer = {
                 "kind": type(error).__name__,
                 "error": str(error),

@@ -1,27 +1,106 @@
-"""Methods of a trainer that read a batch row by row, which ranks share among them."""
+"""Work sharing among ranks: rows of a minibatch, row-wise methods, and the trainer's interface."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from torch import nn
+
+    from ratchet.language_models.local.model import LanguageModel
+    from ratchet.language_models.local.rollout_engine import RolloutEngine
+    from ratchet.parameters.language import LanguageParameters
     from ratchet.rollouts.batch import Batch
-    from trainers.language.ranks.trainer import RankTrainer
+    from trainers.language.base import TrainingPosition
+    from trainers.language.optimization import LanguageOptimizer
+    from trainers.language.policy_loss import Figures
 
 _Trainer = TypeVar("_Trainer", bound="RankTrainer")
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """The part of the work of one of several processes; a single process does all of it.
+
+    Attributes
+    ----------
+    rank
+        The index of the process, from 0.
+    world_size
+        The number of processes.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def rows(self, count: int) -> list[int]:
+        """Return the indices of this process's rows, equally many in each process.
+
+        Padded with the last index.
+        """
+        each = self.most(count)
+        return [min(place, count - 1) for place in range(self.rank * each, (self.rank + 1) * each)]
+
+    def most(self, count: int) -> int:
+        """Return the largest number of ``count`` items per process."""
+        return -(-count // self.world_size)
+
+    def parts(self, count: int, size: int) -> Iterator[tuple[slice, bool]]:
+        """Iterate over this process's slices of ``count`` rows, and whether they count.
+
+        All processes read the same number, since they gather weights together: padding slices do
+        not count.
+        """
+        starts = range(0, count, size)
+        for place in range(self.rank, self.most(len(starts)) * self.world_size, self.world_size):
+            counts = place < len(starts)
+            start = starts[place] if counts else 0
+            yield slice(start, start + size), counts
+
+
+class RowShardedMethod(Protocol):
+    """Calls a trainer's method on parts of a batch's rows."""
+
+    def read_rows(self, method: str, batch: Batch) -> Tensor:
+        """Return the method's result for all rows."""
+        ...
+
+
+class RankTrainer(Protocol):
+    """A trainer that takes steps itself or through ranks."""
+
+    language: LanguageParameters
+    model: LanguageModel
+    moment: TrainingPosition
+    share: RankShare | None
+    _config: DictConfig
+    _optimizer: LanguageOptimizer
+
+    @property
+    def _ranks(self) -> RowShardedMethod | None: ...
+
+    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
+        """Train this model from now on."""
+        ...
+
+    def _learning_parameters(self) -> list[nn.Parameter]: ...
+
+    def _learn(self, batch: Batch) -> list[Figures]: ...
 
 
 def of_rows(
     read: Callable[[_Trainer, Batch], Tensor],
 ) -> Callable[[_Trainer, Batch], Tensor]:
-    """Have a method that returns ``[B, …]`` of a batch's rows, without gradients, be the ranks'.
+    """Decorate a method that returns ``[B, …]`` for a batch's rows, without gradients.
 
-    Where there are ranks, each of them calls it with some of the rows.
+    With ranks, each of them calls the method on some of the rows.
     """
 
     @wraps(read)
@@ -35,7 +114,7 @@ def of_rows(
 
 
 def method_of(trainer: RankTrainer, name: str) -> Callable[..., Tensor]:
-    """Return the very method that was called, ``Class.name``, not one that stands on it."""
+    """Return the method ``Class.name`` itself, not an override of it."""
     owner, _, name = name.rpartition(".")
     found = next(each for each in type(trainer).__mro__ if each.__qualname__ == owner)
     method: Callable[..., Tensor] = vars(found)[name]

@@ -1,1 +1,1 @@
-"""Agents that learn from what others do, before they are trained."""
+"""Imitation learning of agents before training."""

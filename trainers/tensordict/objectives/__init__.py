@@ -1,1 +1,1 @@
-"""Losses of trainers of networks, and the estimators of advantages that feed them."""
+"""Losses of trainers of networks, and their advantage estimators."""

@@ -1,4 +1,4 @@
-"""Objectives: loss modules of tensor trainers. Base class for one's own, and PPO's two."""
+"""Objectives: base class of the loss modules of tensor trainers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation(NamedTuple):
-    """What the agents make of frames now, ``[B, A]`` each; 0 where an agent does not act."""
+    """Current scores of frames, ``[B, A]`` each; 0 where an agent does not act."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
 
 
 class Objective(nn.Module, ABC):
-    """A loss to be minimised. Subclasses write :meth:`forward`.
+    """A loss to be minimised. Subclasses implement :meth:`forward`.
 
     ``actor`` is ``trainer.policy_operator``; ``critic`` ``trainer.value_operator``, if the loss
     needs values.
@@ -56,25 +56,25 @@ class Objective(nn.Module, ABC):
 
     @property
     def in_keys(self) -> tuple[Key, ...] | None:
-        """What the loss reads from minibatches, so that nothing else is gathered; all if None."""
+        """Keys that the loss reads from minibatches, so that only these are gathered; None: all."""
         return None
 
     @abstractmethod
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the losses of a minibatch ``[B]``.
 
-        Scalars whose names begin with ``loss_`` are summed and minimised; the others are metrics:
-        scalars or ``[A]``, detached.
+        Scalars with the prefix ``loss_`` are summed and minimised; the others are metrics: scalars
+        or ``[A]``, detached.
         """
 
     def compute_gradients(
         self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
     ) -> Mapping[str, Tensor]:
-        """Put the gradients of the summed losses of a minibatch ``[B]`` into the parameters.
+        """Set the parameters' gradients of the summed losses of a minibatch ``[B]``.
 
-        These must have none before. Nothing is put if nobody who learns acts in it.
-        ``forward_context`` is around the losses, and not around the way back. Returns what
-        :meth:`forward` does, detached.
+        The parameters must have no gradients before. None are set if no learning agent acts in the
+        minibatch. ``forward_context`` wraps the losses, but not the backward pass. Returns the
+        result of :meth:`forward`, detached.
         """
         with forward_context:
             losses = self._compute(tensordict)
@@ -84,10 +84,10 @@ class Objective(nn.Module, ABC):
         return {str(name): value.detach() for name, value in losses.items()}
 
     def compile_losses(self) -> None:
-        """Let ``torch.compile`` make what :meth:`compute_gradients` computes losses with.
+        """Compile the computation of losses in :meth:`compute_gradients` with ``torch.compile``.
 
-        One version is compiled for each size of minibatches, so that results depend on nothing that
-        came before. Raises ParameterError if sizes differ with who acts, or the losses take
+        One version is compiled for each minibatch size, so that results do not depend on earlier
+        calls. Raises ParameterError if sizes depend on the acting agents, or the losses compute
         gradients themselves.
         """
         if not (self.combined_agents.has_fixed_shapes and self.can_be_compiled):
@@ -96,7 +96,7 @@ class Objective(nn.Module, ABC):
                 + (
                     "agents are computed only where they act: sizes differ with every minibatch."
                     if self.can_be_compiled
-                    else f"{type(self).__name__} takes gradients within its losses."
+                    else f"{type(self).__name__} computes gradients within its losses."
                 )
             )
         self._compiled = torch.compile(self.forward, dynamic=False)
@@ -114,9 +114,9 @@ class Objective(nn.Module, ABC):
             return self._compiled(tensordict)
 
     def set_keys(self, **keys: Key) -> None:
-        """Set where things lie in the tensordicts, e.g. ``value=("agents", "value")``.
+        """Set keys of the tensordicts, e.g. ``value=("agents", "value")``.
 
-        Raises ParameterError if there is no such key to set.
+        Raises ParameterError for unknown names.
         """
         for name, key in keys.items():
             if name not in self.tensor_keys:
@@ -131,7 +131,7 @@ class Objective(nn.Module, ABC):
         value_type: object = "GAE",
         **hyper_params: Any,  # noqa: ANN401 -- each type has its own
     ) -> None:
-        """Make :attr:`value_estimator`.
+        """Create :attr:`value_estimator`.
 
         Types and ``hyper_params`` are those of
         :func:`trainers.tensordict.objectives.value_estimators.make_value_estimator`.
@@ -153,8 +153,8 @@ class Objective(nn.Module, ABC):
         """Evaluate the actions in frames ``[B]`` with gradients, policy and value in one pass.
 
         Agents that do not learn in this iteration are left out. ``as_stored``: whether frames are
-        as the replay buffer gave them, so that what agents remember of them holds; :attr:`in_keys`
-        needs :data:`INDEX` then.
+        unchanged from the replay buffer, so that the agents' caches for them are valid; requires
+        :data:`INDEX` in :attr:`in_keys`.
         """
         agents, names = self.combined_agents, self.learning_agents
         score = agents.score_remembered if as_stored else agents.score
@@ -164,9 +164,9 @@ class Objective(nn.Module, ABC):
         return Evaluation(*run_recorded(record, lambda: score(tensordict, agents=names)))
 
     def learning_mask(self, tensordict: TensorDictBase) -> Tensor:
-        """Return whose frames are learned from: bool ``[B, A]``.
+        """Return the frames that are learned from, by agent: bool ``[B, A]``.
 
-        Those the estimator marked, or without one those in which an agent acts; none of agents
+        Those that the estimator marked, or otherwise those in which an agent acts; none for agents
         that do not learn in this iteration.
         """
         mask: Tensor | None = tensordict.get(self.tensor_keys["learns"], None)
@@ -178,23 +178,23 @@ class Objective(nn.Module, ABC):
         return mask if all(learning) else mask & torch.tensor(learning, device=mask.device)
 
     def select_agents(self, names: Sequence[str] | None) -> None:
-        """Set which agents learn in the iteration that begins; everybody if None."""
+        """Set the agents that learn in the coming iteration; all if None."""
         self.learning_agents = None if names is None else tuple(names)
 
     def end_iteration(self, mean_losses: TensorDictBase) -> None:
-        """Adapt what the loss controls, given what its forward returned, averaged.
+        """Adapt the loss's controllers to the averaged results of :meth:`forward`.
 
         Called once after each iteration. Buffers that change here are part of the state.
         """
 
 
 def total_loss(losses: TensorDictBase) -> Tensor:
-    """Return the sum of all whose names begin with ``loss_``; ParameterError if none does."""
+    """Return the sum of all losses (prefix ``loss_``); ParameterError if there are none."""
     parts = [value for name, value in losses.items() if str(name).startswith("loss_")]
     if not parts:
         raise ParameterError(
-            f"the objective returned {sorted(map(str, losses.keys()))}, expected a name that"
-            " begins with 'loss_'."
+            f"the objective returned {sorted(map(str, losses.keys()))}, expected a name with"
+            " the prefix 'loss_'."
         )
     first, *others = (part.sum() if part.dim() else part for part in parts)
     total: Tensor = sum(others, first)

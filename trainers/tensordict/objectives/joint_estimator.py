@@ -1,4 +1,4 @@
-"""Advantages of every agent in every step, for trainers in which agents shape one another."""
+"""Advantages of every agent in every step, for trainers with opponent shaping."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EPISODE: Key = "episode"
 
 
 class JointAdvantageEstimator(MaskedGae):
-    """Adds to the usual estimates those for the actions of others, and numbers the episodes."""
+    """Adds estimates for other agents' actions to the usual ones, and numbers the episodes."""
 
     @torch.no_grad()
     def forward(self, rollouts: TensorDictBase, **unused: object) -> TensorDictBase:
-        """Add to rollouts ``[E, T]`` what the base class adds, and three things more.
+        """Add three entries to rollouts ``[E, T]`` in addition to those of the base class.
 
         ``joint_advantage`` and ``joint_known`` under ``agents``, ``[E, T, A]``: see
         :func:`trainers.algorithms.joint_advantages.joint_advantages`; ``episode``, int64
-        ``[E, T]``: which of its row's episodes a frame belongs to.
+        ``[E, T]``: the index of the frame's episode in its row.
         """
         acting, value = acting_mask(rollouts), rollouts.get(self.keys["value"])
         rollouts = super().forward(rollouts)
@@ -52,7 +52,7 @@ class JointAdvantageEstimator(MaskedGae):
         return rollouts
 
     def _known(self, rollouts: TensorDictBase, acting: Tensor, ends: Tensor) -> Tensor:
-        """Return where returns can be trusted; nowhere after an agent is done."""
+        """Return where returns are reliable; nowhere after an agent is done."""
         truncated = rollouts.get(("next", "agents", "truncated"), torch.zeros_like(ends))
         cut = ends & truncated
         cut[:, -1] |= ~ends[:, -1]

@@ -1,4 +1,4 @@
-"""The objectives of proximal policy optimisation: clipped, and with an adaptive KL penalty."""
+"""Objectives of proximal policy optimisation: clipped, and with an adaptive KL penalty."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
 
 
 class PpoObjective(Objective):
-    """What both kinds share: critic, entropy, advantage normalisation.
+    """Common parts of both variants: critic, entropy, advantage normalisation.
 
-    Minibatches are frames ``[B]``, or rows of steps ``[e, T]`` of agents that remember. Each
-    agent's losses are means over its learning frames of the minibatch; agents are summed.
+    Minibatches are frames ``[B]``, or rows of steps ``[e, T]`` for recurrent agents. Each agent's
+    losses are means over its learning frames of the minibatch; agents are summed.
 
     Parameters
     ----------
     normalize_advantage
         Whether to whiten advantages per agent and minibatch.
     loss_critic_type
-        How far a value is from its target.
+        The distance between values and targets.
     clip_value
-        If given, how far a value may move from the rollout's without a penalty on the rest.
+        If given, the largest change of a value from the rollout's that affects the loss.
     clip_epsilon
         ε of the clipped objective, and of the logged clip fraction.
     """
@@ -84,7 +84,7 @@ class PpoObjective(Objective):
 
     @property
     def in_keys(self) -> tuple[Key, ...]:
-        """What the agents evaluate, and what the estimator has added."""
+        """Inputs of the agents, and entries added by the estimator."""
         own = (self.tensor_keys[name] for name in _READ)
         agents = self.combined_agents
         return (*agents.frame_keys, *_TURNS, *own, *([INDEX] if agents.remembers else []))
@@ -114,9 +114,9 @@ class PpoObjective(Objective):
         mask: Tensor,
         policy: Tensor,
     ) -> TensorDict:
-        """Add what goes with the policy's loss ``[A]``: critic, entropy and metrics.
+        """Add critic, entropy and metrics to the policy's loss ``[A]``.
 
-        ``log_ratio``: log π − log π_old ``[B, A]``; ``mask``: whose frames are learned from.
+        ``log_ratio``: log π − log π_old ``[B, A]``; ``mask``: the frames that are learned from.
         """
         keys = self.tensor_keys
         critic = critic_loss(
@@ -141,7 +141,7 @@ class PpoObjective(Objective):
 
     @torch.no_grad()
     def metrics(self, log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Measure how far the policy has moved since the rollout: ``[B, A]`` → ``[A]`` each."""
+        """Measure the policy's change since the rollout: ``[B, A]`` → ``[A]`` each."""
         return {
             "kl": approximate_kl(log_ratio, mask),
             "clip_fraction": clip_fraction(log_ratio, mask, clip_epsilon=self.clip_epsilon),
@@ -150,7 +150,7 @@ class PpoObjective(Objective):
 
 
 def ppo_options(ppo: PpoParameters, rl: RlParameters) -> dict[str, Any]:
-    """Read what every :class:`PpoObjective` is made with from an experiment's parameters."""
+    """Return the options of every :class:`PpoObjective` from an experiment's parameters."""
     clip_value = rl.clip_value
     if clip_value is True:
         clip_value = ppo.clip_epsilon
@@ -165,7 +165,7 @@ def ppo_options(ppo: PpoParameters, rl: RlParameters) -> dict[str, Any]:
 
 
 class ClippedPpoObjective(PpoObjective):
-    """PPO with a clipped ratio; all losses in one operation, unless a subclass changes a part."""
+    """PPO with a clipped ratio; all losses in one operation, unless a subclass overrides a part."""
 
     _PARTS = ("policy_loss", "losses_and_metrics", "metrics")
 
@@ -176,7 +176,7 @@ class ClippedPpoObjective(PpoObjective):
         agents, names = self.combined_agents, self.learning_agents
         sampled, options = self._sampled(_frames(tensordict)), self._options
         record = record_of(agents, tensordict, names)
-        if record is None:  # then they are scored before, and autograd goes on from the losses
+        if record is None:  # then agents are scored with autograd, which continues from the losses
             now = self.evaluate(tensordict, as_stored=True)
             losses = clipped_ppo_losses(
                 lambda tape: [tape.leaf(score) for score in now], lambda: now, sampled, options
@@ -190,7 +190,7 @@ class ClippedPpoObjective(PpoObjective):
     def compute_gradients(
         self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
     ) -> Mapping[str, Tensor]:
-        """Put gradients into the parameters, without autograd where agents can be on one tape."""
+        """Set gradients, without autograd if all agents can be recorded on one tape."""
         if type(self).forward is ClippedPpoObjective.forward and not self.is_compiled:
             with forward_context:
                 fuses = self._fuses(tensordict)
@@ -202,7 +202,7 @@ class ClippedPpoObjective(PpoObjective):
         return super().compute_gradients(tensordict, forward_context)
 
     def _fuses(self, tensordict: TensorDictBase) -> bool:
-        """Return whether the losses can be one operation here and now."""
+        """Return whether the losses can be computed as one operation."""
         changed = any(
             getattr(type(self), part) is not getattr(ClippedPpoObjective, part)
             for part in self._PARTS
@@ -252,16 +252,16 @@ def _by_name(losses: FusedLosses) -> dict[str, Tensor]:
 class KlPenaltyPpoObjective(PpoObjective):
     """PPO with a penalty on the KL divergence, whose weight adapts after each iteration.
 
-    Each agent has a weight of its own.
+    Each agent has a separate weight.
 
     Parameters
     ----------
     kl_target
-        The divergence aimed at.
+        The target divergence.
     kl_beta
-        The first weight.
+        The initial weight.
     increment, decrement
-        What the weight is multiplied with when the divergence is too large or too small.
+        Factors of the weight if the divergence is too large or too small.
     **more
         As for :class:`PpoObjective`.
     """
@@ -291,11 +291,11 @@ class KlPenaltyPpoObjective(PpoObjective):
         return kl_penalty_policy_loss(log_ratio, advantage, mask, beta=self.kl_beta)[0]
 
     def metrics(self, log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Measure as the base class does; the weights too."""
+        """Add the weights to the base class's metrics."""
         return {**super().metrics(log_ratio, mask), "kl_beta": self.kl_beta.clone()}
 
     def end_iteration(self, mean_losses: TensorDictBase) -> None:
-        """Adapt the weights of the agents that have learned to their mean divergence."""
+        """Adapt the weights of learning agents to their mean divergence."""
         adapted = adapt_kl_beta(
             self.kl_beta,
             mean_losses.get("kl").to(self.kl_beta),

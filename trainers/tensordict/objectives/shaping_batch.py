@@ -1,4 +1,4 @@
-"""What opponent shaping knows of a minibatch of whole episodes, beside the policies themselves.
+"""Data of a minibatch of complete episodes that opponent shaping uses besides the policies.
 
 Shape letters: e environments, T steps, A agents.
 """
@@ -22,20 +22,20 @@ from trainers.algorithms.sampled_game import (
 
 @dataclass(frozen=True)
 class ShapingBatch:
-    """Everybody's advantages for everybody's actions in some episodes.
+    """All agents' advantages for all agents' actions in some episodes.
 
     Attributes
     ----------
     advantage
-        f32 [e, T, A], 0 where it is not known.
+        f32 [e, T, A], 0 where unknown.
     learned
-        bool [e, T, A]: whose frames are learned from.
+        bool [e, T, A]: the frames that are learned from.
     acting
         bool [e, T, A].
     old_log_prob
-        f32 [e, T, A], when the actions were chosen.
+        f32 [e, T, A], at the time of sampling.
     episode
-        i64 [e, T]: which of its row's episodes a frame belongs to.
+        i64 [e, T]: the index of the frame's episode in its row.
     """
 
     advantage: Tensor
@@ -45,7 +45,7 @@ class ShapingBatch:
     episode: Tensor
 
     def take(self, rows: Tensor) -> ShapingBatch:
-        """Return some environments' part, i64 [k]."""
+        """Return the part of some environments, i64 [k]."""
         return ShapingBatch(
             **{field.name: getattr(self, field.name)[rows] for field in fields(self)}
         )
@@ -56,10 +56,10 @@ class ShapingBatch:
         places: Mapping[str, int],
         clip_epsilon: float | None,
     ) -> SampledGame:
-        """Make the game of some players, with their policies as they are now.
+        """Build the game of some players with their current policies.
 
-        ``places`` are everybody's in agent dimensions; ``clip_epsilon`` is ε of PPO's clipped loss,
-        None for the plain policy gradient.
+        ``places`` maps all agents to indices in agent dimensions; ``clip_epsilon`` is ε of PPO's
+        clipped loss, None for the plain policy gradient.
         """
         count = self.learned.sum((0, 1)).clamp(min=1)
         weight = -self.advantage / count
@@ -82,7 +82,7 @@ class ShapingBatch:
         return SampledGame(players, losses, self.episode)
 
     def rows_with(self, agents: Sequence[int], share: int) -> Tensor:
-        """Choose one environment in ``share``, those first in which some of the agents act."""
+        """Choose one in ``share`` environments, first those in which some of the agents act."""
         acts = self.acting[..., list(agents)].flatten(1).any(1)
         order = torch.argsort(acts.to(torch.int8), descending=True, stable=True)
         return order[: -(-len(order) // share)]

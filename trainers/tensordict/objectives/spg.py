@@ -1,7 +1,7 @@
-"""The objective of the trainer ``spg``: policy losses whose gradients are replaced by shaped ones.
+"""Objective of the trainer ``spg``: policy losses whose gradients are replaced by shaped ones.
 
-Everything about a minibatch that the algorithms need is made here; what they compute from it is in
-:mod:`trainers.algorithms.opponent_shaping`.
+Prepares the inputs of the algorithms in :mod:`trainers.algorithms.opponent_shaping` for each
+minibatch.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Groups = Sequence[Sequence[str]]
 CLIPPED = ("pspg", "pola", "psos")
 """The variants whose policy loss is that of PPO."""
 CURVATURE_SHARE = 4
-"""Hessians are taken from one in so many of a minibatch's environments."""
+"""Hessians are computed on one of this number of a minibatch's environments."""
 
 
 class SpgObjective(PpoObjective):
-    """Opponent shaping on minibatches of whole episodes, ``[e, T]``.
+    """Opponent shaping on minibatches of complete episodes, ``[e, T]``.
 
     A policy's gradient is replaced by the shaped direction; critic and entropy are as in PPO.
-    Agents that do not learn in an iteration neither shape nor are shaped in it.
+    Agents that do not learn in an iteration neither shape nor are shaped.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ class SpgObjective(PpoObjective):
     Attributes
     ----------
     rates
-        Each parameter's learning rate by its ``id``, set before an iteration: η.
+        η: each parameter's learning rate by its ``id``, set before an iteration.
     generator
-        Of the directions that Nyström's approximation draws, likewise.
+        For the random directions of Nyström's approximation, set before an iteration.
     """
 
     can_be_compiled: ClassVar[bool] = False
@@ -87,12 +87,12 @@ class SpgObjective(PpoObjective):
 
     @property
     def in_keys(self) -> tuple[Key, ...]:
-        """What PPO reads, and what is known of others' actions."""
+        """PPO's inputs, and the estimates for other agents' actions."""
         return (*super().in_keys, JOINT_ADVANTAGE, JOINT_KNOWN, EPISODE)
 
     @property
     def clips(self) -> bool:
-        """Whether the policies' losses are PPO's clipped ones."""
+        """Whether the policies' losses are clipped as in PPO."""
         return self.parameters_of_spg.variant in CLIPPED
 
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class SpgObjective(PpoObjective):
         return losses
 
     def _present(self, frames: TensorDictBase) -> Groups:
-        """Return the sequence of those who learn and act in the minibatch."""
+        """Return the sequence of agents that learn and act in the minibatch."""
         names, acts = self.combined_agents.agent_names, acting_mask(frames).any(0).tolist()
         learning = names if self.learning_agents is None else self.learning_agents
         here = {
@@ -134,7 +134,7 @@ class SpgObjective(PpoObjective):
         return tuple(group for group in groups if group)
 
     def _evaluate_groups(self, frames: TensorDictBase, groups: Groups) -> Evaluation:
-        """Evaluate frames ``[B]``; followers by operations that can be differentiated twice."""
+        """Evaluate frames ``[B]``; followers with twice differentiable operations."""
         followers = _followers(groups)
         learning = self.learning_agents
         everybody = self.combined_agents.agent_names if learning is None else learning
@@ -150,7 +150,7 @@ class SpgObjective(PpoObjective):
     def _shape(
         self, rows: TensorDictBase, batch: ShapingBatch, game: SampledGame, groups: Groups
     ) -> ShapedUpdate:
-        """Compute the update of those in ``groups`` that are in the minibatch."""
+        """Compute the update of the agents in ``groups``."""
         chosen = self.parameters_of_spg
         if chosen.variant in ("spg", "pspg"):
             curved = self._curvature(rows, batch, groups) if len(groups) > 1 else game
@@ -183,12 +183,12 @@ class SpgObjective(PpoObjective):
         )
 
     def _game(self, batch: ShapingBatch, log_prob: Tensor, groups: Groups) -> SampledGame:
-        """Make the game of those in ``groups``; ``log_prob`` is ``[B, A]``.
+        """Build the game of the agents in ``groups``; ``log_prob`` is ``[B, A]``.
 
-        Who follows nobody is a player whose parameters are its log-probabilities: its update is
-        linear in what it is made of, and goes through its network in one backward pass, that of
-        critic and entropy. Only stable opponent shaping compares lengths of updates, which have
-        to be those of the parameters.
+        The parameters of players that follow no other are their log-probabilities: their updates
+        are linear in their inputs, and pass through the networks in one backward pass together with
+        critic and entropy. Only stable opponent shaping compares lengths of updates, which must be
+        those of the parameters.
         """
         by_step = log_prob.view(batch.advantage.shape)
         shaped = _followers(self.groups)
@@ -202,10 +202,10 @@ class SpgObjective(PpoObjective):
         return batch.game(players, self.agent_index, self.clip_epsilon if self.clips else None)
 
     def _curvature(self, rows: TensorDictBase, batch: ShapingBatch, groups: Groups) -> SampledGame:
-        """Make the game of the followers alone in some of the episodes, for their Hessians.
+        """Build the game of the followers only, on some of the episodes, for their Hessians.
 
-        A Hessian is applied several times where a gradient is needed once; fewer samples for it
-        cost less and leave it unbiased (Byrd et al. 2011).
+        A Hessian is applied several times for each gradient; using fewer samples for it costs less
+        and leaves it unbiased (Byrd et al. 2011).
         """
         followers = _followers(groups)
         places = [self.agent_index[name] for name in followers]
@@ -216,7 +216,7 @@ class SpgObjective(PpoObjective):
         return self._game(batch.take(taken), log_prob, [followers])
 
     def _solve(self, game: SampledGame, agent: str, vector: Tensor) -> Tensor:
-        """Apply the inverse of an agent's Hessian, roughly."""
+        """Apply the approximate inverse of an agent's Hessian."""
         products: Callable[[Tensor], Tensor] = partial(game.hessian_products, agent)
         chosen = self.parameters_of_spg
         if chosen.ihvp_variant == "nystrom":
@@ -240,7 +240,7 @@ class SpgObjective(PpoObjective):
         return rates.repeat_interleave(sizes)
 
     def _shaping_metrics(self, update: ShapedUpdate) -> dict[str, Tensor]:
-        """Return how long χ and h are beside ξ, ``[A]`` each, and p."""
+        """Return the lengths of χ and h relative to ξ, ``[A]`` each, and p."""
         xi = {name: vector.norm() for name, vector in update.simultaneous.items()}
         none = next(iter(xi.values())).new_zeros(())
 
@@ -266,5 +266,5 @@ def _carry(game: SampledGame, direction: Mapping[str, Tensor]) -> Tensor:
 
 
 def _followers(groups: Groups) -> list[str]:
-    """Return those who are shaped: everybody but the first group."""
+    """Return the shaped agents: all except those in the first group."""
     return [name for group in groups[1:] for name in group]

@@ -1,4 +1,4 @@
-"""Advantage estimators as modules: TensorDict in, the same TensorDict with advantages out."""
+"""Advantage estimators as modules that add advantages to a TensorDict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_KEYS: dict[str, Key] = {
 def episode_ends(rollouts: TensorDictBase, num_agents: int) -> Tensor:
     """Return where an agent's episode ends with the step: bool ``[*B, A]``.
 
-    It does when the shared episode does, in whichever way, and when the agent is done before.
+    It ends with the shared episode, for any reason, or earlier if the agent is done.
     """
     ends: Tensor = rollouts.get(("next", "done")) | rollouts.get(("next", "terminated"))
     ends = ends.unsqueeze(-1).expand(*ends.shape, num_agents)
@@ -41,7 +41,7 @@ def episode_ends(rollouts: TensorDictBase, num_agents: int) -> Tensor:
 def acting_mask(rollouts: TensorDictBase) -> Tensor:
     """Return which agents act and are not done yet: bool ``[*B, A]``.
 
-    Everybody acts where the frames say nothing about it; A is that of the observations then.
+    All agents act if frames contain no mask; A is then that of the observations.
     """
     active = rollouts.get(("agents", "active"), None)
     done = rollouts.get(("agents", "done"), None)
@@ -57,8 +57,8 @@ def acting_mask(rollouts: TensorDictBase) -> Tensor:
 class MaskedGae(nn.Module):
     """Adds advantages, value targets and the mask of learning frames to rollouts ``[E, T]``.
 
-    ``gamma`` discounts rewards, ``lmbda`` temporal differences; ``keys`` say where things lie: see
-    ``DEFAULT_KEYS``.
+    ``gamma`` discounts rewards, ``lmbda`` temporal differences; ``keys`` are the keys of inputs
+    and outputs: see ``DEFAULT_KEYS``.
     """
 
     def __init__(self, *, gamma: float, lmbda: float, keys: dict[str, Key] | None = None) -> None:
@@ -71,10 +71,10 @@ class MaskedGae(nn.Module):
     def forward(self, rollouts: TensorDictBase, **unused: object) -> TensorDictBase:
         """Add ``advantage``, ``value_target``, ``learns`` and the backed-up ``value`` to rollouts.
 
-        They are ``[E, T]``, with the reward under ``next``. Where the batch cuts an episode off,
-        or a time limit does (``("next", "agents", "truncated")``), what follows is worth
+        They are ``[E, T]``, with the reward under ``next``. Where the batch or a time limit
+        (``("next", "agents", "truncated")``) truncates an episode, the value of the remainder is
         ``("next", "agents", "value")`` if ``("next", "agents", "value_known")``. TorchRL's
-        estimators take ``params`` and ``target_params``; there are none here.
+        ``params`` and ``target_params`` are ignored.
         """
         value = rollouts.get(self.keys["value"])
         ends = episode_ends(rollouts, value.shape[-1])
@@ -115,10 +115,10 @@ def make_value_estimator(
     keys: dict[str, Key],
     **hyper_params: Any,  # noqa: ANN401 -- each type has its own
 ) -> MaskedGae:
-    """Make an estimator.
+    """Create an estimator.
 
-    Types are members of ``torchrl.objectives.ValueEstimators``, or their names: GAE, MAGAE (here
-    the same), TDLambda, TD0, TD1. ``hyper_params`` are ``gamma``, and ``lmbda`` where it has one.
+    Types are members of ``torchrl.objectives.ValueEstimators``, or their names: GAE, MAGAE (same
+    as GAE), TDLambda, TD0, TD1. ``hyper_params`` are ``gamma``, and ``lmbda`` where applicable.
     Raises ParameterError if the type is not supported, or takes no such hyper-parameter.
     """
     name = getattr(value_type, "name", value_type)

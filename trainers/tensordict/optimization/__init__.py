@@ -1,1 +1,1 @@
-"""How minibatches become steps of an optimizer."""
+"""Minibatches, optimizers and the freezing of agents."""

@@ -1,4 +1,4 @@
-"""The frames of one iteration, given out in minibatches of whole rows: episodes stay together."""
+"""Frames of one iteration in minibatches of complete rows, so that episodes stay together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainers.tensordict.optimization.replay import RolloutBuffer
 
 
 class EpisodeBuffer(RolloutBuffer):
-    """Gives out minibatches ``[e, T]``: some environments with all their steps."""
+    """Yields minibatches ``[e, T]``: some environments with all their steps."""
 
     num_steps = 1
 
     def store(self, rollouts: TensorDictBase) -> None:
-        """Take rollouts ``[E, T]`` in place of what was stored before."""
+        """Store rollouts ``[E, T]``, replacing the previous ones."""
         self.num_steps = rollouts.batch_size[1]
         super().store(rollouts)
 
@@ -28,7 +28,7 @@ class EpisodeBuffer(RolloutBuffer):
     ) -> Iterator[TensorDictBase]:
         """Return every row once, shuffled, in minibatches whose sizes differ by at most one row.
 
-        ``keys``: all by default; :data:`INDEX` is the place among all frames.
+        ``keys``: all by default; :data:`INDEX` is the index among all frames.
         """
         frames = self.frames if keys is None else self.frames.select(*keys, strict=False)
         num_rows = len(self) // self.num_steps

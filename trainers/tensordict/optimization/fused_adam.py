@@ -1,7 +1,7 @@
-"""Adam and clipping as torch does them, without what torch checks at every step.
+"""Torch's Adam and gradient clipping, without torch's checks at every step.
 
 With small networks torch's own wrappers take longer than the arithmetic. Adam calls the same kernel
-on the same values, bit for bit; the norm of all gradients is rounded once instead of twice.
+with the same values, bit for bit; the norm of all gradients is rounded once instead of twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rate = tuple[float, float, float, float]
 class FusedAdam(torch.optim.Adam):
     """Adam (Kingma & Ba 2015) with torch's fused kernel; no weight decay, no AMSGrad.
 
-    ``lr`` is the learning rate of groups without one of their own, ``eps`` what is added to the
+    ``lr`` is the learning rate of groups that set none, ``eps`` the constant added to the
     denominator.
     """
 
@@ -34,7 +34,7 @@ class FusedAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take a step with the parameters that have a gradient, all of one rate at once."""
+        """Take a step for the parameters with a gradient, in one call per learning rate."""
         if closure is not None:
             return cast(float, super().step(closure))
         by_rate: dict[Rate, list[Tensor]] = {}
@@ -59,14 +59,14 @@ class FusedAdam(torch.optim.Adam):
             start += len(params)
         return None
 
-    step.hooked = True  # type: ignore[attr-defined] # or torch wraps it for its profiler
+    step.hooked = True  # type: ignore[attr-defined] # otherwise torch wraps it for its profiler
 
 
 class _Moments:
-    """What Adam keeps for some parameters, in their order.
+    """Adam's state of some parameters, in their order.
 
-    The counts of steps are views of one tensor, so that one operation counts for all; those in
-    the optimizer's state are the same views.
+    The step counts are views of one tensor, so that one operation increments all; those in the
+    optimizer's state are the same views.
     """
 
     def __init__(self, params: list[Tensor], state: MutableMapping[Any, Any]) -> None:
@@ -81,7 +81,7 @@ class _Moments:
             values["step"] = step
 
     def is_of(self, params: list[Tensor], state: MutableMapping[Any, Any]) -> bool:
-        """Return whether these are still what is kept for the parameters; a loaded state is not."""
+        """Return whether this is still the parameters' state; False after a state was loaded."""
         return self.params == list(map(id, params)) and state.get(params[0]) is self.first
 
 
@@ -108,14 +108,14 @@ def _step(params: list[Tensor], known: _Moments, part: slice, rate: Rate) -> Non
 def clip_gradients(params: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale all gradients so that their joint 2-norm is at most ``max_norm``.
 
-    As :func:`torch.nn.utils.clip_grad_norm_`, for parameters on one device. Returns the norm
-    before, f32 [].
+    Like :func:`torch.nn.utils.clip_grad_norm_`, for parameters on one device. Returns the norm
+    before clipping, f32 [].
     """
     gradients = [param.grad for param in params if param.grad is not None]
     if not gradients:
         return torch.zeros(())
     norm: Tensor = torch.linalg.vector_norm(torch._C._nn.flatten_dense_tensors(gradients))
-    # NaN goes on, so that it shows; a device is not waited for
+    # NaN is propagated, so that it shows; no synchronisation with devices
     if not norm.is_cpu or not norm + 1e-6 <= max_norm:
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_(max=1.0))
     return norm

@@ -1,4 +1,4 @@
-"""The optimizer, its learning rates, and the freezing of agents that are off.
+"""The optimizer, its learning rates, and the freezing of agents by their update schedules.
 
 Learning rate = base × factors of agent, body and GNN (:meth:`CombinedAgents.parameter_groups`)
 × the schedule's scale.
@@ -30,10 +30,10 @@ def build_adam(
     *,
     eps: float = 1e-8,
 ) -> torch.optim.Adam:
-    """Make a fused Adam optimizer with one parameter group for each learning rate.
+    """Build a fused Adam optimizer with one parameter group for each learning rate.
 
-    What agents share is in the group of the first. ``lr`` is the base rate, at which ``extra``, the
-    loss's own parameters, learn; ``eps`` is what is added to the denominator.
+    Shared parameters are in the group of the first agent. ``lr`` is the base rate, also that of
+    ``extra``, the loss's own parameters; ``eps`` is added to the denominator.
     """
     param_groups: list[dict[str, Any]] = []
     taken: set[int] = set()
@@ -46,7 +46,7 @@ def build_adam(
     own = list(extra)
     if own:
         param_groups.append({"params": own, "name": LOSS_GROUP, "lr_factor": 1.0})
-    if not param_groups:  # nobody learns: random or hand-made agents only
+    if not param_groups:  # no agent learns: all are random or scripted
         idle = torch.zeros((), requires_grad=True)
         param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
     for group_of_adam in param_groups:
@@ -71,15 +71,15 @@ def learning_rate_scale(iteration: int, num_iterations: int, *, anneal: bool) ->
 class ParamGroupFreezer:
     """Freezes the parameters of agents whose update schedule is off, and those of rate 0.
 
-    A frozen parameter gets no gradient, so that an optimizer skips it: it and what the optimizer
-    keeps for it stay the same bit for bit, and it counts in no norm. What agents share learns as
-    long as one of them does.
+    A frozen parameter gets no gradient, so that an optimizer skips it: it and its optimizer state
+    stay the same bit for bit, and it counts in no norm. Shared parameters are trained as long as
+    one of their agents is.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], agents: AgentsParameters) -> None:
         self.agents = agents
         self.params: dict[str, list[nn.Parameter]] = {}
-        """The parameters that an agent learns with, by agent."""
+        """Agent → the parameters that it trains."""
         self.off = idle_parameters(groups)
         for group in groups:
             if group.lr_factor:
@@ -92,28 +92,28 @@ class ParamGroupFreezer:
         )
 
     def freeze_for(self, iteration: int) -> tuple[str, ...]:
-        """Freeze who is off and free who is on; return those who are on."""
+        """Freeze the agents whose schedule is off, unfreeze the others; return the latter."""
         learning = self.learning_agents(iteration)
-        for name in sorted(self.params, key=learning.__contains__):  # those who are off first
+        for name in sorted(self.params, key=learning.__contains__):  # frozen agents first
             _set_learning(self.params[name], name in learning)
         _set_learning(self.off, False)
         return learning
 
     def unfreeze(self) -> None:
-        """Free everybody."""
+        """Unfreeze all agents."""
         for params in (*self.params.values(), self.off):
             for param in params:
                 param.requires_grad_(True)
 
 
 def idle_parameters(groups: Iterable[ParameterGroup]) -> list[nn.Parameter]:
-    """Return the parameters that never learn, since their learning rate is 0."""
+    """Return the parameters with learning rate 0, which are never trained."""
     return [param for group in groups if not group.lr_factor for param in group.params]
 
 
 @contextmanager
 def frozen(params: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Give some parameters no gradients for a while."""
+    """Disable gradients of some parameters temporarily."""
     params = list(params)
     _set_learning(params, False)
     try:
@@ -130,7 +130,7 @@ def _set_learning(params: Iterable[nn.Parameter], learning: bool) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> TensorTree:
-    """Copy what the optimizer keeps, tensors and numbers, by the parameters' names.
+    """Copy the optimizer's state, tensors and numbers, by the parameters' names.
 
     ``names``: ``id`` of a parameter → its name.
     """
@@ -144,7 +144,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, tensors: TensorTree, params: Mapping[str, nn.Parameter]
 ) -> None:
-    """Put back what :func:`optimizer_tensors` returned.
+    """Restore the result of :func:`optimizer_tensors`.
 
     Raises StateError if a parameter is not the optimizer's, or a tensor has another shape.
     """

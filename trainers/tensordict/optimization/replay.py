@@ -1,4 +1,4 @@
-"""The frames of one iteration, given out in shuffled minibatches by index."""
+"""Frames of one iteration in shuffled minibatches by index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Transform = Callable[[TensorDictBase], TensorDictBase]
 
 
 class RolloutBuffer:
-    """Holds one batch of frames without copying it.
+    """Stores one batch of frames without copying it.
 
     ``minibatch_size`` is the largest number of frames in a minibatch; ``transform`` is applied to
     rollouts ``[E, T]`` before they are stored.
@@ -32,16 +32,16 @@ class RolloutBuffer:
         return 0 if self._frames is None else self._frames.batch_size[0]
 
     def store(self, rollouts: TensorDictBase) -> None:
-        """Take rollouts ``[E, T]`` in place of what was stored before."""
+        """Store rollouts ``[E, T]``, replacing the previous ones."""
         if self.transform is not None:
             rollouts = self.transform(rollouts)
         self._frames = rollouts.reshape(-1)
 
     @property
     def frames(self) -> TensorDictBase:
-        """All frames, ``[E·T]``; StateError if nothing has been stored."""
+        """All frames, ``[E·T]``; StateError if none are stored."""
         if self._frames is None:
-            raise StateError("replay buffer: nothing has been stored; call store(rollouts) first.")
+            raise StateError("replay buffer: no frames are stored; call store(rollouts) first.")
         return self._frames
 
     def minibatches(
@@ -49,8 +49,8 @@ class RolloutBuffer:
     ) -> Iterator[TensorDictBase]:
         """Return every frame once, in minibatches of sizes that differ by at most one.
 
-        The frames are shuffled as a whole, so that minibatches are views. ``keys``: all by default;
-        :data:`INDEX` is the place among all frames.
+        All frames are shuffled in one operation, so that minibatches are views. ``keys``: all by
+        default; :data:`INDEX` is the index among all frames.
         """
         frames = self.frames
         if keys is not None:

@@ -1,1 +1,1 @@
-"""Agents trained alone, before the game or instead of it."""
+"""Supervised training of single agents, before the game or instead of it."""

@@ -1,7 +1,7 @@
-"""Supervised learning of agents alone: body and solo head predict y with cross-entropy.
+"""Supervised learning of single agents: body and solo head predict y with cross-entropy.
 
-Used by the solo-agent trainer, for all agents at once, and to pretrain one agent's body. Agents
-share nothing, so that training several together is training each by itself.
+Used by the solo-agent trainer, for all agents together, and to pretrain one agent's body. Agents
+share no parameters, so that training several together equals training each separately.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class SoloLearner:
     """Trains the bodies and solo heads of some agents, in place.
 
-    Of the parameters ``solo_agent``, ``rl.body_lr_factor``, ``rl.adam_eps``, ``rl.max_grad_norm``
-    (for each agent's gradient) and the seed are read; with the stage it makes the generators.
+    Reads the parameters ``solo_agent``, ``rl.body_lr_factor``, ``rl.adam_eps``,
+    ``rl.max_grad_norm`` (for each agent's gradient) and the seed, which together with the stage
+    determines the generators.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class SoloLearner:
         """Train on every datapoint once, in minibatches of sizes that differ by at most one.
 
         At most ``max_batches`` of them. ``after_loss`` is called with the losses, [agents], before
-        each step. Returns ``AGENT.train_loss`` and ``AGENT.train_accuracy``, measured while
-        learning.
+        each step. Returns ``AGENT.train_loss`` and ``AGENT.train_accuracy``, measured during
+        training.
         """
         size = len(environment.dataset)
         purpose = "minibatch" if len(self.names) != 1 else f"minibatch.{self.names[0]}"
@@ -96,7 +97,7 @@ class SoloLearner:
         return self._named("train", sums / seen)
 
     def _losses(self, environment: TensorEnvironment, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and the number of right predictions, of each agent."""
+        """Return the mean loss and the number of correct predictions of each agent."""
         data, y = environment.gather_data(ids), environment.dataset["y"][ids]
         losses, right = [], []
         for name in self.names:

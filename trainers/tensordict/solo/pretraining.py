@@ -1,7 +1,7 @@
-"""Pretrain an agent's body alone before reinforcement learning, and put it to use.
+"""Pretraining of an agent's body before reinforcement learning.
 
-The body sees empty histories, normalised as in play; with normalisation off an empty history is
-zero, and the weights that read it stay as they were drawn.
+The body's inputs are empty histories, normalised as in the game; without normalisation an empty
+history is zero, and the weights that read it keep their initial values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTS = ("body", "solo_head")
 
 
 def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResult:
-    """Train one agent's body and solo head, which change in place.
+    """Train one agent's body and solo head, in place.
 
     Returns weights, loss and accuracy of each epoch, and predictions for the test set.
     """
@@ -55,7 +55,7 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
 
 
 def load_pretrained(agents: ActorCritic, agent_name: str, weights: Mapping[str, Tensor]) -> None:
-    """Put a pretrained body and solo head into an agent; into its value body too, if any.
+    """Load a pretrained body and solo head into an agent, and the body into its value body if any.
 
     Raises StateError if names or shapes differ.
     """

@@ -1,1 +1,1 @@
-"""Where a trainer stands: weights, optimizer, generators, as values and files."""
+"""States of trainers as values and files: weights, optimizers, generators."""

@@ -1,4 +1,4 @@
-"""What a reinforcement-learning trainer trains with, and how it becomes a state and back."""
+"""Components of a reinforcement-learning trainer, and their conversion from and to states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Components:
-    """What a trainer trains with. The state when this was made is the one without training."""
+    """Components used for training. Their state at creation is the untrained state."""
 
     agents: ActorCritic
     loss_module: Objective
@@ -39,21 +39,21 @@ class Components:
     optimizer: torch.optim.Optimizer
     freezer: ParamGroupFreezer
     schedule: dict[str, float] = field(default_factory=dict)
-    """What a learning-rate schedule of a subclass's own keeps beside the iteration."""
+    """Further state of a custom learning-rate schedule."""
     replaced: tuple[str, ...] = ()
-    """The agents in whose place others play, see :mod:`ratchet.parameters.curriculum`."""
+    """Agents replaced by partners in a phase, see :mod:`ratchet.parameters.curriculum`."""
     own: TensorTree = field(default_factory=dict)
-    """The weights of these agents themselves."""
+    """The original weights of these agents."""
     pool: TensorTree = field(default_factory=dict)
-    """Earlier selves that agents may be drawn as."""
+    """Earlier versions of agents to sample from."""
     untrained: State = field(init=False)
 
     def __post_init__(self) -> None:
         self.untrained = self.take_state(0, "initial_state")
 
     def params(self) -> dict[str, nn.Parameter]:
-        """Return all parameters, the agents' and the loss's own, by unique names."""
-        own = snapshots.own_tensors(self.loss_module, self.agents)
+        """Return all parameters of the agents and the loss by unique names."""
+        own = snapshots.loss_tensors(self.loss_module, self.agents)
         mine = {f"loss.{n}": p for n, p in own.items() if isinstance(p, nn.Parameter)}
         return {**dict(self.agents.named_parameters()), **mine}
 
@@ -76,9 +76,9 @@ class Components:
         )
 
     def load_state(self, state: State) -> None:
-        """Put back what :meth:`take_state` returned.
+        """Restore the result of :meth:`take_state`.
 
-        Raises StateError if the state is of other agents, another loss or another dataset.
+        Raises StateError if the state belongs to other agents, another loss or another dataset.
         """
         self.own = {name: state.agents.get(name, {}) for name in self.replaced}
         self.pool = dict(state.pool)
@@ -92,10 +92,10 @@ class Components:
         self.schedule = dict(state.schedule)
 
     def take_over(self, state: State, pool: TensorTree) -> None:
-        """Begin a phase with the agents of a state of other parameters of learning and playing.
+        """Start a phase with the agents of a state of other training parameters.
 
-        Weights, normalisation and the place in the data go on; those who play in agents' places,
-        the optimizer, what a loss adapts, and episodes begin anew.
+        Weights, normalisation and the data cursor are taken from the state; replacements of agents,
+        the optimizer, adapted values of the loss, and episodes start over.
         """
         fresh = self.untrained
         begun = replace(

@@ -1,6 +1,6 @@
-"""Agents that begin with the weights of an earlier run (``load_checkpoint_and_parameters``).
+"""Agents that start from the weights of an earlier run (``load_checkpoint_and_parameters``).
 
-Their parameters have been taken from that run before anything was built, see
+Their parameters were loaded from that run before any component was built, see
 :mod:`ratchet.experiment_files.base_run`.
 """
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from ratchet.tracking.trainer_files import StateFinder
 
 _SOLO_HEAD = "solo_head"
-"""The part that no conversation needs: agents with and without it can be loaded as each other."""
+"""The part that games do not need: agents with and without it can load each other's weights."""
 
 
 def loaded_agent_names(names: tuple[str, ...], sections: AgentsParameters) -> list[str]:
-    """Return those of some agents that begin with an earlier run's weights."""
+    """Return the agents that start from an earlier run's weights."""
     return [name for name in names if sections[name].load_checkpoint_and_parameters]
 
 
 def load_earlier_agents(
     agents: ActorCritic, sections: AgentsParameters, find: StateFinder
 ) -> TensorTree | None:
-    """Put the weights of earlier runs into the agents, in place, that are to have them.
+    """Load the weights of earlier runs into the agents configured for it, in place.
 
-    Returns what observations were normalised with where the agents come from; None if nobody is
-    loaded, or if they come from different normalisations.
+    Returns the observation normalisation of those runs; None if no agent is loaded, or if the
+    runs' normalisations differ.
 
     Raises
     ------
     CheckPointNotFoundError
         If a run has no such state.
     StateError
-        If it has no such agent, or one with other shapes.
+        If it has no such agent, or its shapes differ.
     """
     states: dict[str, State] = {}
     loaded: dict[int, str] = {}
@@ -63,21 +63,21 @@ def load_earlier_agents(
 def _check_not_loaded(
     live: Mapping[str, Tensor], state: State, name: str, loaded: dict[int, str]
 ) -> None:
-    """Refuse weights that another agent with the same network has loaded otherwise."""
+    """Refuse weights that differ from those another agent with the same network has loaded."""
     for key, tensor in live.items():
         first = loaded.setdefault(id(tensor), name)
         if first != name and not torch.equal(tensor.cpu(), state.agents[name][key]):
             raise StateError(
-                f"agents {first!r} and {name!r}: their {key} are different in the earlier run, but"
-                " they have one network here, expected the same. Give them no shared_model_group,"
-                " or load a run in which they had one."
+                f"agents {first!r} and {name!r}: their {key} differ in the earlier run, but"
+                " they share one network here, expected equal weights. Set no shared_model_group,"
+                " or load a run in which they shared one."
             )
 
 
 def _load_agent(live: Mapping[str, Tensor], state: State, name: str, whose: str) -> None:
     if name not in state.agents:
         raise StateError(
-            f"{whose}: there is no such agent in that run, expected one of"
+            f"{whose}: the run has no such agent, expected one of"
             f" {sorted(state.agents)}.{nearest(name, state.agents)}"
         )
     saved = state.agents[name]
@@ -92,7 +92,7 @@ def _is_solo(name: str) -> bool:
 
 
 def _common_normalization(states: list[State]) -> TensorTree | None:
-    """Return the normalisation of all states, if they have the same one."""
+    """Return the normalisation of all states if it is the same."""
     found = [State(normalization=state.normalization) for state in states]
     if not found or any(other != found[0] for other in found[1:]):
         return None

@@ -1,4 +1,4 @@
-"""Take the weights of agents and what a loss adapts as values, and put them back."""
+"""Copy and restore the weights of agents and the adapted values of losses."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def take_agents(agents: ActorCritic) -> TensorTree:
 
 
 def load_agents(agents: ActorCritic, saved: TensorTree) -> None:
-    """Put back what :func:`take_agents` returned; StateError if agents, names or shapes differ."""
+    """Restore the result of :func:`take_agents`; StateError if agents, names or shapes differ."""
     live = {name: tensors for name, tensors in agent_tensors(agents).items() if tensors}
     there = {name for name, tensors in saved.items() if tensors}  # random agents have none
     for name in sorted(there ^ live.keys()):
         raise StateError(
             f"agents: the state has {sorted(there)}, expected {sorted(live)}."
-            f"{nearest(name, live)} The state is of another protocol."
+            f"{nearest(name, live)} The state belongs to another protocol."
         )
     for name, tensors in live.items():
         check_same_tensors(saved[name], tensors, f"agent {name!r}")
@@ -59,7 +59,7 @@ def flatten_agents(tree: TensorTree) -> dict[str, Tensor]:
 
 
 def unflatten_agents(flat: Mapping[str, Tensor]) -> TensorTree:
-    """Undo :func:`flatten_agents`."""
+    """Invert :func:`flatten_agents`."""
     tree: TensorTree = {}
     for path, tensor in flat.items():
         agent, _, name = path.partition(":")
@@ -68,45 +68,45 @@ def unflatten_agents(flat: Mapping[str, Tensor]) -> TensorTree:
 
 
 def take_normalization(agents: ActorCritic) -> TensorTree:
-    """Copy what observations are normalised with."""
+    """Copy the observation normalisation."""
     return {OBSERVATIONS: clone_tensors(_tensors(agents.normalizer))}
 
 
 def load_normalization(agents: ActorCritic, saved: TensorTree) -> None:
-    """Put back what :func:`take_normalization` returned."""
+    """Restore the result of :func:`take_normalization`."""
     live = _tensors(agents.normalizer)
     check_same_tensors(saved.get(OBSERVATIONS, {}), live, "normalization")
     copy_tensors(live, saved[OBSERVATIONS])
 
 
-def own_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tensor]:
-    """Return what belongs to a loss and to no agent: its buffers and own parameters."""
+def loss_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tensor]:
+    """Return the tensors of a loss that belong to no agent: its buffers and own parameters."""
     theirs = {id(tensor) for tensor in agents.state_dict(keep_vars=True).values()}
     every = loss_module.state_dict(keep_vars=True).items()
     return {name: tensor for name, tensor in every if id(tensor) not in theirs}
 
 
 def take_controllers(loss_module: nn.Module, agents: ActorCritic) -> TensorTree:
-    """Copy what a loss adapts; empty if it adapts nothing."""
-    own = own_tensors(loss_module, agents)
+    """Copy the adapted values of a loss; empty if there are none."""
+    own = loss_tensors(loss_module, agents)
     return {LOSS: clone_tensors(own)} if own else {}
 
 
 def load_controllers(loss_module: nn.Module, agents: ActorCritic, saved: TensorTree) -> None:
-    """Put back what :func:`take_controllers` returned."""
-    live = own_tensors(loss_module, agents)
+    """Restore the result of :func:`take_controllers`."""
+    live = loss_tensors(loss_module, agents)
     check_same_tensors(saved.get(LOSS, {}), live, "loss")
     copy_tensors(live, saved.get(LOSS, {}))
 
 
 def take_episodes(collector: RolloutCollector) -> TensorTree:
-    """Copy the episodes that the next iteration goes on with; empty if it begins anew."""
+    """Copy the episodes that the next iteration continues; empty if it starts new ones."""
     saved = collector.save_episodes()
     return {TRAIN: clone_tensors(saved)} if saved else {}
 
 
 def load_episodes(collector: RolloutCollector, saved: TensorTree) -> None:
-    """Put back what :func:`take_episodes` returned."""
+    """Restore the result of :func:`take_episodes`."""
     collector.load_episodes(saved.get(TRAIN, {}))
 
 

@@ -1,6 +1,6 @@
-"""The state of a tensor trainer: a value that saves without pickle and loads equal.
+"""State of a tensor trainer, saved without pickle and equal when loaded.
 
-Everything that the next iteration depends on, apart from the hyper-parameters and the data.
+Contains all inputs of the next iteration except the hyper-parameters and the data.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ _TENSOR_FIELDS = (
 )
 _VALUE_FIELDS = ("iteration", "stage", "schedule", "data_cursor", "callbacks")
 _ADDED_FIELDS = ("callbacks", "callback_tensors", "stand_ins", "pool", "attributes")
-"""What states of before may lack."""
+"""Fields that states of earlier versions may lack."""
 
 TensorTree = dict[str, dict[str, Tensor]]
 
 
 @dataclass(eq=False)
 class State:
-    """What a tensor trainer continues from.
+    """State from which a tensor trainer continues.
 
     Attributes
     ----------
     iteration
         The number of finished training iterations.
     stage
-        The stage that made the state: ``"initial_state"``, ``"pretrain"``, ``"imitate"``,
+        The stage that created the state: ``"initial_state"``, ``"pretrain"``, ``"imitate"``,
         ``"phase_state"`` or ``"train"``.
     agents
-        Agent → name → parameter or buffer: its own, also while another plays in its place.
+        Agent → name → parameter or buffer: its own, even while a partner replaces it.
     normalization
-        What observations are normalised with, under ``"observations"``.
+        The observation normalisation, under ``"observations"``.
     optimizer
         Parameter → name → the optimizer's tensor for it, e.g. ``exp_avg``.
     controllers
-        What a loss adapts while training, e.g. ``kl_beta``: name → buffer, under ``"loss"``.
+        Adapted values of a loss, e.g. ``kl_beta``: name → buffer, under ``"loss"``.
     episodes
-        Unfinished episodes that the next iteration goes on with, under ``"train"``; empty where
-        iterations begin anew.
+        Unfinished episodes that the next iteration continues, under ``"train"``; empty if
+        iterations start new ones.
     schedule
-        What a learning-rate schedule keeps beside the iteration.
+        Further state of a learning-rate schedule.
     data_cursor
-        Which datapoints come next.
+        Position of the next datapoints.
     callbacks, callback_tensors
-        What callbacks continue from, and whether one has stopped the run; empty without any. See
-        :class:`trainers.callbacks.calling.Callbacks`.
+        The callbacks' states, and whether one has stopped the run; empty without callbacks. See
+        :class:`trainers.callbacks.callback_list.CallbackList`.
     stand_ins
-        As ``agents``, of those who play in an agent's place in a phase.
+        Like ``agents``, for partners that replace agents in a phase.
     pool
-        Earlier selves that an agent may be drawn as in a phase, as ``agents``: ``AGENT@ITERATION``.
+        Like ``agents``, for earlier versions to sample from in a phase: ``AGENT@ITERATION``.
     attributes
-        The attributes that a user's trainer class has assigned.
+        Attributes assigned by a custom trainer class.
     """
 
     iteration: int = 0
@@ -103,19 +103,19 @@ class State:
         return same_trees(mine, others) and same_trees(self.attributes, other.attributes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the state holds by name; the tensors are the state's own."""
+        """Return the fields by name; tensors are not copied."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> State:
-        """Make a state of what :meth:`to_dict` returned; StateError if it has other names."""
+        """Return the state of :meth:`to_dict`'s result; StateError if its names differ."""
         expected = {part.name for part in fields(cls)}
         if content.keys() | set(_ADDED_FIELDS) != expected:
             raise StateError(f"state: got {sorted(content)}, expected {sorted(expected)}.")
         return cls(**content)
 
     def save(self, directory: str | Path) -> None:
-        """Write the state into a folder, which is made if need be.
+        """Write the state into a folder, created if missing.
 
         Raises StateError if a name contains a slash, or a value is not JSON.
         """
@@ -133,16 +133,15 @@ class State:
 
     @classmethod
     def load(cls, directory: str | Path) -> State:
-        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+        """Read a state that :meth:`save` wrote; equal to the saved one.
 
-        Raises CheckPointNotFoundError if there is none in the folder, and StateError if it cannot
-        be read.
+        Raises CheckPointNotFoundError if the folder has none, and StateError if it cannot be read.
         """
         directory = Path(directory)
         for name in (TENSORS_FILE, VALUES_FILE):
             if not (directory / name).is_file():
                 raise CheckPointNotFoundError(
-                    f"no saved state in {directory}: {name} is missing. Give the folder that"
+                    f"no saved state in {directory}: {name} is missing. Pass the folder that"
                     " State.save wrote, or train first."
                 )
         try:
@@ -166,15 +165,15 @@ class State:
 def check_same_tensors(
     found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str
 ) -> None:
-    """Check that a state's tensors have the names and shapes of the trainer's that loads it.
+    """Check that a state's tensors have the names and shapes of the trainer's.
 
-    Raises StateError with the first differing name, what was got and what was expected.
+    Raises StateError with the first differing name, and the actual and expected values.
     """
-    advice = " The state is of other parameters (widths, layers, agents); train anew or take those."
+    advice = " The state has other parameters (widths, layers, agents): use those, or retrain."
     for name in sorted(expected.keys() - found.keys()):
-        raise StateError(f"{what}: the state has no {name!r}, expected it.{advice}")
+        raise StateError(f"{what}: the state has no {name!r}, which the trainer has.{advice}")
     for name in sorted(found.keys() - expected.keys()):
-        raise StateError(f"{what}: the state has {name!r}, which the trainer has not.{advice}")
+        raise StateError(f"{what}: the state has {name!r}, which the trainer lacks.{advice}")
     for name, tensor in expected.items():
         got = found[name]
         if got.shape != tensor.shape or got.dtype != tensor.dtype:
@@ -185,12 +184,12 @@ def check_same_tensors(
 
 
 def clone_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors, off the graph and onto the CPU."""
+    """Copy tensors to the CPU, detached from the graph."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are equal bit by bit, NaN with NaN included."""
+    """Return whether two tensors are equal bit by bit, including NaN."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     flat = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]

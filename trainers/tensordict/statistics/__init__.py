@@ -1,1 +1,1 @@
-"""What is logged about rollouts, losses and messages."""
+"""Logged statistics of rollouts, losses and messages."""

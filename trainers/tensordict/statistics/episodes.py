@@ -1,4 +1,4 @@
-"""Statistics of episodes, decisions and policies: plain numbers of tensors, for training and tests.
+"""Statistics of episodes, decisions and policies, for training and tests.
 
 K episodes, A agents, C channels, P positions, S symbols. Standard deviations are the population's.
 """
@@ -23,7 +23,7 @@ _WITH_SPREAD = ("message_entropy", "largest_message_probability", "decision_entr
 
 
 def test_names(stats: dict[str, float]) -> dict[str, float]:
-    """Return a test's statistics under the names by which they are recorded."""
+    """Return a test's statistics under their recorded names."""
     return {f"{TEST_PREFIX}{name}": value for name, value in stats.items()}
 
 
@@ -51,11 +51,11 @@ def episode_statistics(
 
 
 def decision_statistics(decision: Tensor, y: Tensor, datapoint_id: Tensor) -> dict[str, float]:
-    """Measure how often a verifier decides, and decides right; undecided counts as wrong.
+    """Measure a verifier's decisions; undecided counts as wrong.
 
-    ``decision``, ``[K]``, K > 0, is 0, 1, or 2 for none; ``y``, ``[K]``, what is right. Returns
-    ``accuracy``, ``std_accuracy``, ``decided_fraction``; and of the shares of right episodes that
-    datapoints have, each datapoint counting once: ``mean_datapoint_accuracy``,
+    ``decision``, ``[K]``, K > 0, is 0, 1, or 2 for none; ``y``, ``[K]``, the correct decision.
+    Returns ``accuracy``, ``std_accuracy``, ``decided_fraction``; and of the datapoints' shares of
+    correct episodes, each datapoint counting once: ``mean_datapoint_accuracy``,
     ``std_datapoint_accuracy`` and ``worst_datapoint_accuracy``, the lowest.
     """
     right = (decision == y).double()
@@ -78,7 +78,7 @@ def decision_statistics(decision: Tensor, y: Tensor, datapoint_id: Tensor) -> di
 
 
 class PolicyMeasures:
-    """What policies and critics say in frames, summed over any number of batches.
+    """Measures of policies and critics in frames, summed over any number of batches.
 
     Messages count once for each channel in which an agent is active, their entropy being summed
     over positions; decisions where one may be made; values where an agent acts.
@@ -90,10 +90,10 @@ class PolicyMeasures:
         self._counts: dict[str, Tensor] = {}
 
     def add(self, frames: TensorDictBase, acting: Tensor, *, with_values: bool = False) -> None:
-        """Add frames ``[*B]``; who acts and counts is bool ``[*B, A]``.
+        """Add frames ``[*B]``; ``acting``, bool ``[*B, A]``, selects the counted agents.
 
-        Under ``agents`` lie ``message_logits`` [*B, A, C, P, S] and ``decision_logits`` [*B, A, 3]
-        where agents have such; −inf stands for what is impossible.
+        Uses ``message_logits`` [*B, A, C, P, S] and ``decision_logits`` [*B, A, 3] under
+        ``agents``, if present; −inf marks impossible actions.
         """
         agents = frames.get("agents")
         logits = agents.get("message_logits", None)
@@ -111,7 +111,7 @@ class PolicyMeasures:
             self._add("mean_value", agents.get("value"), acting)
 
     def summary(self) -> dict[str, Tensor]:
-        """Return means, and ``std_`` of what has one, ``[A]`` each; 0 for agents that never did it.
+        """Return means and, where defined, ``std_``, ``[A]`` each; 0 for agents without samples.
 
         The standard deviation is that between the messages, or decisions, of one agent.
         """
@@ -140,7 +140,7 @@ class PolicyMeasures:
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
-    """Compute the entropy (nats) over the last dimension; −inf stands for impossible."""
+    """Compute the entropy (nats) over the last dimension; −inf marks impossible values."""
     return _entropy(torch.log_softmax(logits, dim=-1))
 
 

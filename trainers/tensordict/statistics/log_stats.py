@@ -1,4 +1,4 @@
-"""What is logged about rollouts and losses: one number per name, ``agent.metric`` for an agent's.
+"""Logged statistics of rollouts and losses: one number per name, ``agent.metric`` for agents.
 
 Works on rollouts ``[E, T]`` with A agents.
 """
@@ -27,7 +27,7 @@ class Episodes(NamedTuple):
     """The episodes that ended in rollouts, in order of environment and step."""
 
     environment: Tensor
-    """int64 ``[K]``: the environment it was played in."""
+    """int64 ``[K]``: the environment's index."""
     start: Tensor
     """int64 ``[K]``: its first step."""
     stop: Tensor
@@ -40,7 +40,7 @@ class Episodes(NamedTuple):
 
 
 def finished_episodes(rollouts: TensorDictBase) -> Episodes:
-    """Find the episodes that ended in rollouts ``[E, T]``, as far as they lie in them."""
+    """Find the episodes that ended in rollouts ``[E, T]``, truncated to them."""
     ends = rollouts.get(("next", "done")) | rollouts.get(("next", "terminated"))
     environment, stop = ends.nonzero(as_tuple=True)
     before = torch.roll(stop, 1) + 1
@@ -60,7 +60,7 @@ def sum_over_episodes(values: Tensor, episodes: Episodes) -> Tensor:
 def lengths_and_rewards(rollouts: TensorDictBase, episodes: Episodes) -> tuple[Tensor, Tensor]:
     """Return length int64 ``[K]`` and summed rewards ``[K, A]`` of finished episodes.
 
-    Those that began before the batch have counted both from their beginning.
+    Counters of episodes that started before the batch include their earlier steps.
     """
     summed = rollouts.get(("next", "agents", "episode_reward"), None)
     if summed is None:
@@ -73,7 +73,7 @@ def lengths_and_rewards(rollouts: TensorDictBase, episodes: Episodes) -> tuple[T
 def final_decisions(rollouts: TensorDictBase, episodes: Episodes) -> Tensor:
     """Return each agent's last decision of 0 or 1 in finished episodes, 2 for none: ``[K, A]``.
 
-    Where a decision is forced, it is that one and not what the agent said.
+    A forced decision replaces the agent's.
     """
     said = rollouts.get(("agents", "decision"))
     decision = rollouts.get(("next", *COUNTED_DECISION), said)
@@ -91,9 +91,9 @@ def _agents(values: Tensor) -> Tensor:
 def rollout_stats(
     rollouts: TensorDictBase, agent_names: Sequence[str], verifier_names: Sequence[str]
 ) -> dict[str, float]:
-    """Measure what happened in rollouts ``[E, T]``, with advantages if an estimator has added them.
+    """Measure rollouts ``[E, T]``, including advantages if an estimator has added them.
 
-    Of episodes only those that ended count; what cannot be measured is left out.
+    Only finished episodes count; metrics without data are omitted.
     """
     episodes = finished_episodes(rollouts)
     reward = rollouts.get(("next", "agents", "reward"))
@@ -137,7 +137,7 @@ def _learning_stats(rollouts: TensorDictBase) -> dict[str, Tensor]:
     if "learns" not in agents.keys():  # noqa: SIM118 -- a tensordict is no mapping
         return {}
     mask = agents.get("learns").flatten(0, 1)
-    target = agents.get("value_target", None)  # without a critic there is none
+    target = agents.get("value_target", None)  # missing without a critic
     names = ("advantage",) if target is None else ("advantage", "value", "value_target")
     flat = {name: agents.get(name).flatten(0, 1) for name in names}
     stats = {f"mean_{name}": masked_mean(values, mask, 0) for name, values in flat.items()}
@@ -148,10 +148,10 @@ def _learning_stats(rollouts: TensorDictBase) -> dict[str, Tensor]:
 
 
 def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dict[str, float]:
-    """Name mean losses and metrics: scalars by themselves, ``[A]`` by agent.
+    """Name mean losses and metrics: scalars unchanged, ``[A]`` by agent.
 
-    Beside ``loss_critic`` stands ``loss_critic_unscaled``, the sum of the agents' ``critic_loss``,
-    which runs with other coefficients can be compared by.
+    Adds ``loss_critic_unscaled``, the sum of the agents' ``critic_loss``, by which runs with
+    different coefficients can be compared.
     """
     if losses is None:
         return {}
@@ -175,7 +175,7 @@ def by_agent(values: Mapping[str, Tensor], agent_names: Sequence[str]) -> dict[s
 
 
 def _numbers(scalars: Mapping[str, Tensor]) -> dict[str, float]:
-    """Read ``[]`` tensors, all at once: a device is waited for once."""
+    """Read ``[]`` tensors with a single synchronisation of the device."""
     if not scalars:
         return {}
     read = torch.stack([number.double() for number in scalars.values()]).tolist()

@@ -202,7 +202,7 @@ def _lay_out(
     (folder / "config.yaml").write_text(parameters_yaml(manifest, arm))
 
 
-LOADER = "trainers.loaded_model"
+LOADER = "trainers.pyfunc_models"
 """The module that builds agents from their parameters and weights, without pickle."""
 EXAMPLE_FILE = "input_example.json"
 REQUIREMENTS_FILE = "requirements.txt"

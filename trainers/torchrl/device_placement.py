@@ -1,4 +1,4 @@
-"""Where the library's networks and buffers lie: the device is a setting, no part of a key."""
+"""Devices of the library's networks and buffers: a setting, not a part of a key."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _NETWORKS = ("torchrl.modules.", "torchrl.trainers.algorithms.configs.modules.")
 _LIBRARY = ("torchrl.", "torch.optim.")
 _TENSOR_STORAGES = ("LazyTensorStorage", "TensorStorage")
 _SIMULATORS = "create_env_fn"
-_PLACED = "trainers.torchrl.placing.placed"
+_PLACED = "trainers.torchrl.device_placement.placed"
 
 
 def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """Put networks, policy and sampled frames on a device; simulators stay on the CPU.
+    """Place networks, policy and sampled frames on a device; simulators stay on the CPU.
 
-    A trainer's composed configuration is left as it is for ``"cpu"``.
+    For ``"cpu"`` a trainer's composed configuration is returned unchanged.
     """
     if device == "cpu":
         return dict(parameters)
@@ -33,7 +33,7 @@ def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
 
 
 def placed(made: object, device: str) -> object:
-    """Move a network to a device, or those that a function makes; all else is left as it is."""
+    """Move a network, or the networks a function creates, to a device; return others unchanged."""
     import torch
     from torchrl.envs import EnvBase
 
@@ -59,7 +59,7 @@ def _place(tree: Any, device: str) -> Any:  # noqa: ANN401 -- plain data
     if not isinstance(tree, Mapping):
         return tree
     target = str(tree.get("_target_", ""))
-    if target.startswith(_NETWORKS) and "device" in tree:  # it makes its layers there
+    if target.startswith(_NETWORKS) and "device" in tree:  # it creates its layers there
         return {**tree, "device": device}
     result = {
         name: value if name == _SIMULATORS else _place(value, device)

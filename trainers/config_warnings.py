@@ -1,7 +1,7 @@
-"""Cautions: what keeps no experiment from running, but is seldom what was meant.
+"""Warnings about configurations that run but are rarely intended.
 
-``ratchet plan`` and ``ratchet doctor FILE`` say them; a run notes them among its events and says
-them in its log, once.
+``ratchet plan`` and ``ratchet doctor FILE`` print them; a run adds them to its events and logs
+them once.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from trainers.staged import StagedTrainer
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
 
-CAUTION = "caution"
+CONFIG_WARNING = "caution"
 """The kind of event."""
 
 
-def find_cautions(
+def find_config_warnings(
     arms: Mapping[str, HyperParameters], base_dir: str | Path | None = None
 ) -> Iterator[str]:
-    """Go through an experiment's cautions; where several arms give the same, it is one.
+    """Iterate over an experiment's warnings; equal warnings of several arms are merged.
 
-    Paths to plug-ins start from ``base_dir``. The parameters of each arm go together, as
-    :func:`trainers.combinations.check_combination` says.
+    Paths to plug-ins start from ``base_dir``. The parameters of each arm must be compatible
+    (:func:`trainers.compatibility.check_combination`).
     """
     folder = None if base_dir is None else Path(base_dir)
     found: dict[str, list[str]] = {}
     for arm, hyper_params in arms.items():
-        for text in _cautions(hyper_params, folder):
+        for text in _warnings(hyper_params, folder):
             found.setdefault(text, []).append(arm)
     for text, which in found.items():
         yield text if len(arms) == 1 else f"{text} (arm {', '.join(which)})"
 
 
-def _cautions(hyper_params: HyperParameters, folder: Path | None) -> Iterator[str]:
-    """Go through what would run but is seldom what was meant, each with what to do instead."""
+def _warnings(hyper_params: HyperParameters, folder: Path | None) -> Iterator[str]:
+    """Iterate over configurations that run but are rarely intended, with alternatives."""
     trainer = trainer_class(hyper_params, folder)
     if not hyper_params.pretrain_agents or not issubclass(trainer, StagedTrainer):
         return
@@ -48,9 +48,9 @@ def _cautions(hyper_params: HyperParameters, folder: Path | None) -> Iterator[st
     if pretrained and handler.max_message_rounds > 1:
         yield (
             f"pretrain_agents: got true with the protocol {hyper_params.interaction_protocol!r},"
-            " in which agents exchange messages. A body that was trained alone seldom comes to use"
-            " them: measured with the hand-made prover of graph isomorphism, a verifier's accuracy"
+            " in which agents exchange messages. A body that was trained alone rarely learns to use"
+            " them: measured with the scripted prover of graph isomorphism, a verifier's accuracy"
             " was 51.7 % after pretraining and 78.4 % from scratch, after the same iterations. If"
-            f" {' and '.join(pretrained)} should learn to talk, set pretrain_agents: false; have"
-            " agents imitate first (imitation.agents), or train them one at a time (phases)."
+            f" {' and '.join(pretrained)} should learn to communicate, set pretrain_agents: false;"
+            " let agents imitate first (imitation.agents), or train them one at a time (phases)."
         )

@@ -1,4 +1,4 @@
-"""Imitate: an agent learns by cross-entropy to do what its model did in its turns."""
+"""Behaviour cloning: an agent learns by cross-entropy to imitate its demonstrator's actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from ratchet.agents.lr_groups import ParameterGroup
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import report_iterations
 from trainers.staged import Metrics, PretrainResult
-from trainers.tensordict.imitation.teaching import STAGE, HandMadeTeachers, StoredTeachers
+from trainers.tensordict.imitation.demonstrations import (
+    STAGE,
+    RolloutDemonstrator,
+    ScriptedDemonstrator,
+)
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import (
@@ -33,16 +37,19 @@ if TYPE_CHECKING:
     from trainers.tensordict.base import TensorDictTrainer
 
 PARTS = ("body", "policy_head")
-"""What of an agent learns: not its critic, of which its model says nothing."""
-_LOOKS = 10
-"""How often held-out pairs are looked at, the last time at the end."""
+"""The trained parts of an agent; demonstrations contain no values for its critic."""
+_NUM_EVALUATIONS = 10
+"""Number of evaluations on held-out pairs, the last one at the end."""
 
 
 class ImitationLearner:
     """Trains one agent's body and policy head, in place."""
 
     def __init__(
-        self, trainer: TensorDictTrainer, name: str, source: HandMadeTeachers | StoredTeachers
+        self,
+        trainer: TensorDictTrainer,
+        name: str,
+        source: ScriptedDemonstrator | RolloutDemonstrator,
     ) -> None:
         self.agents, self.name, self.source = trainer.combined_agents, name, source
         self.trainer, self.seed = trainer, trainer.hyper_params.seed
@@ -58,14 +65,14 @@ class ImitationLearner:
 
     @property
     def num_iterations(self) -> int:
-        """As the parameters say; one in a test run."""
+        """The configured number; one in a test run."""
         return 1 if self.trainer.settings.test_run else int(self.section.num_iterations)
 
     def run_iteration(self, iteration: int) -> Metrics:
-        """Learn from what is played anew; return losses, and at times the share of right actions.
+        """Train on new demonstrations; return losses, and periodically accuracies.
 
-        ``AGENT.train_loss``, measured while learning; of held-out datapoints ``AGENT.test_loss``
-        and ``AGENT.test_correct_actions``.
+        ``AGENT.train_loss``, measured during training; ``AGENT.test_loss`` and
+        ``AGENT.test_correct_actions`` on held-out datapoints.
         """
         scale = learning_rate_scale(iteration, self.num_iterations, anneal=self.section.anneal_lr)
         set_learning_rates(self.optimizer, self.section.lr * scale)
@@ -80,13 +87,16 @@ class ImitationLearner:
                         losses.append(self._learn(batch))
         metrics = {"train_loss": torch.stack(losses).mean().item()} if losses else {}
         done = iteration + 1
-        if done * _LOOKS // self.num_iterations > iteration * _LOOKS // self.num_iterations:
-            metrics |= self.look()
+        if (
+            done * _NUM_EVALUATIONS // self.num_iterations
+            > iteration * _NUM_EVALUATIONS // self.num_iterations
+        ):
+            metrics |= self.evaluate()
         return {f"{self.name}.{what}": value for what, value in metrics.items()}
 
     @torch.no_grad()
-    def look(self) -> Metrics:
-        """Measure what the agent would have done in its model's held-out turns."""
+    def evaluate(self) -> Metrics:
+        """Evaluate the agent on its demonstrator's held-out turns."""
         frames = self._held_out
         if not len(frames):
             return {}
@@ -102,7 +112,7 @@ class ImitationLearner:
         return {"test_loss": float(loss), "test_correct_actions": float(right)}
 
     def _turns(self, frames: TensorDictBase) -> TensorDictBase:
-        """Take the frames ``[N]`` in which the agent acts."""
+        """Select the frames ``[N]`` in which the agent acts."""
         return frames[acting_mask(frames)[:, self.index]]
 
     def _learn(self, batch: TensorDictBase) -> Tensor:
@@ -119,10 +129,10 @@ class ImitationLearner:
 def imitate(
     trainer: TensorDictTrainer, agent_name: str, files: Sequence[Path] = ()
 ) -> PretrainResult:
-    """Have one agent learn from its model; it changes in place.
+    """Train one agent, in place, to imitate its demonstrator.
 
-    ``files`` are a run's rollouts, where these are imitated. Returns weights and each iteration's
-    metrics.
+    ``files`` are the rollouts of a run, if these are imitated. Returns weights and each
+    iteration's metrics.
     """
     seed = trainer.hyper_params.seed
     is_stored = trainer.hyper_params.imitation.run is not None
@@ -132,7 +142,7 @@ def imitate(
             return learner.run_iteration(iteration)
 
     with seeded_globals(derive_seed(seed, STAGE, 0, "globals", agent_name)):
-        source = StoredTeachers(trainer, files) if is_stored else HandMadeTeachers(trainer)
+        source = RolloutDemonstrator(trainer, files) if is_stored else ScriptedDemonstrator(trainer)
         learner = ImitationLearner(trainer, agent_name, source)
     iterations = range(learner.num_iterations)
     metrics = report_iterations(f"{agent_name} imitates", iterations, run_iteration)
@@ -141,7 +151,7 @@ def imitate(
 
 
 def load_imitated(agents: ActorCritic, agent_name: str, weights: Mapping[str, Tensor]) -> None:
-    """Put what an agent has learned into it; StateError if names or shapes differ."""
+    """Load an agent's weights from imitation; StateError if names or shapes differ."""
     mine = _parts(agent_tensors(agents)[agent_name])
     check_same_tensors(weights, mine, f"imitating agent {agent_name!r}")
     copy_tensors(mine, weights)

@@ -43,7 +43,7 @@ def build(plays_beside_after):
 def test_a_loop_with_a_process_beside_learns_the_same():
     alone, together = build(None), build(0.0)
     plays = together.play_rollouts
-    together.play_rollouts = None  # after the first iteration's, which nobody could play before
+    together.play_rollouts = None  # after the first iteration's, which cannot be prefetched
     together.give_rollouts(0, plays(0))
     whole = alone.run_iterations(0, 4)
     parts = together.run_iterations(0, 2)

@@ -1,6 +1,6 @@
-"""Play episodes with a policy that does not explore: for evaluation and tests.
+"""Episodes with a policy that does not explore, for evaluation and tests.
 
-Each episode begins with a seed of its own, so that the same seeds give the same episodes.
+Each episode has a separate seed, so that equal seeds yield equal episodes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MAX_STEPS = 100_000
 
 @dataclass(frozen=True)
 class Episode:
-    """How an episode went: the sums of its rewards, and its steps.
+    """Results of an episode: the sums of its rewards, and its length in steps.
 
-    ``returns`` are by group of agents, each the mean over those of the group; by the empty name
-    where there are no groups.
+    ``returns`` are by group of agents, each the mean over the group; without groups, the name is
+    empty.
     """
 
     returns: Mapping[str, float]
@@ -41,10 +41,10 @@ class Episode:
 
 
 def play_episodes(environment: EnvBase, policy: nn.Module, seeds: Sequence[int]) -> list[Episode]:
-    """Play an episode for each seed, without exploring, in an environment of one at a time.
+    """Run an episode for each seed, without exploration, in an environment without a batch.
 
-    Seeds are those of environment and global generators. The environment may lie on another
-    device than the policy.
+    The seeds are used for the environment and the global generators. Environment and policy may
+    be on different devices.
     """
     act = _policy_for(environment, policy)
     training = policy.training
@@ -60,7 +60,7 @@ def play_episodes(environment: EnvBase, policy: nn.Module, seeds: Sequence[int])
 def _policy_for(
     environment: EnvBase, policy: nn.Module
 ) -> Callable[[TensorDictBase], TensorDictBase]:
-    """Return the policy, with what it sees brought to its device and what it does brought back."""
+    """Return the policy, with inputs moved to its device and outputs moved back."""
     parameter = next(policy.parameters(), None)
     there = None if parameter is None else parameter.device
     here = environment.device or torch.device("cpu")
@@ -90,12 +90,12 @@ def _play(
 
 
 def _group(key: str | tuple[str, ...]) -> str:
-    """Return whose reward lies under a key: ``("agents", "reward")`` is that of ``agents``."""
+    """Return the group of a reward's key: ``("agents", "reward")`` → ``agents``."""
     return "" if isinstance(key, str) else ".".join(key[:-1])
 
 
 def _is_done(after: TensorDictBase, environment: EnvBase) -> bool:
-    """Return whether the episode is over: for all agents, where only they have an end."""
+    """Return whether the episode is over, for all agents if only they have ends."""
     done = after.get("done", None)
     if done is not None:
         return bool(done.any())

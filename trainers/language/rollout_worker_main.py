@@ -1,4 +1,4 @@
-"""The process that plays what a trainer learns from next; see :mod:`trainers.language.player`."""
+"""Main module of the process of :mod:`trainers.language.rollout_worker`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.registry import build_scenario
-from trainers.companion import Answer, serve
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
+from trainers.subprocess_worker import Answer, serve
 
 
 def _play(made: dict[str, LanguageTrainer], request: Answer) -> Answer:
-    """Play what is asked for, in the process."""
+    """Execute a request in the process."""
     if not made:
         made["trainer"] = _make(request)
     trainer = made["trainer"]
@@ -37,7 +37,7 @@ def _play(made: dict[str, LanguageTrainer], request: Answer) -> Answer:
 
 
 def _make(request: dict[str, Any]) -> LanguageTrainer:
-    """Make the trainer of an experiment, as whoever asks has it."""
+    """Build the same trainer as the parent's."""
     settings = ExperimentSettings.from_dict(request["settings"])
     base = settings.base_dir
     base_path = None if base is None else Path(base)
@@ -53,7 +53,7 @@ def _make(request: dict[str, Any]) -> LanguageTrainer:
         base_dir=base_path,
     )
     trainer = found(hyper_params, instance, settings)
-    assert isinstance(trainer, LanguageTrainer)  # as that of whoever asks
+    assert isinstance(trainer, LanguageTrainer)  # like the parent's
     trainer.only_plays = True
     return trainer
 

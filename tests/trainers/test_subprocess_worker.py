@@ -1,4 +1,4 @@
-"""A process beside: it answers, is replaced when it dies, and ends with its parent."""
+"""A subprocess worker answers, is replaced when it dies, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from ratchet.errors import DataError, StageFailedError
-from trainers.companion import Companion, CompanionError
+from trainers.subprocess_worker import SubprocessWorker, SubprocessWorkerError
 
 ANSWERING = """
 import os, time
 from pathlib import Path
-from trainers.companion import serve
+from trainers.subprocess_worker import serve
 from ratchet.errors import DataError
 
 def work(request):
@@ -36,78 +36,78 @@ serve(work)
 """
 PARENT = """
 import time
-from trainers.companion import Companion
-companion = Companion("answering", "sums")
-companion.ask({})
-print(companion.wait()["pid"], flush=True)
-companion.ask({"seconds": 60})
+from trainers.subprocess_worker import SubprocessWorker
+worker = SubprocessWorker("answering", "sums")
+worker.ask({})
+print(worker.wait()["pid"], flush=True)
+worker.ask({"seconds": 60})
 time.sleep(60)
 """
 
 
 @pytest.fixture
-def companion(tmp_path, monkeypatch):
+def worker(tmp_path, monkeypatch):
     (tmp_path / "answering.py").write_text(ANSWERING)
     places = [str(tmp_path), str(Path(__file__).parents[2])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
-    made = Companion("answering", "sums")
+    made = SubprocessWorker("answering", "sums")
     yield made
     made.close()
 
 
-def asked(companion, **request):
-    companion.ask(request)
-    return companion.wait()
+def asked(worker, **request):
+    worker.ask(request)
+    return worker.wait()
 
 
-def test_it_answers_and_says_what_went_wrong(companion):
-    first = asked(companion, number=2)
+def test_it_answers_and_says_what_went_wrong(worker):
+    first = asked(worker, number=2)
     assert first["twice"] == 4
     with pytest.raises(DataError, match="no such thing"):
-        asked(companion, fail="ours")
-    with pytest.raises(CompanionError, match="OSError: no such thing") as caught:
-        asked(companion, fail="other")
+        asked(worker, fail="ours")
+    with pytest.raises(SubprocessWorkerError, match="OSError: no such thing") as caught:
+        asked(worker, fail="other")
     assert "in work" in caught.value.__notes__[0]
-    companion.ask({"number": 3})  # whose answer nobody waits for
-    assert asked(companion, number=4) == {"pid": first["pid"], "twice": 8}, "one process"
+    worker.ask({"number": 3})  # its answer is not read
+    assert asked(worker, number=4) == {"pid": first["pid"], "twice": 8}, "one process"
 
 
-def test_it_is_replaced_once(companion, tmp_path):
-    first = asked(companion, number=1)["pid"]
+def test_it_is_replaced_once(worker, tmp_path):
+    first = asked(worker, number=1)["pid"]
     os.kill(first, signal.SIGKILL)
-    second = asked(companion, number=1)
+    second = asked(worker, number=1)
     assert second["twice"] == 2
     assert second["pid"] != first
-    third = asked(companion, number=3, dies=str(tmp_path / "died"))
+    third = asked(worker, number=3, dies=str(tmp_path / "died"))
     assert third["twice"] == 6, "it died of the request, and the next one did not"
     (tmp_path / "answering.py").write_text("import os; os.kill(os.getpid(), 9)")
     os.kill(third["pid"], signal.SIGKILL)
     with pytest.raises(StageFailedError, match="two processes died, one by signal SIGKILL"):
-        asked(companion, number=1)
+        asked(worker, number=1)
 
 
-def test_closing_ends_the_work_and_whoever_waits(companion):
-    pid = asked(companion)["pid"]
-    companion.ask({"seconds": 60})
+def test_closing_ends_the_work_and_whoever_waits(worker):
+    pid = asked(worker)["pid"]
+    worker.ask({"seconds": 60})
     met = []
 
     def wait():
         try:
-            companion.wait()
-        except CompanionError as error:
+            worker.wait()
+        except SubprocessWorkerError as error:
             met.append(error)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    companion.close()
+    worker.close()
     waiting.join(5)
     assert "closed" in str(met[0])
     assert not psutil.pid_exists(pid)
-    with pytest.raises(CompanionError, match="closed"):
-        companion.ask({})
+    with pytest.raises(SubprocessWorkerError, match="closed"):
+        worker.ask({})
 
 
-def test_it_ends_with_its_parent(companion, tmp_path):
+def test_it_ends_with_its_parent(worker, tmp_path):
     (tmp_path / "parent.py").write_text(PARENT)
     command = [sys.executable, str(tmp_path / "parent.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

@@ -1,7 +1,7 @@
-"""The one place that says whether trainer, scenario, protocol and options go together.
+"""Checks that trainer, scenario, protocol and options are compatible.
 
-Asked before anything is built: by runs, plans and sweeps. What one side knows by itself is asked of
-it: protocols of their common parameters, trainers of theirs (:meth:`Trainer.check_parameters`).
+Called by runs, plans and sweeps before any component is built. Checks that concern one side only
+are delegated: to protocols, and to trainers (:meth:`Trainer.check_parameters`).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from trainers.base import Trainer
 
 ENVIRONMENT = "environment"
-"""The protocol of scenarios whose environments have rules of their own."""
+"""The protocol of scenarios whose environments define their own rules."""
 SIMULATORS = "gymnasium"
 """The scenario of environments whose agents are networks."""
 
 
 def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
-    """Refuse parameters that name things which exist but don't go together.
+    """Refuse parameters whose names exist but are incompatible.
 
     Paths to plug-ins start from ``base_dir``.
 
     Raises
     ------
     ParameterError
-        Naming both sides, and what would fit.
+        Naming both sides, and a compatible choice.
     UnknownNameError
-        If a protocol or trainer is not there.
+        If a protocol or trainer does not exist.
     ProtocolSpecificationError
-        If a protocol of the user's contradicts itself.
+        If a custom protocol contradicts itself.
     """
     folder = None if base_dir is None else Path(base_dir)
     check_protocol_name(hyper_params.interaction_protocol)
@@ -59,7 +59,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     if hyper_params.scenario == SIMULATORS and not trainer.acts_alone:
         _check_simulated(handler)
     if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
-        _check_films(hyper_params, trainer, folder)
+        _check_videos(hyper_params, trainer, folder)
     _check_loaded_agents(hyper_params, trainer)
     _check_imitation(hyper_params, trainer, handler, folder)
     _check_compiled(hyper_params)
@@ -68,10 +68,9 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
 
 
 def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
-    """Refuse names of which there is no trainer or protocol; a quick look that imports neither.
+    """Refuse unknown names of trainers and protocols, without importing either.
 
-    What is in files is not looked at, wherever ``base_dir`` is. Raises as
-    :func:`check_combination`.
+    Files are not read, whatever ``base_dir``. Raises like :func:`check_combination`.
     """
     check_protocol_name(hyper_params.interaction_protocol)
     if isinstance(hyper_params.trainer, str):
@@ -81,7 +80,7 @@ def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = Non
 
 
 def plays_environment(hyper_params: HyperParameters) -> bool:
-    """Return whether the scenario is one of environments with rules of their own."""
+    """Return whether the scenario's environments define their own rules."""
     return getattr(agent_model(hyper_params.scenario), "default_protocol", None) == ENVIRONMENT
 
 
@@ -90,9 +89,10 @@ def _check_environment(hyper_params: HyperParameters) -> None:
     if is_environment == plays_environment(hyper_params):
         return
     expected = (
-        "a scenario of environments, e.g. gymnasium, or a protocol that agents speak by, e.g. nip"
+        "a scenario of environments, e.g. gymnasium, or a protocol for agents that exchange"
+        " messages, e.g. nip"
         if is_environment
-        else f"{ENVIRONMENT!r}, since an environment has rules of its own: leave it out"
+        else f"{ENVIRONMENT!r}, since an environment defines its own rules: leave it out"
     )
     raise ParameterError(
         f"interaction_protocol: got {hyper_params.interaction_protocol!r} with the scenario"
@@ -101,7 +101,7 @@ def _check_environment(hyper_params: HyperParameters) -> None:
 
 
 def _check_compiled(hyper_params: HyperParameters) -> None:
-    """Refuse to compile losses of changing sizes: a version for each would never be done."""
+    """Refuse to compile losses of changing sizes, which would be recompiled for each size."""
     if hyper_params.rl.compile_losses and not plays_environment(hyper_params):
         raise ParameterError(
             f"rl.compile_losses: got true with the scenario {hyper_params.scenario!r}, expected"
@@ -111,7 +111,7 @@ def _check_compiled(hyper_params: HyperParameters) -> None:
 
 
 def _check_text(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
-    """Refuse silent protocols, and numbers of rollouts that don't come out even."""
+    """Refuse protocols without messages, and numbers of rollouts that don't divide evenly."""
     count_rollouts(hyper_params.text_rl, hyper_params.rl.rollouts_per_iteration, num_train=1)
     for name in handler.agent_names:
         try:
@@ -127,8 +127,8 @@ def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> Non
     if trainer.acts_alone and not plays_environment(hyper_params):
         raise ParameterError(
             f"trainer: got {hyper_params.trainer_name!r} for the scenario"
-            f" {hyper_params.scenario!r}: it makes an agent of its own that acts alone in an"
-            " environment. Take another trainer, e.g. vanilla_ppo, or the scenario gymnasium."
+            f" {hyper_params.scenario!r}: it builds its own agent, which acts alone in an"
+            " environment. Choose another trainer, e.g. vanilla_ppo, or the scenario gymnasium."
         )
     if not plays_environment(hyper_params):
         return
@@ -145,7 +145,7 @@ def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> Non
 
 
 def _check_suites(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
-    """Refuse evaluation suites where there is no language model, or no moment for them."""
+    """Refuse evaluation suites without a language model, or never due."""
     suites = hyper_params.evaluation.suites
     if suites and not trainer.learns_tokens:
         raise ParameterError(
@@ -163,24 +163,24 @@ def _check_suites(hyper_params: HyperParameters, trainer: type[Trainer]) -> None
 
 
 def _check_simulated(handler: ProtocolHandler) -> None:
-    """Refuse an environment that only TorchRL's trainers play."""
+    """Refuse an environment that only the TorchRL trainers support."""
     from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
 
     if isinstance(handler, SimulatorProtocolHandler):
         handler.check_simulated()
 
 
-def _check_films(
+def _check_videos(
     hyper_params: HyperParameters, trainer: type[Trainer], folder: Path | None
 ) -> None:
-    """Refuse films of an environment that renders nothing, or of a trainer that films nothing."""
+    """Refuse videos of an environment without rendering, or with a trainer that records none."""
     from ratchet.scenarios.gymnasium.rendering import check_pictures
 
     if trainer.acts_alone:
         raise ParameterError(
             f"gymnasium.num_test_videos: got {hyper_params.gymnasium.num_test_videos} with the"
-            f" trainer {hyper_params.trainer_name!r}, which films nothing, expected 0. Take another"
-            " trainer, e.g. vanilla_ppo."
+            f" trainer {hyper_params.trainer_name!r}, which records no videos, expected 0. Choose"
+            " another trainer, e.g. vanilla_ppo."
         )
     check_pictures(hyper_params, folder)
 
@@ -191,16 +191,16 @@ def _check_imitation(
     handler: ProtocolHandler,
     folder: Path | None,
 ) -> None:
-    """Refuse imitation where nobody can: other trainers, unknown agents, ones without weights."""
+    """Refuse imitation by unsupported trainers, unknown agents, and agents without weights."""
     imitation, names = hyper_params.imitation, handler.agent_names
     if not imitation.agents:
         return
     got = f"imitation.agents: got {list(imitation.agents)}"
     if not (issubclass(trainer, StagedTrainer) and trainer.imitating_agent_names(hyper_params)):
         raise ParameterError(
-            f"{got} with the trainer {hyper_params.trainer_name!r}, under which nobody imitates,"
-            " expected one of ours that trains networks by reinforcement, e.g. vanilla_ppo, or"
-            " imitation.agents: []."
+            f"{got} with the trainer {hyper_params.trainer_name!r}, which does not support"
+            " imitation, expected a built-in one that trains networks by reinforcement learning,"
+            " e.g. vanilla_ppo, or imitation.agents: []."
         )
     for name in imitation.agents:
         if name not in names:
@@ -211,8 +211,8 @@ def _check_imitation(
         for reason in ("is_random", "use_manual_architecture"):
             if getattr(hyper_params.agents[name], reason):
                 raise ParameterError(
-                    f"{got}, but agents.{name}.{reason} is true: such an agent has nothing to"
-                    " learn with. Leave one of the two out."
+                    f"{got}, but agents.{name}.{reason} is true: such an agent has no weights to"
+                    " train. Remove one of the two."
                 )
     if plays_environment(hyper_params):
         raise ParameterError(
@@ -220,9 +220,9 @@ def _check_imitation(
             " exchange messages, e.g. graph_isomorphism. Leave imitation out."
         )
     if imitation.run is None:
-        from trainers.tensordict.imitation.teaching import build_teachers
+        from trainers.tensordict.imitation.demonstrations import build_demonstrators
 
-        build_teachers(hyper_params, handler, folder)  # says so if there are none
+        build_demonstrators(hyper_params, handler, folder)  # raises if there are none
 
 
 def _check_phases(
@@ -231,14 +231,14 @@ def _check_phases(
     handler: ProtocolHandler,
     folder: Path | None,
 ) -> None:
-    """Refuse phases of trainers that know none, and those whose parameters don't go together."""
+    """Refuse phases with trainers that don't support them, and incompatible phase parameters."""
     if not hyper_params.phases:
         return
     if not (issubclass(trainer, StagedTrainer) and trainer.supports_phases()):
         raise ParameterError(
             f"phases: got {len(hyper_params.phases)} with the trainer"
             f" {hyper_params.trainer_name!r}, expected one that is built on TensorDictRlTrainer and"
-            " runs in stages, e.g. vanilla_ppo. Leave them out, or take such a trainer."
+            " runs in stages, e.g. vanilla_ppo. Leave them out, or choose such a trainer."
         )
     for phase in read_phases(hyper_params, tuple(handler.agent_names)):
         try:
@@ -258,12 +258,12 @@ def _check_same_agents(handler: ProtocolHandler, of_phase: ProtocolHandler) -> N
     if before != now:
         raise ParameterError(
             f"changes: got the agents {now}, expected those of the experiment, {before}. Change"
-            " what decides who plays for the whole experiment."
+            " parameters that determine the agents for the whole experiment."
         )
 
 
 def _check_partners(phase: Phase, handler: ProtocolHandler, folder: Path | None) -> None:
-    """Refuse hand-made agents where there are none, and those whose network another one changes."""
+    """Refuse unavailable scripted agents, and partners that share a network with other agents."""
     params = phase.hyper_params
     groups = {
         name: getattr(params.agents[name], "shared_model_group", None)
@@ -274,13 +274,14 @@ def _check_partners(phase: Phase, handler: ProtocolHandler, folder: Path | None)
     for name in handler.agent_names:
         if groups[name] in drawn and list(groups.values()).count(groups[name]) > 1:
             raise ParameterError(
-                f"partners: agents of a pool have one network with {name!r}"
-                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected networks of their"
-                " own, since they are drawn into them. Leave the group out, or say 'frozen'."
+                f"partners: agents of a pool share one network with {name!r}"
+                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected separate"
+                " networks, since sampled weights are loaded into them. Leave the group out, or"
+                " use 'frozen'."
             )
         if name not in phase.learners and groups[name] in learning:
             raise ParameterError(
-                f"learners: {name!r} is not among them, but has one network with one of them"
+                f"learners: {name!r} is not among them, but shares a network with one of them"
                 f" (agents.{name}.shared_model_group: {groups[name]!r}), expected both or none."
             )
         if params.agents[name].use_manual_architecture:

@@ -22,11 +22,11 @@ from ratchet.scenarios import registry as scenarios
 from ratchet.scenarios.registry import build_scenario
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers import registry as trainers
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import trainer_class
 from trainers.staged import StagedTrainer
 
-# What is shipped: other tests of the same process register some of their own.
+# Built-in names: other tests of the same process register their own.
 SCENARIOS = sorted(scenarios.SCENARIOS.built_in)
 TRAINERS = sorted(trainers.TRAINERS.built_in)
 PROTOCOLS = sorted(protocols.PROTOCOLS.built_in)
@@ -139,7 +139,7 @@ def teacher():
 
 @cache
 def offline_frames():
-    """Write frames to begin with, such as Pendulum's."""
+    """Write initial frames, such as Pendulum's."""
     path = Path(tempfile.mkdtemp()) / "frames.safetensors"
     sizes = {"observation": 3, "action": 1, "next/observation": 3, "next/reward": 1}
     flags = {f"next/{name}": torch.zeros(8, 1, dtype=torch.bool) for name in ("done", "terminated")}
@@ -203,7 +203,7 @@ def test_a_refusal_names_what_does_not_go_together(reasons):
 
 
 def test_each_family_plays_what_it_can(reasons):
-    """The whole table, rule by rule: what is refused too much or too little shows here."""
+    """The complete table, rule by rule: too strict and too lax rules show here."""
     speaking = set(PROTOCOLS) - {"environment"}
     networks = {"graph_isomorphism", "binary_erasure_channel", "image_classification"}
     expected = set()
@@ -292,7 +292,7 @@ def test_models_that_learn_from_tokens_and_their_trainers_go_together_only(
     scenario, trainer, fitting
 ):
     protocol = "environment" if scenario in ("language_task", "gymnasium") else "nip"
-    with pytest.raises(ParameterError, match="from their tokens") as caught:
+    with pytest.raises(ParameterError, match="trained on their tokens") as caught:
         check_combination(make(scenario, trainer, protocol))
     assert all(word in str(caught.value) for word in (scenario, trainer, f"e.g. {fitting}"))
     check_combination(make("language_task", "grpo", "environment"))

@@ -1,7 +1,7 @@
-"""``Companion``: a process that answers requests one by one, beside the work of its parent.
+"""``SubprocessWorker``: a process that executes requests sequentially for its parent.
 
-A request and its answer are a line of JSON each. It is kept for the next request, since importing
-torch takes seconds, and ends with its parent, however that ends.
+Requests and answers are one line of JSON each. The process is reused, since importing torch takes
+seconds, and ends with its parent in all cases.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from typing import IO, Any
 from ratchet import errors
 
 _PARENT_GONE = 3
-_LOOK_EVERY = 0.1
+_POLL_SECONDS = 0.1
 _FINISH_SECONDS = 30.0
 Answer = dict[str, Any]
 
 
-class CompanionError(RuntimeError):
-    """What a request failed with, where that was no error of Ratchet's."""
+class SubprocessWorkerError(RuntimeError):
+    """Failure of a request by an exception that is no RatchetError."""
 
 
-class Companion:
-    """One process at a time; a new one after it has died.
+class SubprocessWorker:
+    """One process at a time, replaced after it has died.
 
     Parameters
     ----------
     module
-        What the process runs; it calls :func:`serve`.
+        The module that the process runs; it calls :func:`serve`.
     about
-        What it is asked for, for messages.
+        The purpose of its requests, for messages.
     log
-        The file to which its standard error is added; that of its parent without.
+        The file to which its standard error is appended; default: that of its parent.
     environment
-        What its environment has beside its parent's.
+        Variables in addition to the parent's environment.
     """
 
     def __init__(
@@ -65,33 +65,33 @@ class Companion:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process; None while there is none."""
+        """The id of the process; None if none is running."""
         process = self._process
         return None if process is None else process.pid
 
     @property
     def is_closed(self) -> bool:
-        """Whether it answers no more."""
+        """Whether it accepts no more requests."""
         return self._closed
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Have a request worked; the answer to one that nobody has waited for is forgotten.
+        """Submit a request; unread answers to earlier requests are discarded.
 
         Raises
         ------
-        CompanionError
-            If it was closed.
+        SubprocessWorkerError
+            If the worker is closed.
         """
         self._request = request
         self._send()
 
     def wait(self) -> Answer:
-        """Wait for the answer to what was asked last; a process that dies is replaced once.
+        """Wait for the answer to the last request; a process that dies is replaced once.
 
         Raises
         ------
-        RatchetError, CompanionError
-            What the request failed with.
+        RatchetError, SubprocessWorkerError
+            The error with which the request failed.
         StageFailedError
             If a second process has died.
         """
@@ -107,14 +107,14 @@ class Companion:
         return answer
 
     def answer(self) -> Answer:
-        """Wait for the answer as it is: an error is one too, and so is that the process died."""
+        """Wait for the answer and return it unchanged, even if it is an error."""
         answer = self._read()
         if answer is None:
             answer = died(f"{self._about}: its process was ended {self._end()}{self._printed}.")
         return answer
 
     def finish(self) -> None:
-        """Have the process, which has nothing to do, come to its end."""
+        """Let the idle process exit."""
         with self._changes:
             self._closed, process = True, self._process
         if process is not None:
@@ -125,7 +125,7 @@ class Companion:
         self._end()
 
     def close(self) -> None:
-        """End the process, in the middle of its work if need be; whoever waits gets an error."""
+        """Terminate the process, even during a request; waiting callers get an error."""
         with self._changes:
             self._closed = True
         self._end()
@@ -134,18 +134,18 @@ class Companion:
         left = memoryview(json.dumps(self._request).encode() + b"\n")
         with self._changes:
             if self._closed:
-                raise CompanionError(f"{self._about}: it was closed.")
+                raise SubprocessWorkerError(f"{self._about}: the worker is closed.")
             if self._process is None:
                 self._process, self._waiting = self._start(), 0
             self._waiting += 1
             assert self._process.stdin is not None
-            # one that has died is noticed by whoever reads
+            # a died process is detected when its answer is read
             with contextlib.suppress(BrokenPipeError):
                 while left:
                     left = left[self._process.stdin.write(left) :]
 
     def _read(self) -> Answer | None:
-        """Read up to the answer to the last request; None if the process has died."""
+        """Read the answer to the last request; None if the process has died."""
         process = self._process
         if process is None:
             return None
@@ -153,8 +153,8 @@ class Companion:
         line = b""
         with self._reading:
             while self._waiting:
-                # not for ever: a thread that is to be interrupted has to come back to Python
-                while not wait([process.stdout.fileno()], _LOOK_EVERY):
+                # with a timeout: interrupts reach a thread only while it runs Python code
+                while not wait([process.stdout.fileno()], _POLL_SECONDS):
                     pass
                 line = process.stdout.readline()
                 if not line.endswith(b"\n"):
@@ -168,41 +168,41 @@ class Companion:
         command = [sys.executable, "-P", "-m", self._module]
         environment = {**os.environ, **self._environment}
         with contextlib.nullcontext() if self._log is None else self._log.open("ab") as log:
-            # unbuffered: what is left in a buffer would not be seen by whoever waits for the pipe
+            # unbuffered: select() on the pipe does not see data left in a buffer
             return subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=log, env=environment, bufsize=0
             )
 
     @property
     def _printed(self) -> str:
-        return f"; what it printed: {self._log}" if self._log is not None else ""
+        return f"; its output: {self._log}" if self._log is not None else ""
 
     def _end(self) -> str:
-        """End the process if it has not ended; return how it did."""
+        """End the process if it is running; return how it ended."""
         with self._changes:
             process, self._process = self._process, None
         if process is None:
-            return "before it was asked"
+            return "before any request"
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.close()
         process.kill()
         code = process.wait()
-        with self._reading:  # whoever reads has come to the end
+        with self._reading:  # after the last read
             process.stdout.close()
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
 def died(how: str) -> Answer:
-    """Return what stands for the answer of a process that has died."""
+    """Return the answer that represents a died process."""
     return {"error": errors.WorkerDiedError.__name__, "message": how, "traceback": ""}
 
 
 def error_of(answer: Answer) -> Exception:
-    """Return what the process has met, as what it was there."""
+    """Return the error of an answer, with its original class if that is Ratchet's."""
     name, text = str(answer["error"]), str(answer["message"])
     kind: object = getattr(errors, name, None)
-    error: Exception = CompanionError(f"{name}: {text}")
+    error: Exception = SubprocessWorkerError(f"{name}: {text}")
     if isinstance(kind, type) and issubclass(kind, errors.RatchetError):
         error = kind(text)
     if answer["traceback"]:
@@ -211,11 +211,11 @@ def error_of(answer: Answer) -> Exception:
 
 
 def serve(work: Callable[[Answer], Answer]) -> None:
-    """Be the process: answer requests until there are no more.
+    """Answer requests from standard input until it closes; the main function of the process.
 
-    What libraries print goes to standard error.
+    Output of libraries goes to standard error.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     requests: queue.Queue[str | None] = queue.Queue()
@@ -228,7 +228,7 @@ def serve(work: Callable[[Answer], Answer]) -> None:
 
 
 def _listen(source: IO[str], requests: queue.Queue[str | None]) -> None:
-    """Pass requests on; when the parent is gone, end, in the middle of work if need be."""
+    """Pass requests on; when the parent is gone, exit, even during a request."""
     for line in source:
         requests.put(line)
     if requests.unfinished_tasks:

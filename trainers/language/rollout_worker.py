@@ -1,7 +1,7 @@
-"""``Player``: plays what is learned from next in a process of its own, while a trainer learns.
+"""``RolloutWorker``: collects the next rollouts in a separate process while a trainer learns.
 
-The process makes the same trainer, goes on from the state that it is shown, and writes what it has
-played into a folder: the same bits as if the trainer had played itself.
+The process builds the same trainer, continues from the given state, and writes its rollouts into a
+folder: the same bits as if the trainer had collected them itself.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.companion import Companion
 from trainers.language.rollouts import Rollouts
+from trainers.subprocess_worker import SubprocessWorker
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.dataset import TaskDataset
     from trainers.language.state import LanguageState
 
-_PROCESS = "trainers.language.player_process"
+_PROCESS = "trainers.language.rollout_worker_main"
 
 
-class Player:
-    """Asks the process, which is started when it is first needed.
+class RolloutWorker:
+    """Sends requests to the process, which is started on first use.
 
     Parameters
     ----------
     hyper_params, settings
-        Of the experiment.
+        Those of the experiment.
     datasets
-        Where each of its datasets lies, in a folder of its name.
+        The folder of its datasets, with a subfolder for each name.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Player:
             "settings": {**settings.to_dict(), "progress": "none"},
             "datasets": str(datasets),
         }
-        self._companion = Companion(_PROCESS, "rollouts that are played while a trainer learns")
+        self._worker = SubprocessWorker(_PROCESS, "rollouts collected during training")
 
     @property
     def pid(self) -> int | None:
-        """The number of the process; None while there is none."""
-        return self._companion.pid
+        """The id of the process; None if none is running."""
+        return self._worker.pid
 
     def play(
         self,
@@ -60,44 +60,44 @@ class Player:
         cursor: int | None = None,
         transcripts: str = "",
     ) -> Callable[[], Rollouts | None]:
-        """Begin to play an iteration with the weights of a state.
+        """Start an iteration's rollouts with the weights of a state.
 
         Parameters
         ----------
         state
-            The state's folder; what it has played ahead is not played again.
+            The state's folder; rollouts stored in it are not collected again.
         to
-            Where what was played is written.
+            The folder for the rollouts.
         beginning
-            The folder of the state with the models at the beginning.
+            The folder of the state with the initial models.
         cursor
-            Where in the training set to begin, if not where the state says.
+            Start position in the training set, if not the state's.
         transcripts
-            The name of the file with what was said, for the report; none without.
+            The name of the file with transcripts for the report; empty for none.
 
         Returns
         -------
         Callable
-            Waits for what was played; None if a callback had stopped the run. Raises what the
-            process has met.
+            Waits for the rollouts; None if a callback had stopped the run. Raises the errors of
+            the process.
         """
         asked = {"state": str(state), "iteration": iteration, "to": str(to), "cursor": cursor}
         given = {"beginning": str(beginning), "transcripts": transcripts}
-        self._companion.ask({**self._experiment, **asked, **given})
+        self._worker.ask({**self._experiment, **asked, **given})
 
         def wait() -> Rollouts | None:
-            self._companion.wait()
+            self._worker.wait()
             return Rollouts.load(to)
 
         return wait
 
     def close(self) -> None:
-        """End the process, in the middle of its work if need be."""
-        self._companion.close()
+        """Terminate the process, even during a request."""
+        self._worker.close()
 
 
-class BesideTrainer:
-    """The player of a trainer that hands over its state itself, between two of its iterations.
+class TrainerRolloutWorker:
+    """Rollout worker of a trainer that passes its state directly, between two iterations.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class BesideTrainer:
     datasets
         Its datasets by name.
     save_model
-        Writes the model into a folder, as that at the beginning.
+        Writes the current model into a folder, as the initial one.
     """
 
     def __init__(
@@ -121,29 +121,29 @@ class BesideTrainer:
         for name, dataset in datasets.items():
             dataset.save(self._folder / "datasets" / name)
         save_model(self._folder)
-        self._player = Player(hyper_params, settings, self._folder / "datasets")
+        self._worker = RolloutWorker(hyper_params, settings, self._folder / "datasets")
 
     @property
     def pid(self) -> int | None:
-        """The number of the process; None while there is none."""
-        return self._player.pid
+        """The id of the process; None if none is running."""
+        return self._worker.pid
 
     def play(self, state: LanguageState, iteration: int) -> Callable[[], Rollouts]:
-        """Begin to play an iteration with the weights of a state; return how to wait."""
+        """Start an iteration's rollouts with a state's weights; return a function that waits."""
         place, to = (self._folder / name for name in ("state", "played"))
         to.mkdir(exist_ok=True)
-        # its models lie where we put them; of callbacks, which may stop this run, none is called
+        # models are in the given folder; callbacks, which may stop this run, are not called
         replace(state, initial=place.name, callbacks={}, callback_tensors={}).save(place)
-        wait = self._player.play(place, iteration, to, beginning=self._folder)
+        wait = self._worker.play(place, iteration, to, beginning=self._folder)
 
         def played() -> Rollouts:
             found = wait()
-            assert found is not None  # a trainer that has been stopped asks for nothing
+            assert found is not None  # a stopped trainer makes no requests
             return found
 
         return played
 
     def close(self) -> None:
         """End the process and remove its files."""
-        self._player.close()
+        self._worker.close()
         self._place.cleanup()

@@ -1,25 +1,26 @@
-"""``Callbacks``: calls a trainer's callbacks at the moments of training, and keeps their states.
+"""``CallbackList``: calls a trainer's callbacks at the moments of training; stores their states.
 
-The bases of trainers say when; nobody else needs to.
+Called by the base classes of trainers only.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.callbacks.base import CallbackState, Moment
-from trainers.callbacks.registry import CallbackSpec, callback_specs
+from trainers.base import Trainer
+from trainers.callbacks.base import CallbackSpec, CallbackState, Moment
+from trainers.callbacks.registry import callback_specs
 from trainers.staged import Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from trainers.base import Trainer
 
 STAGE = "train"
 _STATES = "states"
@@ -28,15 +29,15 @@ _STOPPED = "stopped"
 logger = logging.getLogger(__name__)
 
 
-class Callbacks:
-    """The callbacks of one trainer, in the order in which the experiment asks for them."""
+class CallbackList:
+    """The callbacks of one trainer, in the order of the experiment's configuration."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._specs = callback_specs(trainer.hyper_params, trainer.settings.base_dir)
-        self._renew()
+        self._reset()
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         self._all = {spec.label: spec.kind(spec.parameters, self._trainer) for spec in self._specs}
         self._begun: set[str] = set()
         self._stopped: dict[str, Any] | None = None
@@ -48,21 +49,21 @@ class Callbacks:
 
     @property
     def may_change_tests(self) -> bool:
-        """Whether the test after training may differ from one of its last iteration."""
+        """Whether the test after training may differ from one in its last iteration."""
         return any(spec.may_change_tests for spec in self._specs)
 
     @property
     def has_stopped(self) -> bool:
-        """Whether one of them has ended the training."""
+        """Whether a callback has ended the training."""
         return self._stopped is not None
 
     # -- moments ---------------------------------------------------------------------------
 
     def iterate(self, iteration: int, work: Callable[[], Metrics], *, last: bool) -> Metrics | None:
-        """Do an iteration with the moments around it; None if the run has been stopped before.
+        """Run an iteration with the moments around it; None if the run was stopped earlier.
 
-        ``work`` calls the moments inside of it and returns its metrics, to which callbacks add
-        theirs; ``last``: whether the run ends with it.
+        ``work`` calls the moments inside the iteration and returns its metrics, to which callbacks
+        add theirs; ``last``: whether the run ends with it.
         """
         if not self:
             return work()
@@ -81,19 +82,18 @@ class Callbacks:
         return self._metrics
 
     def after_rollouts(self, rollouts: object) -> None:
-        """Tell them the rollouts of the iteration that is being done."""
+        """Pass the rollouts of the current iteration to all callbacks."""
         self._call_all("after_rollouts", rollouts)
 
     def after_loss(self, losses: Mapping[str, Tensor]) -> None:
-        """Tell them that a minibatch's gradients are there."""
+        """Report that a minibatch's gradients are computed."""
         self._call_all("after_loss", losses)
 
     @contextmanager
     def stage(self, name: str, iteration: int) -> Iterator[Metrics]:
-        """Do a stage, with the moments around it.
+        """Run a stage with the moments around it.
 
-        Yields its metrics, to be filled by whoever does it; what callbacks add is in them
-        afterwards.
+        Yields the stage's metrics, to be filled by the caller; callbacks add theirs at the end.
         """
         taking_part = [spec for spec in self._specs if name in spec.kind.stages]
         self._count = 0
@@ -112,22 +112,22 @@ class Callbacks:
     def _call(
         self, spec: CallbackSpec, name: str, *args: object, moment: Moment | None = None
     ) -> Metrics | None:
-        """Call a moment of a callback; return the metrics that it adds."""
+        """Call one moment of a callback; return the metrics that it adds."""
         if not spec.writes(name):
             return None
         now = moment or Moment(self._iteration, STAGE, dict(self._metrics))
         callback = self._all[spec.label]
         self._count += 1
-        with self._apart(spec, name, now):
+        with self._isolate(spec, name, now):
             added: Metrics | None = getattr(callback, name)(now, *args)
         if callback.stop_reason is not None and self._stopped is None:
             self._stop(spec, callback.stop_reason, now)
         return added
 
-    def _apart(self, spec: CallbackSpec, name: str, now: Moment) -> AbstractContextManager[None]:
-        """Keep what a callback draws, and what training draws, out of each other's way.
+    def _isolate(self, spec: CallbackSpec, name: str, now: Moment) -> AbstractContextManager[None]:
+        """Separate the random numbers of callbacks from those of training.
 
-        Stages of chat models work side by side and draw from no global generator.
+        Stages of chat models run concurrently and use no global generator.
         """
         if self._trainer.plays_text:
             return nullcontext()
@@ -138,7 +138,7 @@ class Callbacks:
     def _stop(self, spec: CallbackSpec, reason: str, now: Moment) -> None:
         if now.stage != STAGE:
             raise ParameterError(
-                f"{spec.given}: it asked to stop the run in the stage {now.stage!r}, expected a"
+                f"{spec.given}: it requested a stop in the stage {now.stage!r}, expected a"
                 " moment of an iteration."
             )
         self._stopped = {"iteration": now.iteration, "callback": spec.label, "reason": reason}
@@ -152,7 +152,7 @@ class Callbacks:
     # -- state -----------------------------------------------------------------------------
 
     def take_values(self) -> dict[str, Any]:
-        """Return the plain part of what they continue from; empty before the first iteration."""
+        """Return the plain part of their states; empty before the first iteration."""
         if not self._begun:
             return {}
         states = {label: state.values for label, state in self._states().items()}
@@ -160,7 +160,7 @@ class Callbacks:
         return {_STATES: states, **stopped}
 
     def take_tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Return the tensors of what they continue from: callback → name → tensor."""
+        """Return the tensors of their states: callback → name → tensor."""
         found = {label: state.tensors for label, state in self._states().items()}
         return {label: tensors for label, tensors in found.items() if tensors}
 
@@ -169,8 +169,8 @@ class Callbacks:
         values: Mapping[str, Any],
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
-        """Continue from what was taken; a callback that is not in it begins anew."""
-        self._renew()
+        """Restore states; a callback without a stored state starts over."""
+        self._reset()
         states = values.get(_STATES, {})
         for label, callback in self._all.items():
             if label in states:
@@ -189,12 +189,33 @@ class Callbacks:
         }
 
 
+class CallbackTrainer(Trainer):
+    """Base of trainers that call callbacks at the moments of training."""
+
+    @cached_property
+    def callbacks(self) -> CallbackList:
+        """The callbacks of the experiment."""
+        return CallbackList(self)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a callback has ended the training."""
+        return self.callbacks.has_stopped
+
+    @abstractmethod
+    def take_weights(self) -> CallbackState:
+        """Copy the current weights, for callbacks that store some."""
+
+    @abstractmethod
+    def put_weights(self, weights: CallbackState) -> None:
+        """Restore the result of :meth:`take_weights`."""
+
+
 def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:
-    """Add metrics to others; ParameterError if one of the name is there already."""
+    """Add metrics to others; ParameterError if a name already exists."""
     for name, value in (added or {}).items():
         if name in metrics:
             raise ParameterError(
-                f"{origin}: it adds the metric {name!r}, which is there already. Call it by"
-                " another name."
+                f"{origin}: it adds the metric {name!r}, which already exists. Choose another name."
             )
         metrics[name] = value

@@ -1,4 +1,4 @@
-"""What a trainer of one's own has prepared, and how it is told what is wrong with it."""
+"""Validation of the batches and metrics that custom trainers prepare."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ratchet.errors import DataError
 from ratchet.rollouts.batch import Batch
 
 
-def prepared(found: object, where: str) -> tuple[Batch, dict[str, float]]:
-    """Return the batch and the metrics that a trainer has prepared, the metrics as numbers.
+def validated_batch(found: object, where: str) -> tuple[Batch, dict[str, float]]:
+    """Return a validated_batch batch and its metrics, the metrics as numbers.
 
     Raises
     ------
     DataError
-        If it is something else, or a metric is no number.
+        If the result has another type, or a metric is no number.
     """
     match found:
         case (Batch() as batch, Mapping() as metrics):
@@ -33,12 +33,12 @@ def prepared(found: object, where: str) -> tuple[Batch, dict[str, float]]:
 
 
 def numbers_of(metrics: Mapping[object, object], where: str) -> dict[str, float]:
-    """Return metrics as numbers; a tensor or an array of one number is that number.
+    """Return metrics as floats; a tensor or an array of one number is converted.
 
     Raises
     ------
     DataError
-        With the metric that is none.
+        If a metric is no number; the message names it.
     """
     return {
         _as_name(name, where): _as_number(name, value, where) for name, value in metrics.items()
@@ -48,7 +48,7 @@ def numbers_of(metrics: Mapping[object, object], where: str) -> dict[str, float]
 def _as_name(name: object, where: str) -> str:
     if isinstance(name, str) and name:
         return name
-    raise DataError(f"{where}: got a metric called {name!r}, expected a text.")
+    raise DataError(f"{where}: got the metric name {name!r}, expected a text.")
 
 
 def _as_number(name: object, value: object, where: str) -> float:
@@ -61,18 +61,18 @@ def _as_number(name: object, value: object, where: str) -> float:
     if isinstance(value, Real):
         return float(value)
     raise DataError(
-        f"{where}: metrics {name!r}: got {got}, expected a number. Of many numbers say which one,"
+        f"{where}: metrics {name!r}: got {got}, expected a number. Reduce several numbers to one,"
         " e.g. float(x.mean())."
     )
 
 
 def check_finite(batch: Batch, names: Sequence[str]) -> None:
-    """Check that what the loss reads is finite: one NaN would be all of the weights'.
+    """Check that the inputs of the loss are finite: one NaN would spread to all weights.
 
     Raises
     ------
     DataError
-        With the first row that isn't.
+        Naming the first row that isn't.
     """
     for name in names:
         value: Tensor = batch.values[name]
@@ -83,6 +83,6 @@ def check_finite(batch: Batch, names: Sequence[str]) -> None:
             row = int(bad.int().argmax())
             raise DataError(
                 f"batch: values {name!r}: row {row} has {value[row][~value[row].isfinite()][0]},"
-                " expected finite numbers. A deviation of one number is NaN; divide by one plus a"
-                " little, and give single answers 0."
+                " expected finite numbers. The standard deviation of one number is NaN: add a small"
+                " constant to the divisor, and set single completions to 0."
             )

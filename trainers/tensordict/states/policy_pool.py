@@ -1,4 +1,4 @@
-"""Pools of earlier selves: agents that play each iteration with weights that they once had.
+"""Pools of earlier versions of agents, from which each iteration samples weights.
 
 A pool is a part of the state, ``AGENT@ITERATION`` → name → tensor, so that a stage needs no other.
 """
@@ -23,17 +23,17 @@ _BETWEEN = "@"
 
 
 def read_pool(folders: Mapping[tuple[str, int], Path]) -> TensorTree:
-    """Read earlier selves from the folders of states: agent and iteration → folder."""
+    """Read earlier versions from the folders of states: agent and iteration → folder."""
     return {
         f"{agent}{_BETWEEN}{iteration}": State.load(folder).agents[agent]
         for (agent, iteration), folder in sorted(folders.items())
     }
 
 
-def draw_selves(agents: ActorCritic, pool: TensorTree, *, seed: int, iteration: int) -> None:
-    """Give each agent that has a pool the weights of one of its members, drawn for the iteration.
+def sample_from_pool(agents: ActorCritic, pool: TensorTree, *, seed: int, iteration: int) -> None:
+    """Load into each agent with a pool the weights of one member, sampled for the iteration.
 
-    Raises StateError if a member's network is another.
+    Raises StateError if a member's network differs.
     """
     members: dict[str, list[str]] = {}
     for name in sorted(pool, key=_place):

@@ -1,4 +1,4 @@
-"""Whom agents imitate: hand-made agents that play in their places, or the rollouts of a run."""
+"""Demonstrators that agents imitate: scripted agents in their roles, or the rollouts of a run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 STAGE = "imitate"
 _RIGHT = -100.0
-"""A log-probability between those of what a hand-made agent may do and of what it never does."""
+"""A log-probability between those of actions that a scripted agent takes and never takes."""
 
 
-def build_teachers(
+def build_demonstrators(
     hyper_params: HyperParameters, handler: ProtocolHandler, base_dir: Path | None
 ) -> dict[str, Agent]:
-    """Build the hand-made agents that some are to imitate, by name.
+    """Build the scripted agents that agents imitate, by name.
 
-    Raises ParameterError if there are none for the scenario, or for how it is played.
+    Raises ParameterError if the scenario, as configured, has none.
     """
     scenario = build_scenario(hyper_params.scenario, base_dir)
     if not isinstance(scenario, MessageScenario):
@@ -50,58 +50,58 @@ def build_teachers(
     return scenario.build_hand_made_agents(hyper_params, handler, hyper_params.imitation.agents)
 
 
-class HandMadeTeachers:
-    """Hand-made agents in the places of those who imitate; the others play as they are.
+class ScriptedDemonstrator:
+    """Scripted agents in the roles of imitating agents; the other agents are unchanged.
 
-    Where several actions are equally good to a hand-made agent it draws one of them.
+    If several actions are equally good, a scripted agent samples one of them.
     """
 
     def __init__(self, trainer: TensorDictTrainer) -> None:
         hyper_params, instance = trainer.hyper_params, trainer.scenario_instance
         base_dir = trainer.settings.base_dir
         folder = None if base_dir is None else Path(base_dir)
-        teachers = build_teachers(hyper_params, instance.protocol_handler, folder)
+        teachers = build_demonstrators(hyper_params, instance.protocol_handler, folder)
         scenario = build_scenario(hyper_params.scenario, folder)
-        assert isinstance(scenario, MessageScenario)  # build_teachers has looked
+        assert isinstance(scenario, MessageScenario)  # checked by build_demonstrators
         agents = scenario.combine_agents(
             hyper_params, instance.protocol_handler, {**instance.agents, **teachers}
         )
         agents.normalizer.load_state_dict(trainer.combined_agents.normalizer.state_dict())
         self.agents: CombinedAgents = agents.to(trainer.device)
         self.environment: TensorEnvironment = trainer.test_environment
-        """Which datapoints those that are held out are about."""
+        """The environment of the held-out datapoints."""
         environment, seed = trainer.train_environment, hyper_params.seed
         cursor = DataCursor(len(environment.dataset), seed, purpose=STAGE)
         self._collector = RolloutCollector(environment, self.agents, cursor, seed=seed, stage=STAGE)
         self._held_out = TestPlayer(trainer.test_environment, self.agents, seed=seed, purpose=STAGE)
 
     def frames(self, iteration: int) -> TensorDictBase:
-        """Play as many frames ``[N]`` as an iteration of training; one call for each iteration."""
+        """Collect the frames ``[N]`` of one training iteration; call it once per iteration."""
         return self._collector.collect(iteration).reshape(-1)
 
     def held_out(self) -> TensorDictBase:
-        """Play held-out datapoints, as many as are played side by side: frames ``[N]``."""
+        """Collect episodes of held-out datapoints, one per environment: frames ``[N]``."""
         self._held_out.keeps_rollouts = True
         self._held_out.play(self._held_out.num_envs)
-        assert self._held_out.rollouts is not None  # they are kept
+        assert self._held_out.rollouts is not None  # since keeps_rollouts
         return self._held_out.rollouts.reshape(-1)
 
     def right(self, frames: TensorDictBase, done: TensorDictBase, name: str) -> Tensor:
-        """Return in which frames ``[N]`` what an agent has ``done`` is as good as its model's."""
+        """Return in which frames ``[N]`` an agent's action is as good as its demonstrator's."""
         index = self.agents.agent_names.index(name)
         with self.agents.bound_to(self.environment):
             return self.agents.score(done, agents=[name])[0][:, index] > _RIGHT
 
 
-class StoredTeachers:
-    """The rollouts that a run has kept: the same in each iteration, every tenth held out."""
+class RolloutDemonstrator:
+    """The stored rollouts of a run: the same in each iteration, every tenth held out."""
 
     def __init__(self, trainer: TensorDictTrainer, files: Sequence[Path]) -> None:
         if not files:
             raise ParameterError(
                 f"imitation.source: got {trainer.hyper_params.imitation.source!r}, but no rollouts"
-                " were handed over. Run the experiment by `ratchet run`, which finds those of the"
-                " run; a trainer by itself imitates hand-made agents."
+                " were passed. Run the experiment with `ratchet run`, which finds those of the"
+                " run; trainers without it imitate scripted agents."
             )
         for file in files:
             _check_game(file, trainer)
@@ -109,7 +109,7 @@ class StoredTeachers:
         frames: TensorDictBase = torch.cat(played).to(trainer.device)
         self.agents = trainer.combined_agents
         self.environment: TensorEnvironment = trainer.train_environment
-        """Which datapoints those that are held out are about."""
+        """The environment of the held-out datapoints."""
         self._frames = frames
         ids: Tensor = frames.get("datapoint_id")
         self._is_held_out = ids % 10 == 0
@@ -119,11 +119,11 @@ class StoredTeachers:
         return self._frames[~self._is_held_out]
 
     def held_out(self) -> TensorDictBase:
-        """Return the frames ``[N]`` about every tenth datapoint."""
+        """Return the frames ``[N]`` of every tenth datapoint."""
         return self._frames[self._is_held_out]
 
     def right(self, frames: TensorDictBase, done: TensorDictBase, name: str) -> Tensor:
-        """Return in which frames ``[N]`` an agent has ``done`` just what was done then."""
+        """Return in which frames ``[N]`` an agent's action equals the recorded one."""
         index = self.agents.agent_names.index(name)
         same = torch.ones(len(frames), dtype=torch.bool, device=frames.device)
         counts = frames.get(("agents", "active"))[:, index]
@@ -137,14 +137,14 @@ class StoredTeachers:
 
 
 def _check_game(file: Path, trainer: TensorDictTrainer) -> None:
-    """Refuse rollouts of another game: of other agents, rounds, channels or messages."""
+    """Refuse rollouts with other agents, rounds, channels or messages."""
     names = json.loads(read_about(file, "agent_names"))
     history = list(load_rollouts(file).get("x").shape[2:])
     environment = trainer.train_environment
     expected = list(environment.reset()["x"].shape[1:])
     if names != trainer.agent_names or history != expected:
         raise DataError(
-            f"imitation.source: got rollouts of {names} with histories of messages {history},"
+            f"imitation.source: got rollouts of {names} with message histories {history},"
             f" expected {trainer.agent_names} and {expected} (rounds, channels, positions,"
-            " symbols). Imitate a run of the same protocol with as many rounds."
+            " symbols). Imitate a run of the same protocol with the same number of rounds."
         )
