@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from ratchet.errors import DataError, StateError, UnknownNameError, nearest
-from ratchet.language_models.asking import ModelCalls
+from ratchet.language_models.auxiliary_calls import ModelCalls
 from ratchet.language_models.dummy import dummy_completion
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.local.rollout_engine import SampleRequest

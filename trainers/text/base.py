@@ -320,7 +320,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     def _set_training_allowance(self) -> None:
         """Let the ledger bill the iteration's jobs."""
-        allowance = TrainingAllowance(self.ledger, PriceTable.load(self.settings.prices))
+        allowance = BudgetReservation(self.ledger, PriceTable.load(self.settings.prices))
         for group in self.shared_model_groups.values():
             group.allowance = allowance
 
