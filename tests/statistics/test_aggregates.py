@@ -17,7 +17,7 @@ from ratchet.statistics import (
     probability_of_improvement,
     stratified_interval,
 )
-from ratchet.statistics.stratified import separation_bound
+from ratchet.statistics.stratified import quantile_levels, separation_bound
 
 scores = st.lists(st.floats(-10, 10), min_size=1, max_size=30)
 few_scores = st.lists(st.floats(0, 1), min_size=2, max_size=6)
@@ -216,3 +216,11 @@ def test_intervals_of_the_probability_of_improvement_cover_the_truth():
         )
         covered += estimate.low <= truth <= estimate.high
     assert 0.92 <= covered / 1000 <= 0.985
+
+
+@pytest.mark.parametrize("sizes", [[5], [3, 3], [2, 5, 4]])
+def test_expanded_quantiles_are_those_of_t_with_the_runs_of_all_tasks(sizes):
+    n, freedom = sum(sizes), sum(sizes) - len(sizes)
+    upper = stats.norm.cdf(stats.t.ppf(0.95, freedom) * math.sqrt(n / freedom))
+    assert quantile_levels("expanded", 0.9, sizes) == pytest.approx((1 - upper, upper))
+    assert quantile_levels("percentile", 0.9, sizes) == pytest.approx((0.05, 0.95))

@@ -52,7 +52,7 @@ def test_a_lease_expires_when_it_has_not_changed_for_its_length(
     objects: Objects, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = Clock(), Clock()
-    one, two = lease(objects, path, "one", ours), lease(objects, path, "two", theirs)
+    one, two = lease(objects, path, "one", ours), lease(objects, path, "two", theirs, 30)
     assert one.take() is LeaseStatus.TAKEN
     assert two.take() is LeaseStatus.HELD
     ours.now = 1e9  # another machine's clock has no effect
