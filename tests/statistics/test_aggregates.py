@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from ratchet.errors import DataError
 from ratchet.statistics import (
@@ -120,6 +120,13 @@ def test_the_bound_of_separation_matches_a_simulation():
     same = separation_bound([(3, 3)], level=1 - 2 / 20)  # 1 of C(6, 3) orders
     assert same == pytest.approx(0.5, abs=1e-9)
     assert separation_bound([(3, 3), (3, 3)]) > separation_bound([(3, 3)])
+
+
+@pytest.mark.parametrize("size", [(3, 7), (7, 3)])
+def test_the_bound_of_separation_holds_whichever_group_has_the_larger_scores(size):
+    k = 1 / (1 / separation_bound([size]) - 1)
+    chances = [few / k * special.beta(few / k, n + 1) for n, few in (size, size[::-1])]
+    assert max(chances) == pytest.approx(0.025)
 
 
 def test_percentile_interval_of_one_task_equals_scipys():
