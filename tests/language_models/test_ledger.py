@@ -233,6 +233,7 @@ def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path
     def full(lines, content):
         raise OSError(28, "No space left on device")
 
+
     with monkeypatch.context() as patch:
         patch.setattr(AppendedLines, "_write", full)
         with pytest.raises(StoreError, match="so it is not asked for"):
@@ -244,6 +245,21 @@ def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path
     assert all(
         json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().split("\n")[:-1]
     )
+
+
+def test_an_answer_counts_although_the_disk_is_full_by_then(tmp_path, monkeypatch):
+    ledger = Ledger(None, tmp_path / "ledger.jsonl")
+
+    def full(lines, content):
+        raise OSError(28, "No space left on device")
+
+    async def ask():
+        async with ledger.attempt("r0", ModelPrice(0.0, 1e6), 3.0) as attempt:
+            monkeypatch.setattr(AppendedLines, "_write", full)
+            attempt.answered(0, 2)
+
+    asyncio.run(ask())
+    assert ledger.billed == Charge(2.0, 2.0)
 
 
 def test_a_later_charge_replaces_an_earlier_one_of_the_same_name():
