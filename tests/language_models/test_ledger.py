@@ -233,7 +233,6 @@ def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path
     def full(lines, content):
         raise OSError(28, "No space left on device")
 
-
     with monkeypatch.context() as patch:
         patch.setattr(AppendedLines, "_write", full)
         with pytest.raises(StoreError, match="so it is not asked for"):

@@ -323,6 +323,24 @@ def test_without_conditions_a_late_manifest_is_refused_if_files_can_only_be_crea
     assert machine("three").find(stage.key) == theirs
 
 
+def test_without_conditions_a_manifest_written_during_the_upload_stays(
+    machine: Callable[..., StageStore], stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryObjects, "supports_conditions", lambda *_: False)
+    one, two = machine("one"), machine("two")
+    backend: Any = one.backend
+    upload, pipe = backend._upload, backend._fs.pipe_file
+    monkeypatch.setattr(backend, "_upload", lambda *args: (upload(*args), stage.make(two)))
+    overwrite = lambda path, text, **_: pipe(path, text)  # noqa: E731 -- knows no mode="create"
+    monkeypatch.setattr(backend._fs, "pipe_file", overwrite)
+    with one.claim(stage.key) as claim:
+        (claim.workdir / "state.json").write_text("with different content")
+        mine = claim.commit(**stage.description)
+    assert mine == two.find(stage.key) == machine("three").find(stage.key)
+    assert "state.json" in mine.files
+    assert len(mine.files) == 2, "of the other"
+
+
 def test_a_paused_holder_continues_if_the_other_gives_up(
     machine: Callable[..., StageStore], stage: Any
 ) -> None:
