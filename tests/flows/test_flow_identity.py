@@ -19,8 +19,10 @@ from flows.runs.resolve import (
 )
 from flows.runs.setup import open_run
 from ratchet.errors import ParameterError
+from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.garbage_collection import store_users
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +90,14 @@ def test_keys_are_computed_once_for_progress_and_run(main, tmp_path, monkeypatch
     assert len(made) == 1
 
 
-def test_the_prompts_used_are_stored_with_the_run(tmp_path):
+def test_an_opened_run_has_its_prompts_its_earlier_costs_and_a_note_in_the_store(
+    tmp_path, monkeypatch
+):
     prompts = tmp_path / "prompts"
     prompts.mkdir()
     for agent in ("prover", "verifier"):
         (prompts / f"{agent}.txt").write_text(f"{agent}: $question $solution")
+    monkeypatch.setattr("flows.runs.setup.spent_by_run", lambda *_: 2.5)
     text = HyperParameters(
         scenario="code_validation",
         trainer="pure_text_ei",
@@ -101,12 +106,13 @@ def test_the_prompts_used_are_stored_with_the_run(tmp_path):
     )
     folders = {name: str(tmp_path / name) for name in ("home", "runs")}
     settings = ExperimentSettings(base_dir=str(tmp_path), tracking=False, **folders)
-    run = open_run(
-        resolve(text, settings, {"built_in": {"code_validation.prompt_templates": "full"}}), None
-    )
+    resolved = resolve(text, settings, {"built_in": {"code_validation.prompt_templates": "full"}})
+    run = open_run(resolved, None)
     kept = run.folder.artifacts_path / "files"
     run.close()
     assert (kept / "main-prover/prover.txt").read_text() == "prover: $question $solution"
+    assert Ledger(None, run.folder.ledger_path).billed == Charge(2.5, 2.5)
+    assert [user.runs for user in store_users(resolved.store)] == [folders["runs"]]
     assert "$max_questions" in (kept / "built_in-verifier/verifier.txt").read_text()
 
 

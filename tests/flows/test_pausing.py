@@ -28,7 +28,7 @@ class Folder:
         self.events.append(kind)
 
 
-def heed(monkeypatch, states, *, last_state_check=0.0, lasting="http://127.0.0.1:4200"):
+def heed(monkeypatch, states, *, root="a", last_state_check=0.0, lasting="http://127.0.0.1:4200"):
     """Let a run query a server whose flow run has these states in sequence."""
     run = SimpleNamespace(last_state_check=last_state_check, folder=Folder())
     left = list(states)
@@ -36,7 +36,7 @@ def heed(monkeypatch, states, *, last_state_check=0.0, lasting="http://127.0.0.1
     monkeypatch.setattr(pausing, "PREFECT_UI_URL", SimpleNamespace(value=lambda: lasting))
     monkeypatch.setattr(pausing, "find_flow_run", lambda _: SimpleNamespace(state=left.pop(0)))
     monkeypatch.setattr(pausing.flow_run, "get_id", lambda: "a")
-    monkeypatch.setattr(pausing.flow_run, "get_root_flow_run_id", lambda: "a")
+    monkeypatch.setattr(pausing.flow_run, "get_root_flow_run_id", lambda: root)
     try:
         asyncio.run(pausing.handle_pause_and_cancel(run))
     finally:
@@ -47,6 +47,8 @@ def heed(monkeypatch, states, *, last_state_check=0.0, lasting="http://127.0.0.1
 def test_a_paused_run_waits_until_it_is_resumed(monkeypatch):
     run = heed(monkeypatch, [PAUSED, PAUSED, Running()])
     assert (run.left, run.folder.events) == ([], ["paused", "resumed"])
+    run = heed(monkeypatch, [Running(), PAUSED, Running(), Running()], root="sweep")
+    assert (run.left, run.folder.events) == ([], ["paused", "resumed"]), "its sweep was paused"
 
 
 def test_a_cancelled_run_ends_whether_paused_or_not(monkeypatch):

@@ -22,7 +22,7 @@ from ratchet.errors import (
 from ratchet.language_models.chat import ChatClient, shared_chat_client
 from ratchet.language_models.connection import _Turns
 from ratchet.language_models.endpoints import Endpoint
-from ratchet.language_models.rate_limits import RateLimiter
+from ratchet.language_models.rate_limits import RateLimiter, SlidingWindow
 from ratchet.language_models.retrying import RetryPolicy, retry_after_seconds
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -156,6 +156,7 @@ def test_retry_after_is_read_in_all_its_forms():
     assert (
         retry_after_seconds({"retry-after": email.utils.formatdate(1000, usegmt=True)}, 990) == 10
     )
+    assert retry_after_seconds({"retry-after": email.utils.formatdate(1000)}, 1010) == 0
     assert retry_after_seconds({"retry-after": "soon"}) is None
     assert retry_after_seconds({}) is None
 
@@ -267,6 +268,19 @@ def test_hundreds_are_in_flight_at_once(service, client, answer, chat):
     begin = time.perf_counter()
     assert len(asyncio.run(many())) == 200
     assert time.perf_counter() - begin < 5  # sequentially: 60 s
+
+
+def test_a_window_grants_all_of_its_limit_in_order_and_counts_what_was_used():
+    now = 0.0
+    window = SlidingWindow(3, seconds=10, clock=lambda: now)
+    grants = [window.reserve(amount) for amount in (1, 2, 1, 2)]
+    assert [grant.at for grant in grants] == [0, 0, 10, 10]
+    assert window.reserve(0).at == 10, "none overtakes another"
+    window.correct(grants[3], 1)
+    assert window.reserve(1).at == 10
+    assert window.reserve(1).at == 20
+    now = 15.0
+    assert window.seconds_until(window.reserve(9)) == 15, "more than the limit, when it is empty"
 
 
 def test_requests_keep_to_their_limit(service, quick):

@@ -18,7 +18,9 @@ from ratchet.errors import FineTuneError, LanguageModelError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, job_status
 from ratchet.language_models.fine_tuning import FineTuneClient
-from ratchet.language_models.retrying import RetryPolicy
+from ratchet.language_models.job_records import JobRecordFile
+from ratchet.language_models.made_once import MadeOnce, Order
+from ratchet.language_models.retrying import RetryPolicy, TransientError
 from ratchet.scenarios.pure_text.agents.examples import sha256_of
 
 CONTENT = b'{"messages": []}\n' * 10
@@ -311,6 +313,24 @@ def test_what_was_surely_not_taken_is_not_waited_for(fine_tune_service, quick, t
     with pytest.raises(FineTuneError):
         ensure(FineTuneClient(Endpoint(fine_tune_service.url), tmp_path, quick, 60), other)
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_between_two_requests_the_pause_that_the_service_asks_for_is_kept():
+    asked = []
+
+    async def nothing(record):
+        return None
+
+    async def refuse(attempt):
+        asked.append(time.monotonic())
+        raise TransientError("busy", retry_after=0.1, may_have_acted=False)
+
+    once = MadeOnce("service", RetryPolicy(max_attempts=2, first_delay_seconds=0.001), 60)
+    order = Order(INTENT, "fine-tuning", "job", "file", nothing, refuse)
+    with pytest.raises(FineTuneError, match="failed 2 times"):
+        asyncio.run(once.ensure(order, JobRecordFile(None, "", INTENT)))
+    assert len(asked) == 2
+    assert asked[1] - asked[0] >= 0.1
 
 
 GARBAGE = {

@@ -24,8 +24,8 @@ from ratchet.language_models.append_log import AppendLog
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.ledger import Bill, Charge, Ledger
-from ratchet.language_models.pricing import Budget, ModelPrice
+from ratchet.language_models.ledger import Attempt, Bill, Charge, Ledger
+from ratchet.language_models.pricing import FREE, Budget, ModelPrice
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.types import ChatMessage, ChatRequest
 from ratchet.language_models.usage import UsageMeter
@@ -246,11 +246,57 @@ def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path
     )
 
 
+def test_an_answer_counts_although_the_disk_is_full_by_then(tmp_path, monkeypatch):
+    ledger = Ledger(None, tmp_path / "ledger.jsonl")
+
+    def full(lines, content):
+        raise OSError(28, "No space left on device")
+
+    async def ask():
+        async with ledger.attempt("r0", ModelPrice(0.0, 1e6), 3.0) as attempt:
+            monkeypatch.setattr(AppendedLines, "_write", full)
+            attempt.answered(0, 2)
+
+    asyncio.run(ask())
+    assert ledger.billed == Charge(2.0, 2.0)
+
+
 def test_a_later_charge_replaces_an_earlier_one_of_the_same_name():
     ledger = Ledger()
     ledger.settle("job", Charge(1.0, 2.0))
     ledger.settle("job", Charge(1.5, 1.5))
     assert ledger.billed == Charge(1.5, 1.5)
+    assert ledger.num_open == 0
+    ledger.hold("job", 3.0)
+    assert ledger.billed == Charge(1.5, 3.0), "what it has cost already stays"
+    assert ledger.num_open == 1
+
+
+@pytest.mark.parametrize("counts", [(1, 0), (0, 1)])
+def test_an_attempt_is_settled_by_either_count_and_open_without_any(counts):
+    attempt = Attempt(ModelPrice(1e6, 1e6), 5.0)
+    attempt.answered(0, 0)
+    assert attempt.charge == Charge(0.0, 5.0)
+    attempt.answered(*counts)
+    assert attempt.charge == Charge(1.0, 1.0)
+
+
+def test_an_attempt_waits_where_another_process_has_taken_the_room(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger, other = (Ledger(Budget(1.0), path) for _ in range(2))
+
+    async def play():
+        second = ledger.attempt("second", FREE, 0.3)
+        async with ledger.attempt("first", FREE, 0.4) as first:
+            other.hold("job", 0.5)  # which this process has not read
+            begun = asyncio.ensure_future(second.__aenter__())
+            await asyncio.sleep(0.01)
+            assert not begun.done()
+            first.refused()
+        await begun
+        return ledger.billed
+
+    assert asyncio.run(play()) == Charge(0.0, 0.8)
 
 
 def test_costs_before_the_ledger_are_entered_only_into_an_empty_one():

@@ -80,13 +80,16 @@ def test_prices_of_dated_fine_tuned_own_and_unknown_models(tmp_path, monkeypatch
     assert tuned is not None
     assert tuned.input > base.input
     assert table.find("mystery") is None
+    assert table.find("gpt-4o-mini-audio") is None, "a name with a suffix is another model"
     assert table.find("gpt-4o", embedded=True) == ModelPrice(0, 0, 0)
     own = tmp_path / "prices.yaml"
     own.write_text("models:\n  mystery: {input: 1, output: 2}\n  gpt-4o: {input: 9, output: 9}\n")
     for loaded in (PriceTable.load(own), _from_environment(monkeypatch, own)):
-        assert loaded.find("mystery") == ModelPrice(1, 2)
+        assert loaded.find("mystery") == loaded.find("ft:mystery:lab") == ModelPrice(1, 2)
         assert loaded.find("gpt-4o") == ModelPrice(9, 9)
         assert loaded.find("gpt-4o-mini") == base
+    dated = PriceTable({"m": ModelPrice(1, 1), "m-2024-05": ModelPrice(2, 2)}, {})
+    assert dated.find("m-2024-05") == ModelPrice(2, 2), "the longest name that fits"
 
 
 def _from_environment(monkeypatch, file):

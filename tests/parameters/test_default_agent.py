@@ -8,6 +8,8 @@ import pytest
 
 from ratchet import HyperParameters
 from ratchet.experiment_files.loading import load_experiment
+from ratchet.parameters.key_inputs import agents_read
+from ratchet.parameters.purposes import Purpose
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -75,3 +77,10 @@ def test_a_section_of_another_kind_replaces_the_default_s() -> None:
     changed["agents"]["prover"] = {"update_schedule": {"kind": "constant"}}
     schedule = HyperParameters.from_dict(changed).agents["prover"].update_schedule
     assert schedule.kind == "constant"
+
+
+def test_stages_read_only_agents_that_differ_from_the_default() -> None:
+    data = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "er1000"}
+    params = HyperParameters(**data, agents={"prover": {}, "verifier": {"num_gnn_layers": 9}})
+    assert list(agents_read(params)) == ["_default", "verifier"]
+    assert list(agents_read(params, {Purpose.LEARNING})) == ["_default"]

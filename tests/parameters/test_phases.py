@@ -43,12 +43,33 @@ def test_phases_have_parameters_of_their_own_and_one_count_of_iterations():
 
 
 def test_who_learns_is_what_the_update_schedules_say():
-    (first, second) = read(FIRST, SECOND)
-    for phase, expected in ((first, ("verifier",)), (second, AGENTS)):
+    frozen = {"name": "third", "num_iterations": 1, "partners": {"prover": "frozen"}}
+    first, second, third = read(FIRST, SECOND, frozen)
+    assert third.replaced == (), "a frozen agent acts with its own weights"
+    for phase, expected in ((first, ("verifier",)), (second, AGENTS), (third, ("verifier",))):
         agents = phase.hyper_params.agents
         for iteration in range(3):
             on = [name for name in AGENTS if agents[name].update_schedule.is_on(iteration, name)]
             assert tuple(on) == phase.learners == expected
+
+
+def test_a_partner_is_only_of_its_own_kind():
+    prover = {"use_manual_architecture": True, "load_checkpoint_and_parameters": True}
+    partners = {"partners": {"prover": "random"}}
+    first, second = read({**FIRST, **partners}, SECOND, agents={"prover": prover})
+    assert first.replaced == ("prover",)
+    agent = first.hyper_params.agents["prover"]
+    assert (agent.is_random, agent.use_manual_architecture) == (True, False)
+    assert not agent.load_checkpoint_and_parameters
+    assert second.learners == ("verifier",), "a scripted agent does not learn by default"
+
+
+def test_a_pool_has_the_states_after_each_period_of_the_phases_in_which_an_agent_learned():
+    learned = {"name": "before", "num_iterations": 5, "learners": ["prover"]}
+    pool = {**FIRST, "partners": {"prover": {"kind": "pool", "every": 2}}}
+    assert read(SECOND, learned, pool)[2].pools == {"prover": (2, 4, 6, 8, 9)}
+    pool["partners"] = {"prover": {"kind": "pool", "phases": ["before"]}}
+    assert read(SECOND, learned, pool)[2].pools == {"prover": (9,)}
 
 
 def test_changes_of_the_default_agent_are_every_agents():

@@ -7,7 +7,7 @@ import pytest
 from flows.sweeps.points import corner_points, sweep_points, with_assignments
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.loading import load_experiment
-from ratchet.parameters.sweeps import GridSweep, Integers, LogUniform, read_sweep_spec
+from ratchet.parameters.sweeps import Choices, GridSweep, Integers, LogUniform, read_sweep_spec
 
 LR = {"kind": "log_uniform", "low": 1e-5, "high": 0.1}
 DRAWN = {"rl": {"lr": LR}, "rl.num_epochs": {"kind": "integers", "low": 1, "high": 8}}
@@ -82,6 +82,9 @@ def test_distributions_reach_their_ends_and_no_further():
     rate, number = LogUniform(low=1e-3, high=0.3), Integers(low=1, high=3, log=True)
     assert (rate.at(0.0), rate.at(1.0)) == (1e-3, 0.3)
     assert {number.at(k / 50) for k in range(51)} == {1, 2, 3}
+    plain, choice = Integers(low=1, high=3), Choices(values=["a", "b"])
+    assert [plain.at(k / 6) for k in range(7)] == [1, 1, 2, 2, 3, 3, 3]
+    assert [choice.at(k / 4) for k in range(5)] == ["a", "a", "b", "b", "b"]
     assert rate.at(1 / 3) == float(f"{rate.at(1 / 3):.6g}")
     ends = corner_points({"lr": rate, "n": number})
     assert ends == [{"lr": 1e-3, "n": 1}, {"lr": 0.3, "n": 1}, {"lr": 1e-3, "n": 3}]
@@ -99,6 +102,10 @@ def test_distributions_reach_their_ends_and_no_further():
         (
             {"kind": "random", "num_samples": 3, "parameters": {"a": {**LR, "low": 1}}},
             r"sweep.parameters.a: .*low < high, got low=1.0 and high=0.1",
+        ),
+        (
+            {"kind": "random", "num_samples": 3, "parameters": {"a": {**LR, "low": 0.1}}},
+            r"low < high, got low=0.1 and high=0.1",
         ),
         (
             {"kind": "random", "num_samples": 3, "parameters": {"a": {**LR, "low": 0}}},

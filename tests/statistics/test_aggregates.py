@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from ratchet.errors import DataError
 from ratchet.statistics import (
@@ -17,7 +17,7 @@ from ratchet.statistics import (
     probability_of_improvement,
     stratified_interval,
 )
-from ratchet.statistics.stratified import separation_bound
+from ratchet.statistics.stratified import quantile_levels, separation_bound
 
 scores = st.lists(st.floats(-10, 10), min_size=1, max_size=30)
 few_scores = st.lists(st.floats(0, 1), min_size=2, max_size=6)
@@ -122,6 +122,13 @@ def test_the_bound_of_separation_matches_a_simulation():
     assert separation_bound([(3, 3), (3, 3)]) > separation_bound([(3, 3)])
 
 
+@pytest.mark.parametrize("size", [(3, 7), (7, 3)])
+def test_the_bound_of_separation_holds_whichever_group_has_the_larger_scores(size):
+    k = 1 / (1 / separation_bound([size]) - 1)
+    chances = [few / k * special.beta(few / k, n + 1) for n, few in (size, size[::-1])]
+    assert max(chances) == pytest.approx(0.025)
+
+
 def test_percentile_interval_of_one_task_equals_scipys():
     runs = [0.61, 0.63, 0.66, 0.68, 0.71, 0.74, 0.79, 0.8]
     ours = stratified_interval([runs], mean, method="percentile", num_resamples=100_000)
@@ -216,3 +223,11 @@ def test_intervals_of_the_probability_of_improvement_cover_the_truth():
         )
         covered += estimate.low <= truth <= estimate.high
     assert 0.92 <= covered / 1000 <= 0.985
+
+
+@pytest.mark.parametrize("sizes", [[5], [3, 3], [2, 5, 4]])
+def test_expanded_quantiles_are_those_of_t_with_the_runs_of_all_tasks(sizes):
+    n, freedom = sum(sizes), sum(sizes) - len(sizes)
+    upper = stats.norm.cdf(stats.t.ppf(0.95, freedom) * math.sqrt(n / freedom))
+    assert quantile_levels("expanded", 0.9, sizes) == pytest.approx((1 - upper, upper))
+    assert quantile_levels("percentile", 0.9, sizes) == pytest.approx((0.05, 0.95))

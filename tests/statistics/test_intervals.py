@@ -195,6 +195,8 @@ def test_only_tables_on_the_same_datapoints_are_paired():
     assert "paired" in accuracy_difference(first, second).method
     relabelled = _table([1, 0, 0, 1] * 20, y=[1] * 80)
     assert accuracy_difference(first, relabelled).method == "newcombe"
+    part = _table([1] * 30)
+    assert accuracy_difference(first, part).method == "newcombe", "a small part of the other"
     elsewhere = _table([1, 0, 0, 1] * 20, ids=list(range(1000, 1080)))
     assert accuracy_difference(first, elsewhere).method == "newcombe"
     assert accuracy_difference(first, elsewhere).value == pytest.approx(0.25)
@@ -214,4 +216,6 @@ def test_estimates_are_formatted():
     estimate = Estimate(0.8731, 0.8612, 0.8841, 3600)
     assert str(estimate) == "0.873 [0.861, 0.884] (n=3600)"
     assert estimate.percent() == "87.3 % [86.1, 88.4]"
+    assert estimate.excludes_zero
+    assert not Estimate(0.1, 0.0, 0.2, 9).excludes_zero
     assert Estimate(0.021, -0.003, 0.045, 9).points() == "+2.1 [−0.3, +4.5]"

@@ -341,6 +341,24 @@ def test_many_short_claims_never_overlap(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_release_does_not_remove_the_file_of_the_next_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a third process would create the file again, and hold the lock too."""
+    first, second, third = (FileLock(tmp_path / "a.lock") for _ in range(3))
+    assert first.try_acquire()
+    release = first._lock.release
+
+    def release_to_the_next() -> None:
+        release()
+        assert second.try_acquire()
+
+    monkeypatch.setattr(first._lock, "release", release_to_the_next)
+    first.release()
+    assert not third.try_acquire()
+    second.release()
+
+
 def test_a_lock_may_be_released_in_a_different_thread(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     with ThreadPoolExecutor(1) as pool:

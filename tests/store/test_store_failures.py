@@ -206,19 +206,22 @@ def test_an_empty_location_is_refused() -> None:
 def test_a_new_store_and_a_commit_are_flushed_to_the_disk(
     store: StageStore, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut must not lose the entry of a folder that has been renamed or created."""
+    """A power cut must lose neither a file nor the entry of a folder that has been renamed."""
     flushed: list[Path] = []
-    real = local.sync_folder
+    real = os.fsync
 
-    def note(path: Path) -> None:
-        flushed.append(path)
-        real(path)
+    def note(descriptor: int) -> None:
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
 
-    monkeypatch.setattr(local, "sync_folder", note)
+    monkeypatch.setattr(os, "fsync", note)
     stage.make(store)
     root = Path(store.location)
-    assert {root, root.parent, root / "stages"} <= set(flushed)
-    assert flushed.index(root / "stages") == len(flushed) - 1, "after the rename"
+    assert {root, root.parent} <= set(flushed)
+    assert flushed[-1] == root / "stages", "after the rename"
+    work = [path.relative_to(root / "work") for path in flushed if root / "work" in path.parents]
+    written = {"/".join(path.parts[1:]) for path in work}
+    assert written == {"", "weights", "weights/agent.bin", "state.json", "manifest.json"}
 
 
 def test_a_second_result_of_a_stage_does_not_replace_the_first(

@@ -157,6 +157,14 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 
+def nested(depth: int) -> dict[str, Any]:
+    """Return a mapping with this many lists in each other."""
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return {"a": value}
+
+
 @pytest.mark.parametrize(
     ("value", "path"),
     [
@@ -174,12 +182,17 @@ CYCLE.append(CYCLE)
         ({"\udfff": 1}, "\\udfff"),
         ({"a": 1 << 5000}, "a"),
         ({"a": CYCLE}, "a.0.0"),
+        (nested(63), "a.0"),
     ],
 )
 def test_data_without_canonical_form_is_refused_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(StageKeyError, match="stage key: ") as caught:
         key_of(value)
     assert str(caught.value).split(" is ")[0].startswith(f"stage key: parameters.{path}")
+
+
+def test_the_bound_on_depth_includes_itself() -> None:
+    assert len(key_of(nested(62))) == 64
 
 
 @pytest.mark.parametrize("iteration", [-1, True, 1.0, None, "1"])

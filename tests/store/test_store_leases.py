@@ -52,7 +52,7 @@ def test_a_lease_expires_when_it_has_not_changed_for_its_length(
     objects: Objects, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = Clock(), Clock()
-    one, two = lease(objects, path, "one", ours), lease(objects, path, "two", theirs)
+    one, two = lease(objects, path, "one", ours), lease(objects, path, "two", theirs, 30)
     assert one.take() is LeaseStatus.TAKEN
     assert two.take() is LeaseStatus.HELD
     ours.now = 1e9  # another machine's clock has no effect
@@ -321,6 +321,24 @@ def test_without_conditions_a_late_manifest_is_refused_if_files_can_only_be_crea
         mine = claim.commit(**stage.description)
     assert mine == theirs
     assert machine("three").find(stage.key) == theirs
+
+
+def test_without_conditions_a_manifest_written_during_the_upload_stays(
+    machine: Callable[..., StageStore], stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryObjects, "supports_conditions", lambda *_: False)
+    one, two = machine("one"), machine("two")
+    backend: Any = one.backend
+    upload, pipe = backend._upload, backend._fs.pipe_file
+    monkeypatch.setattr(backend, "_upload", lambda *args: (upload(*args), stage.make(two)))
+    overwrite = lambda path, text, **_: pipe(path, text)  # noqa: E731 -- knows no mode="create"
+    monkeypatch.setattr(backend._fs, "pipe_file", overwrite)
+    with one.claim(stage.key) as claim:
+        (claim.workdir / "state.json").write_text("with different content")
+        mine = claim.commit(**stage.description)
+    assert mine == two.find(stage.key) == machine("three").find(stage.key)
+    assert "state.json" in mine.files
+    assert len(mine.files) == 2, "of the other"
 
 
 def test_a_paused_holder_continues_if_the_other_gives_up(

@@ -70,6 +70,16 @@ def test_the_nearest_one_is_compared(store: StageStore, new_stage: Any) -> None:
         assert line == f"seed: {base.description['parameters']['seed']} → 9"
 
 
+def test_inputs_count_for_the_nearest_one(store: StageStore, new_stage: Any) -> None:
+    near, far = new_stage(seed=1), new_stage(seed=1)
+    far.description["inputs"] = {"base": "cd" * 32, "base_iteration": 1}
+    near.make(store)
+    time.sleep(0.002)  # the far one is newer
+    far.make(store)
+    line = explain_miss(store, **{**near.description, "parameters": {}})
+    assert "input" not in line
+
+
 def test_equal_values_of_different_types_differ(store: StageStore, new_stage: Any) -> None:
     stored = new_stage(size=1)
     stored.make(store)

@@ -170,7 +170,10 @@ def test_removal_is_seen_by_others(remote: Remote, stage: Any) -> None:
     stage.make(remote.store())
     other = remote.store("two")
     assert other.find(stage.key) is not None
-    assert remote.store().remove(stage.key)
+    remover = remote.store()
+    assert remover.peek(stage.key) is not None
+    assert remover.remove(stage.key)
+    assert remover.peek(stage.key, allow_stale=True) is None
     assert other.peek(stage.key) is None
     assert other.find(stage.key) is None
     assert not remote.store().remove(stage.key)

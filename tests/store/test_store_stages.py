@@ -39,6 +39,13 @@ def test_a_committed_stage_is_found(store: StageStore, stage: Any) -> None:
     assert store.verify(stage.key) == []
 
 
+def test_a_stage_covers_no_iterations_unless_it_reports_its_start(
+    store: StageStore, stage: Any
+) -> None:
+    with store.claim(stage.key) as claim:
+        assert claim.commit(**stage.description).start_iteration == 3
+
+
 def test_the_manifest_is_readable_json(store: StageStore, stage: Any) -> None:
     stage.make(store)
     content = json.loads((store.open(stage.key) / "manifest.json").read_text())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ratchet.parameters.settings import ExperimentSettings
-from tasks.stages.sequence import StageBoundaries, find_chain
+from tasks.stages.sequence import StageBoundaries, StoredStageLayout, find_chain
 
 
 @dataclass
@@ -27,6 +27,10 @@ class FakeStore:
 
 
 class FakeKeys:
+    num_iterations = 7
+    periods = ()
+    boundaries = (3,)
+
     def state_key(self, iteration):
         return str(iteration)
 
@@ -56,6 +60,26 @@ def test_the_latest_state_without_a_gap_is_found(links, target, expected):
 )
 def test_training_is_split_at_multiples_of_the_stage_size(position, target, size, stop):
     assert StageBoundaries((size,)).next_stop(position, target) == stop
+
+
+@pytest.mark.parametrize(("position", "stop"), [(0, 3), (3, 7), (7, 10), (10, 20)])
+def test_training_is_split_once_at_each_boundary(position, stop):
+    assert StageBoundaries((10,), boundaries=(3, 7)).next_stop(position, 25) == stop
+
+
+@pytest.mark.parametrize(
+    ("links", "stops"),
+    [
+        ([], [2, 3, 4, 6, 7]),
+        ([(0, 3)], [3, 4, 6, 7]),
+        ([(0, 3), (3, 7)], [3, 7]),
+        ([(0, 7)], [2, 3, 4, 6, 7]),
+    ],
+)
+def test_stored_links_are_used_up_to_one_that_passes_over_a_boundary(links, stops):
+    settings = ExperimentSettings(iterations_per_task=2)
+    layout = StoredStageLayout(FakeStore(links), settings)
+    assert list(layout.stops(FakeKeys())) == stops
 
 
 def test_every_period_splits_training_and_samples_only_existing_iterations():

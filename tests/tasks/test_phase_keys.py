@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ratchet.store.keys import canonical_json
 from tasks.stages.sequence import RecordedStageLayout, flatten_steps
-from tests.tasks.phased import keys_of, parameters
+from tests.tasks.phased import PHASES, POOLED, keys_of, parameters
 
 _STOPS = [("train", iteration) for iteration in (2, 4, 6, 8)]
 
@@ -72,6 +72,16 @@ def test_a_fork_builds_on_its_pinned_stages():
     own = keys_of()
     own.pins = {("train", i): plain.state_key(i) for i in (3, 4, 6)}
     assert own.state_key(8) == plain.state_key(8)
+
+
+def test_a_phase_reads_the_states_of_its_pool_and_of_agents_that_start_again():
+    keys = keys_of(parameters([PHASES[0], {**PHASES[1], "fresh": ["prover"]}, POOLED[2]]))
+    _, answer, joint = keys.phases
+    assert keys.phase_state(answer).inputs["first"] == keys.state_key(0)
+    inputs = keys.phase_state(joint).inputs
+    assert inputs.keys() == {"data", "state", "pool.prover.4", "pool.prover.5"}
+    assert inputs["pool.prover.4"] == keys.state_key(4)
+    assert keys.boundaries == (3, 4, 5, 8)
 
 
 def test_keys_without_phases_do_not_contain_them():

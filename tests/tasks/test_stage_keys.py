@@ -84,6 +84,7 @@ def test_the_key_after_k_iterations_does_not_depend_on_stage_boundaries(keys):
     assert keys.train(4, 5).label == "train main 4-5"
     assert keys.pretrain("prover").name == "pretrain-prover"
     assert (keys.test().name, keys.test("hard").name) == ("test", "test-hard")
+    assert keys.test().key != keys.test("hard").key
 
 
 def test_keys_do_not_contain_paths(keys, tmp_path):
