@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes import only_plain_operations
 from ratchet.scenarios import build_scenario_instance
 
 SMALL = {"use_dual_gnn": False, "num_transformer_layers": 1}

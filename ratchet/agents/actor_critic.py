@@ -1,8 +1,4 @@
-"""``ActorCritic``: all agents of an experiment as one module, as trainers see them.
-
-Whatever is played: games of messages (:mod:`ratchet.agents.combined`), or environments with
-observations and actions of their own.
-"""
+"""Interface between trainers and agents, and its TensorDict modules for TorchRL's losses."""
 
 from __future__ import annotations
 
@@ -11,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from ratchet.errors import StateError
 
 if TYPE_CHECKING:
-    import torch
-    from tensordict import TensorDictBase
-
     from ratchet.agents.lr_groups import ParameterGroup
     from ratchet.parameters.trainers import RlParameters
 
@@ -168,3 +164,50 @@ class ActorCritic(nn.Module, ABC):
             f"agent {agent_name!r}: there are no labels to predict in this scenario. Set"
             " pretrain_agents: false and take a trainer of reinforcement learning."
         )
+
+
+class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
+    """Acts for all agents, which are bound to an environment."""
+
+    def __init__(
+        self,
+        combined_agents: ActorCritic,
+        generators: Mapping[str, torch.Generator] | None = None,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        super().__init__()
+        self.combined_agents = combined_agents
+        self.generators = generators
+        self.deterministic = deterministic
+        self.in_keys = list(combined_agents.observation_keys)
+        self.out_keys = [
+            *combined_agents.action_keys,
+            ("agents", "log_prob"),
+            ("agents", "value"),
+        ]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add actions, log-probabilities and values to frames [B]."""
+        return self.combined_agents.act(
+            tensordict, generators=self.generators, deterministic=self.deterministic
+        )
+
+    def get_dist(self, tensordict: TensorDictBase) -> Any:  # noqa: ANN401 -- of the agents' kind
+        """Return the distribution over actions in frames [B], with gradients."""
+        return self.combined_agents.get_dist(tensordict)
+
+
+class ValueOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
+    """Estimates the returns of all agents that act; they are bound to an environment."""
+
+    def __init__(self, combined_agents: ActorCritic) -> None:
+        super().__init__()
+        self.combined_agents = combined_agents
+        self.in_keys = list(combined_agents.observation_keys)
+        self.out_keys = [("agents", "value")]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add ``("agents", "value")`` f32 [B, A] to frames [B], with gradients."""
+        tensordict.set(("agents", "value"), self.combined_agents.values(tensordict))
+        return tensordict

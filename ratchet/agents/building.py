@@ -13,15 +13,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from ratchet.agents.actions import ever_decides
 from ratchet.agents.combined import CombinedAgents
 from ratchet.agents.lr_groups import check_shared_factors
-from ratchet.agents.networks.heads import PolicyHead, SoloHead, ValueHead
+from ratchet.agents.networks.heads import (
+    ConstantValueHead,
+    PolicyHead,
+    RandomPolicyHead,
+    SoloHead,
+    ValueHead,
+)
 from ratchet.agents.networks.layers import Initializer
-from ratchet.agents.networks.random import ConstantValueHead, RandomPolicyHead
 from ratchet.agents.networks.registry import network_class
 from ratchet.agents.parts import Agent, AgentBody, Perception
-from ratchet.agents.roles import ever_decides
-from ratchet.agents.tapes.recorders import take_fast_path
+from ratchet.agents.tapes import take_fast_path
 from ratchet.errors import ParameterError
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.seeding import torch_generator

@@ -16,22 +16,35 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actions.distributions import (
+from ratchet.agents.actions import (
     AgentDistribution,
     FactorisedCategorical,
     MultiAgentDistribution,
     pack_actions,
+    pack_allowed,
+    pack_counts,
+    pack_logits,
+    read_role,
     scatter_columns,
+    unpack_logits,
 )
-from ratchet.agents.actions.packing import pack_allowed, pack_counts, pack_logits, unpack_logits
 from ratchet.agents.actor_critic import INDEX, ActorCritic, Key
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
-from ratchet.agents.memory import FrameMemory
-from ratchet.agents.networks.normalization import ObservationNormalizer
+from ratchet.agents.networks.layers import ObservationNormalizer
 from ratchet.agents.parts import Agent, AgentInput, Perception
-from ratchet.agents.rating import TakenActions, lay_out, policy_head_of, rate, values_of
-from ratchet.agents.roles import read_role
-from ratchet.agents.turns import DataSource, Generators, RolloutCache, Turn, TurnGatherer
+from ratchet.agents.turns import (
+    DataSource,
+    FrameMemory,
+    Generators,
+    RolloutCache,
+    TakenActions,
+    Turn,
+    TurnGatherer,
+    lay_out,
+    policy_head_of,
+    rate,
+    values_of,
+)
 from ratchet.errors import StateError, UnknownNameError, nearest
 
 if TYPE_CHECKING:

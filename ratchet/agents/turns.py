@@ -1,22 +1,30 @@
-"""Gathers what each agent perceives in the frames in which it acts, and keeps what can be kept.
+"""Turns of agents: gather their inputs, evaluate their actions, and cache both over epochs.
 
-Used by :mod:`ratchet.agents.combined` alone. Shape letters: B frames, b rows with one agent.
+Used by :mod:`ratchet.agents.combined`. Shape letters: B or N frames, b rows in which an agent acts,
+F factors of its action, W outcomes of the widest factor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ratchet.agents.networks.normalization import ObservationNormalizer
-from ratchet.agents.parts import Agent, AgentInput, Perception, Prepared, Representation
-from ratchet.agents.roles import Role
+from ratchet.agents.actions import FactorisedCategorical, Role, pack_logits
+from ratchet.agents.networks.layers import ObservationNormalizer
+from ratchet.agents.parts import (
+    Agent,
+    AgentInput,
+    AgentPolicyHead,
+    Perception,
+    Prepared,
+    Representation,
+)
 from ratchet.errors import StateError
 
 Generators = Mapping[str, torch.Generator]
@@ -195,3 +203,138 @@ def _invariant(
         assert new is not None  # it was something before
         kept[stale], known[stale] = new, ids[stale]
     return take(kept, rows)
+
+
+NUM_RATINGS = 3
+"""Log-probability, entropy, value."""
+
+
+@dataclass(frozen=True)
+class TakenActions:
+    """What an agent could have done in its rows, and what it did.
+
+    Attributes
+    ----------
+    allowed
+        bool [b, F, W].
+    counts
+        Which factors it really acts on, bool [b, F].
+    actions
+        i64 [b, F].
+    """
+
+    allowed: Tensor
+    counts: Tensor
+    actions: Tensor
+
+    def take(self, rows: Tensor) -> TakenActions:
+        """Take rows."""
+        return TakenActions(*(take(t, rows) for t in (self.allowed, self.counts, self.actions)))
+
+
+def rate(turn: Turn, taken: TakenActions) -> Tensor:
+    """Return log-probability, entropy and value of an agent's actions, with gradients: f32 [3, b].
+
+    Raises
+    ------
+    StateError
+        If the agent has no policy head.
+    """
+    logits = pack_logits(policy_head_of(turn)(turn.shared, turn.inputs), turn.role.layout)
+    factors = FactorisedCategorical(logits, taken.allowed, taken.counts)
+    log_prob, entropy = factors.log_prob_and_entropy(taken.actions)
+    value = values_of(turn)
+    return torch.stack([log_prob, entropy, torch.zeros_like(log_prob) if value is None else value])
+
+
+def policy_head_of(turn: Turn) -> AgentPolicyHead:
+    """Return the head that speaks for an agent.
+
+    Raises
+    ------
+    StateError
+        If it has none.
+    """
+    head = turn.agent.policy_head
+    if head is None:
+        raise StateError(
+            f"agent {turn.agent.name!r} has no policy head; expected one. Build the scenario"
+            " for a trainer of type rl."
+        )
+    return head
+
+
+def values_of(turn: Turn) -> Tensor | None:
+    """Return an agent's estimated returns f32 [b]; None without a value head."""
+    agent, inputs = turn.agent, turn.inputs
+    if agent.value_head is None:
+        return None
+    seen = turn.shared
+    if agent.value_body is not None:
+        # without what the policy's body has made
+        inputs = replace(inputs, invariant=None, precomputed=None)
+        seen = agent.value_body(inputs)
+    return cast(Tensor, agent.value_head(seen, inputs))
+
+
+def lay_out(
+    ratings: Sequence[tuple[Turn, Tensor]], size: int, num_agents: int, device: torch.device
+) -> Tensor:
+    """Lay ratings [3, b] of agents out as f32 [3, B, A], 0 where an agent does not act."""
+    laid = torch.zeros(NUM_RATINGS, size * num_agents, device=device)
+    if not ratings:
+        return laid.view(NUM_RATINGS, size, num_agents)
+    every = torch.arange(size, device=device)
+    places = [
+        (every if turn.rows is None else turn.rows) * num_agents + turn.role.index
+        for turn, _ in ratings
+    ]
+    values = torch.cat([rating for _, rating in ratings], dim=1)
+    return laid.index_copy(1, torch.cat(places), values).view(NUM_RATINGS, size, num_agents)
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """One agent's rows, and where each frame's is: i64 [N], -1 where it does not act."""
+
+    turn: Turn
+    taken: TakenActions
+    place: Tensor
+
+
+class FrameMemory:
+    """Remembers, of each agent that acts somewhere in N frames, its turn and the actions taken."""
+
+    def __init__(
+        self, chosen: Sequence[tuple[Turn, TakenActions]], num_frames: int, device: torch.device
+    ) -> None:
+        self._agents: dict[str, _Remembered] = {}
+        every = torch.arange(num_frames, device=device)
+        for turn, actions in chosen:
+            place = every
+            if turn.rows is not None:
+                place = torch.full_like(every, -1)
+                place[turn.rows] = every[: len(turn.rows)]
+            body = turn.agent.body
+            if body is not None:
+                turn.inputs.precomputed = body.precompute(turn.inputs)
+            self._agents[turn.agent.name] = _Remembered(turn, actions, place)
+
+    def take(
+        self, index: Tensor, names: Sequence[str] | None = None
+    ) -> list[tuple[Turn, TakenActions]]:
+        """Return turns and actions in frames ``index`` i64 [B]; rows of turns are places in it."""
+        taken = []
+        for name in self._agents if names is None else names:
+            known = self._agents.get(name)
+            if known is None:
+                continue
+            places = known.place.index_select(0, index)
+            found = (places >= 0).nonzero().flatten()
+            if len(found) == 0:
+                continue
+            rows = None if len(found) == len(index) else found
+            places = places if rows is None else places.index_select(0, rows)
+            turn = replace(known.turn, rows=rows, inputs=known.turn.inputs.take(places))
+            taken.append((turn, known.taken.take(places)))
+        return taken

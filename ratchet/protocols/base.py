@@ -1,6 +1,6 @@
-"""Protocols with one verifier: how its decision ends the game, and who is paid for it.
+"""Protocols with one verifier: how its decision ends the game and determines the rewards.
 
-Between the general ``ProtocolHandler`` and the protocols, one file each, beside this one.
+Base classes between the general ``ProtocolHandler`` and the protocols, which have one module each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import ProtocolSpecificationError
+from ratchet.parameters.protocols import LongProtocolParameters
 from ratchet.protocols.handler import (
     Integers,
     KeyPathMapping,
@@ -235,3 +236,27 @@ class DeterministicSingleVerifierProtocolHandler(SingleVerifierProtocolHandler):
     def _order_of_play(self) -> Tensor:
         """bool[R + 1, A, C]; in the last row nobody acts."""
         return with_silent_end(self.can_be_active_mask)
+
+
+class LongProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+    """Goes back and forth for as many rounds as its section says."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> LongProtocolParameters:
+        """The protocol's own section."""
+
+    @property
+    def max_message_rounds(self) -> int:
+        """As the protocol's section says."""
+        return self.parameters.max_message_rounds
+
+    @property
+    def played_message_rounds(self) -> int:
+        """As the protocol's section says; all if it says nothing."""
+        return self.parameters.played_message_rounds or self.max_message_rounds
+
+    @property
+    def min_message_rounds(self) -> int:
+        """As the protocol's section says."""
+        return self.parameters.min_message_rounds

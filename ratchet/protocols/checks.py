@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, ProtocolSpecificationError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, Schedule, UpdateSchedule
 from ratchet.parameters.reading.messages import raise_together
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.protocols.text_specs import TextAgentSpec
 
 USUAL_AGENT_NAMES = (
     "prover",
@@ -125,4 +126,53 @@ def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHand
         raise ParameterError(
             f"protocol_common.zero_knowledge: got True with {scenario}, which is a text scenario;"
             " expected a tensor scenario, since it compares logits. Set it to false."
+        )
+
+
+def check_text_specs(handler: ProtocolHandler) -> dict[str, TextAgentSpec]:
+    """Return what a protocol says of its agents in text scenarios, checked.
+
+    Raises
+    ------
+    ProtocolSpecificationError
+        If the protocol doesn't take part in text scenarios, a header is missing, or two agents
+        are called the same.
+    """
+    specs = {name: handler.text_agent_spec(name) for name in handler.agent_names}
+    names = [spec.human_name for spec in specs.values()]
+    if len(set(names)) != len(names):
+        raise ProtocolSpecificationError(
+            f"{type(handler).__name__}.text_agent_spec: got the human names {names}, expected no"
+            " two the same."
+        )
+    for name, spec in specs.items():
+        _check_headers(handler, name, spec)
+    return specs
+
+
+def _check_headers(handler: ProtocolHandler, agent: str, spec: TextAgentSpec) -> None:
+    """Check that the agent can always say something, and knows how."""
+    where = f"{type(handler).__name__}.text_agent_spec({agent!r}).headers"
+    unknown = set(spec.headers) - set(handler.message_channel_names)
+    if unknown:
+        raise ProtocolSpecificationError(
+            f"{where}: unknown channels {sorted(unknown)}, expected channels of"
+            f" {list(handler.message_channel_names)}."
+        )
+    acts = handler.can_be_active_mask[:, handler.agent_index(agent)]
+    channels = zip(handler.message_channel_names, acts.any(0).tolist(), strict=True)
+    missing = [name for name, can_act in channels if can_act and name not in spec.headers]
+    if not missing:
+        return
+    only_decides = agent in handler.verifier_names and not spec.headers
+    if not only_decides:
+        raise ProtocolSpecificationError(
+            f"{where}: got none for {missing}, where the agent can write; expected one each."
+        )
+    mute = acts[: handler.min_message_rounds - 1].any(-1).nonzero().flatten().tolist()
+    if mute:
+        raise ProtocolSpecificationError(
+            f"{where}: got none, but in round {mute[0]} the agent acts and may not decide yet"
+            f" (min_message_rounds={handler.min_message_rounds}), so that it could say nothing."
+            " Give it headers, or lower min_message_rounds."
         )

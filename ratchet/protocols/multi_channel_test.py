@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratchet.parameters.protocols import MultiChannelTestProtocolParameters
-from ratchet.protocols.long_protocol import LongProtocolHandler
+from ratchet.protocols.base import LongProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
 
 PERIOD: dict[str, tuple[str | None, ...]] = {

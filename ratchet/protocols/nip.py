@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratchet.parameters.protocols import NipProtocolParameters
-from ratchet.protocols.long_protocol import LongProtocolHandler
+from ratchet.protocols.base import LongProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
 from ratchet.protocols.text_specs import DECIDE_NOW, TextAgentSpec
 

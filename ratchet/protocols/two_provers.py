@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from ratchet.parameters.protocols import TwoProverProtocolParameters
-from ratchet.protocols.long_protocol import LongProtocolHandler
+from ratchet.protocols.base import LongProtocolHandler
 from ratchet.protocols.text_specs import DECIDE_NOW, TextAgentSpec
 
 OWN_CHANNEL = {"prover0": "prover0_channel", "prover1": "prover1_channel"}

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.rollouts.padding import compute_position_id_with_mask, pad_rows, scores_of_tokens
+from ratchet.rollouts.padding import (
+    Truncation,
+    checked_width,
+    compute_position_id_with_mask,
+    pad_rows,
+    scores_of_tokens,
+)
 from ratchet.rollouts.trajectory import Trajectory
 
 REQUIRED_FIELDS = (
@@ -369,3 +375,62 @@ def _token_advantages(trajectories: Sequence[Trajectory]) -> list[list[float]] |
             " of all or none."
         )
     return rows or None
+
+
+def padding_data(
+    batch: Batch,
+    *,
+    pad_token_id: int,
+    max_length: int | None = None,
+    left_pad: bool = False,
+    truncation: Truncation = "error",
+) -> Batch:
+    """Return the batch with rows of one length, all padding at one end and of one token.
+
+    Every field of the width of ``input_ids`` is moved along; position ids are counted anew.
+
+    Parameters
+    ----------
+    batch
+        In any layout; what its ``attention_mask`` hides is dropped.
+    pad_token_id
+        What stands in ``input_ids`` where a row has nothing; other fields have 0 there.
+    max_length
+        The longest row's length by default, at least 1.
+    left_pad
+        Whether rows begin with padding, rather than end with it.
+    truncation
+        Which end of a row that is too long is cut off.
+
+    Raises
+    ------
+    DataError
+        If a row is too long and none may be cut.
+    """
+    shown = batch.values["attention_mask"].bool()
+    lengths = shown.sum(1)
+    longest = int(lengths.max()) if len(batch) else 0
+    width = max(1, longest) if max_length is None else max_length
+    width = checked_width(width, longest, truncation)
+    kept = lengths.clamp(max=width).unsqueeze(1)
+    column = torch.arange(width, device=shown.device).unsqueeze(0)
+    order = column - (width - kept) if left_pad else column.expand(len(batch), width)
+    present = (order >= 0) & (order < kept)
+    if truncation == "left":
+        order = order + lengths.unsqueeze(1) - kept
+    # A stable sort puts the positions that count first, in their order.
+    positions = torch.argsort(~shown, dim=1, stable=True)
+    source = positions.gather(1, order.clamp(0, max(0, shown.shape[1] - 1)))
+    moved = {}
+    for name, value in batch.values.items():
+        if value.shape[1:2] != shown.shape[1:]:
+            moved[name] = value
+            continue
+        index, there = source, present
+        for size in value.shape[2:]:
+            index = index.unsqueeze(-1).expand(*index.shape, size)
+            there = there.unsqueeze(-1)
+        filler = pad_token_id if name == "input_ids" else 0
+        moved[name] = torch.where(there, value.gather(1, index), filler)
+    moved["position_ids"] = compute_position_id_with_mask(moved["attention_mask"])
+    return type(batch)(moved, dict(batch.metadata))

@@ -15,14 +15,16 @@ from ratchet.errors import ArrayShapeError, KeyPathError, nearest
 from ratchet.rollouts.arrays import (
     STRING,
     Array,
+    Shape,
     as_leaf,
+    check_fits,
+    check_same_paths,
     dotted,
     dtype_name,
+    read_index,
     same_array,
     zeros,
 )
-from ratchet.rollouts.batch_index import Shape, read_index
-from ratchet.rollouts.matching import check_fits, check_same_paths
 
 __all__ = ["STRING", "NestedArrayDict"]
 

@@ -1,8 +1,4 @@
-"""What the arrays of a nested dictionary must be: shapes, types, bounds; zeros and checks.
-
-Environments say with these what they take and give; ``ratchet.rollouts.spec`` says it for
-rollouts. Shapes are those after the batch dimensions.
-"""
+"""Specifications of nested arrays, and the layout of text rollouts."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ratchet.errors import ArrayShapeError, ArrayTypeError, DataError, KeyPathError, nearest
-from ratchet.rollouts.arrays import STRING, Array, dotted, dtype_name, zeros
-from ratchet.rollouts.batch_index import Shape
+from ratchet.rollouts.arrays import STRING, Array, Shape, dotted, dtype_name, zeros
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 Scalar: TypeAlias = "int | float | bool | None"
@@ -224,3 +219,92 @@ def _flat(
 
 def _as_shape(size: BatchSize) -> Shape:
     return (size,) if isinstance(size, int) else tuple(size)
+
+
+_ADDED_LATER = ("thinking", "invalid_reason")
+
+NO_DECISION = 2
+NOBODY = -1
+
+
+def rollout_spec(
+    num_rounds: int,
+    num_agents: int,
+    num_channels: int,
+    *,
+    has_degrees: bool = False,
+    has_tokens: bool = False,
+) -> CompositeSpec:
+    """Return the spec of a batch of rollouts; the batch size is open.
+
+    Parameters
+    ----------
+    num_rounds, num_agents, num_channels
+        T, A and C below; the protocol's.
+    has_degrees
+        Whether decisions are more or less sure: then there is ``confidence`` under ``agents``.
+    has_tokens
+        Whether the tokens of replies were asked for: then there is ``tokens`` under ``agents``, see
+        :mod:`ratchet.rollouts.tokens`.
+
+    Returns
+    -------
+    CompositeSpec
+        For each rollout: what was played (``rollout_id``, ``datapoint_id``, ``seed``, ``y``,
+        ``prover_stance``, ``question``, ``solution``), the messages at its end
+        (``message_history`` and ``message_agent_id`` [T, C], ``raw_message_history`` [T, A]),
+        and for each of T steps what happened: ``round``, ``done`` and ``terminated`` after it,
+        ``padding`` where it was not played, ``node_id`` in a tree, and under ``agents`` what
+        each did.
+    """
+    history, steps = (num_rounds, num_channels), (num_rounds,)
+    acts = (num_rounds, num_agents)
+    degrees = {"confidence": FloatArraySpec(acts)} if has_degrees else {}
+    tokens = {"tokens": StringArraySpec(acts)} if has_tokens else {}
+    return CompositeSpec(
+        {
+            "rollout_id": IntArraySpec(nothing=-1),
+            "datapoint_id": IntArraySpec(nothing=-1),
+            "seed": IntArraySpec(),
+            "y": IntArraySpec(low=0, high=1),
+            "prover_stance": IntArraySpec(nothing=1, low=0, high=1),
+            "question": StringArraySpec(),
+            "solution": StringArraySpec(),
+            "message_history": StringArraySpec(history),
+            "message_agent_id": IntArraySpec(
+                history, nothing=NOBODY, low=NOBODY, high=num_agents - 1
+            ),
+            "raw_message_history": StringArraySpec(acts),
+            "round": IntArraySpec(steps, low=0),
+            "padding": BoolArraySpec(steps, nothing=True),
+            "done": BoolArraySpec(steps),
+            "terminated": BoolArraySpec(steps),
+            "node_id": IntArraySpec(steps, nothing=-1, low=-1),
+            "agents": {
+                "active": BoolArraySpec(acts),
+                "message": StringArraySpec((*acts, num_channels)),
+                "raw_message": StringArraySpec(acts),
+                "prompt": StringArraySpec(acts),
+                "decision": IntArraySpec(acts, nothing=NO_DECISION, low=0, high=NO_DECISION),
+                **degrees,
+                "reward": FloatArraySpec(acts),
+                "retry_count": IntArraySpec(acts, low=0),
+                "token_limit": BoolArraySpec(acts),
+                "valid": BoolArraySpec(acts),
+                "prompt_tokens": IntArraySpec(acts, low=0),
+                "completion_tokens": IntArraySpec(acts, low=0),
+                "thinking": StringArraySpec(acts),
+                "invalid_reason": StringArraySpec(acts),
+                **tokens,
+            },
+        }
+    )
+
+
+def add_later_arrays(rollouts: NestedArrayDict) -> None:
+    """Add to rollouts of an earlier version, in place, what they lack: nothing is known of it."""
+    if ("agents", "raw_message") not in rollouts:
+        return
+    for name in _ADDED_LATER:
+        if ("agents", name) not in rollouts:
+            rollouts["agents", name] = np.full_like(rollouts["agents", "raw_message"], None)

@@ -45,7 +45,7 @@ def raw_transcripts(
     Parameters
     ----------
     rollouts
-        Batch [N], laid out as :func:`~ratchet.rollouts.spec.rollout_spec` says.
+        Batch [N], laid out as :func:`~ratchet.rollouts.specs.rollout_spec` says.
     agent_names, channel_names
         In the order of their dimensions.
     verifier_name

@@ -18,7 +18,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import DataError, RenamedAttributes, StateError
-from ratchet.rollouts.stored_dataset import StoredDataset
+from ratchet.rollouts.dataset import StoredDataset
 from ratchet.seeding import torch_generator
 
 

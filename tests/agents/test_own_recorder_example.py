@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ratchet.agents.tapes import recorders
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of, take_fast_path
+from ratchet.agents import tapes
+from ratchet.agents.tapes import only_plain_operations, record_of, take_fast_path
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE, GUIDE = ROOT / "examples/own_recorder.py", ROOT / "docs/guides/networks.md"
@@ -50,10 +49,8 @@ def test_the_fast_path_computes_what_the_plain_one_does(example, network, monkey
         called.append(block)
         return example.record_residual_block(block, x)
 
-    known = recorders._RECORDERS[example.ResidualBlock]
-    monkeypatch.setitem(
-        recorders._RECORDERS, example.ResidualBlock, known._replace(recorder=counted)
-    )
+    known = tapes._RECORDERS[example.ResidualBlock]
+    monkeypatch.setitem(tapes._RECORDERS, example.ResidualBlock, known._replace(recorder=counted))
     x = torch.randn(6, 3, requires_grad=True)
     found = derivatives(network, x)
     assert called == [network[1]]

@@ -15,9 +15,7 @@ from torch.nn.utils import parametrizations, spectral_norm
 
 from ratchet import HyperParameters
 from ratchet.agents.networks.layers import Initializer, Mlp
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of, take_fast_path
-from ratchet.agents.tapes.tape import run_recorded
+from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded, take_fast_path
 from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers its recorder
 from ratchet.scenarios.graph_isomorphism.transformer import (
     TransformerShape,

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from ratchet.rollouts.arrays import STRING
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.specs import rollout_spec
 
 Plain = dict[str, Any]
 NAMES = ["a", "b", "reward", "prompt"]

@@ -7,13 +7,13 @@ import pytest
 
 from ratchet.errors import ArrayShapeError, ArrayTypeError, DataError, KeyPathError
 from ratchet.rollouts.arrays import STRING
-from ratchet.rollouts.spec import rollout_spec
 from ratchet.rollouts.specs import (
     BoolArraySpec,
     CompositeSpec,
     FloatArraySpec,
     IntArraySpec,
     StringArraySpec,
+    rollout_spec,
 )
 
 

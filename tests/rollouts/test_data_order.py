@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import DataError
-from ratchet.rollouts.order import DataOrder
+from ratchet.rollouts.dataset import DataOrder
 
 
 @settings(max_examples=60, deadline=None)

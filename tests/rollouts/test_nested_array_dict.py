@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from ratchet.errors import ArrayShapeError, ArrayTypeError, BatchIndexError, KeyPathError
 from ratchet.rollouts.arrays import STRING
-from ratchet.rollouts.joining import concatenate_nested_array_dicts, stack_nested_array_dicts
+from ratchet.rollouts.concatenation import concatenate_nested_array_dicts, stack_nested_array_dicts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 FAST = settings(max_examples=25, deadline=None)

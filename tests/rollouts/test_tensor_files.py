@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from ratchet.errors import CheckPointNotFoundError, DataError
-from ratchet.rollouts.tensor_files import load_rollouts, read_about, save_rollouts
+from ratchet.rollouts.files import load_rollouts, read_about, save_rollouts
 
 
 def test_rollouts_come_back_with_names_types_and_sizes(tmp_path):

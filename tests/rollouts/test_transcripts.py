@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import ArrayShapeError, DataError, ParameterError, UnknownNameError
-from ratchet.rollouts.joining import concatenate_nested_array_dicts
-from ratchet.rollouts.spec import add_later_arrays, rollout_spec
+from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
+from ratchet.rollouts.specs import add_later_arrays, rollout_spec
 from ratchet.rollouts.transcripts import (
     processed_transcripts,
     prompt_transcripts,

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import DataError
-from ratchet.rollouts.yaml_text import to_yaml
+from ratchet.rollouts.transcripts import to_yaml
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 LINES = st.text(

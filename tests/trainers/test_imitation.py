@@ -9,7 +9,7 @@ import torch
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
-from ratchet.rollouts.tensor_files import save_rollouts
+from ratchet.rollouts.files import save_rollouts
 from ratchet.scenarios import build_scenario_instance
 from trainers.combinations import check_combination
 from trainers.tensordict.imitation.teaching import HandMadeTeachers

@@ -1,19 +1,66 @@
-"""Small building blocks of bodies and heads, initialised from an explicit generator."""
+"""Layers of bodies and heads, initialised from an explicit generator.
+
+Also batch normalisation and noise of pooled representations, observation normalisation, and the
+check that a network consists of layers of exactly the expected classes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
 
-from ratchet.agents.networks.unchanged import is_unchanged_within
+from ratchet.agents.actor_critic import Key, Normalizer
 from ratchet.errors import UnknownNameError, nearest
+
+if TYPE_CHECKING:
+    from ratchet.parameters.networks import NetworkAgentParameters
+
+_HOLDERS = (nn.ModuleList, nn.ModuleDict)
+"""They hold parts and compute nothing."""
+
+
+def is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
+    """Return whether a network's parts are of exactly these classes and as these made them.
+
+    Not if one has hooks or a forward of its own, or a parameter has hooks. Parametrized parts are
+    of classes of their own, which torch makes.
+    """
+    if torch_module._has_any_global_hook():  # type: ignore[no-untyped-call] # of torch
+        return False
+    return _is_unchanged_within(network, kinds)
+
+
+def _is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
+    for parameter in network._parameters.values():
+        if parameter is not None and (
+            parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        ):
+            return False
+    for part in network._modules.values():
+        if part is None:
+            continue
+        own = vars(part)
+        if (
+            (type(part) not in kinds and type(part) not in _HOLDERS)
+            or "forward" in own
+            or own["_forward_pre_hooks"]
+            or own["_forward_hooks"]
+            or own["_backward_pre_hooks"]
+            or own["_backward_hooks"]
+            or not _is_unchanged_within(part, kinds)
+        ):
+            return False
+    return True
+
 
 Activation = Callable[[Tensor], Tensor]
 _LARGE = 2**14
@@ -169,3 +216,61 @@ class Mlp(nn.Module):
         for index, layer in enumerate(self.layers):
             rows = layer(rows if index == 0 else activate(rows))
         return rows
+
+
+class NormAndNoise(nn.Module):
+    """Batch norm without running statistics, then Gaussian noise; either only if asked for."""
+
+    def __init__(
+        self, parameters: NetworkAgentParameters, d: int, device: str | torch.device = "cpu"
+    ) -> None:
+        super().__init__()
+        self.noise_sigma = parameters.noise_sigma
+        self.norm = None
+        if parameters.use_batch_norm:
+            self.norm = nn.BatchNorm1d(d, track_running_stats=False, device=device)
+
+    def forward(self, pooled: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Map f32 [b, d] to the same; noise is drawn from ``generator``, in training only."""
+        if self.norm is not None:
+            # One row alone is its own mean, which torch refuses to normalise.
+            pooled = self.norm(pooled) if len(pooled) > 1 else self.norm.bias.expand_as(pooled)
+        if self.noise_sigma and self.training:
+            noise = torch.empty_like(pooled).normal_(0, self.noise_sigma, generator=generator)
+            pooled = pooled + noise
+        return pooled
+
+
+NORMALIZED_KEYS = ("x", "linear_message_history")
+
+
+class ObservationNormalizer(Normalizer):
+    """Shifts and scales observations by fitted scalars; the identity until it is fitted."""
+
+    def __init__(self, keys: Iterable[str] = NORMALIZED_KEYS) -> None:
+        super().__init__()
+        self.names = tuple(keys)
+        self.keys: tuple[Key, ...] = self.names
+        for key in self.names:
+            self.register_buffer(f"{key}_mean", torch.zeros(()))
+            self.register_buffer(f"{key}_std", torch.ones(()))
+
+    def fit(self, frames: TensorDictBase) -> None:
+        """Take mean and (population) standard deviation from frames of any batch size.
+
+        A key that is not in the frames keeps the identity; a constant one is only shifted.
+        """
+        for key in self.names:
+            values = frames.get(key, None)
+            if values is None:
+                continue
+            values = values.to(torch.float64)
+            std = values.std(correction=0)
+            getattr(self, f"{key}_mean").copy_(values.mean())
+            getattr(self, f"{key}_std").copy_(std if float(std) > 0 else torch.ones(()))
+
+    def forward(self, key: str, values: Tensor) -> Tensor:
+        """Normalise an observation of any shape and dtype to f32."""
+        mean: Tensor = getattr(self, f"{key}_mean")
+        std: Tensor = getattr(self, f"{key}_std")
+        return (values.to(mean.dtype) - mean) / std

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ratchet.agents.building import POOLED, SYMBOLS, AgentBuilder, AgentPlan
-from ratchet.agents.networks.layers import Initializer, Mlp
-from ratchet.agents.networks.pooled import NormAndNoise
+from ratchet.agents.networks.layers import Initializer, Mlp, NormAndNoise
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
 from ratchet.scenarios.binary_erasure_channel.dataset import ERASED
 from ratchet.scenarios.binary_erasure_channel.environment import NUM_SYMBOLS

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ratchet.agents.networks.random import ConstantValueHead
+from ratchet.agents.networks.heads import ConstantValueHead
 from ratchet.agents.parts import (
     Agent,
     AgentBody,

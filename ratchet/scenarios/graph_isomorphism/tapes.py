@@ -18,8 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ratchet.agents.tapes.recorders import Record, register_recorder
-from ratchet.agents.tapes.tape import Tape, Var
+from ratchet.agents.tapes import Record, Tape, Var, register_recorder
 from ratchet.scenarios.graph_isomorphism.transformer import EPSILON, TransformerStack
 
 CUT = 80.0

@@ -12,9 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.tapes.conditions import may_record
-from ratchet.agents.tapes.recorders import Record, register_recorder
-from ratchet.agents.tapes.tape import Tape, Var
+from ratchet.agents.tapes import Record, Tape, Var, may_record, register_recorder
 from ratchet.scenarios.gymnasium.action_distributions import (
     ContinuousActionDistribution,
     distribution_of,

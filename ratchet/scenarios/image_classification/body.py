@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ratchet.agents.building import POOLED, SYMBOLS
-from ratchet.agents.networks.layers import Initializer, activation
-from ratchet.agents.networks.pooled import NormAndNoise
+from ratchet.agents.networks.layers import Initializer, NormAndNoise, activation
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
 from ratchet.scenarios.image_classification.blocks import BlockGroup, make_conv2d
 from ratchet.scenarios.image_classification.dataset import LARGEST_BYTE

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from ratchet.errors import DataError
-from ratchet.rollouts.stored_dataset import StoredDataset
+from ratchet.rollouts.dataset import StoredDataset
 from ratchet.scenarios.language_task.task import Task
 
 

@@ -16,9 +16,9 @@ import torch
 
 from ratchet.errors import DataError
 from ratchet.parameters.text_trainers import count_rollouts
+from ratchet.rollouts.dataset import DataOrder
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.order import DataOrder
-from ratchet.rollouts.spec import NO_DECISION
+from ratchet.rollouts.specs import NO_DECISION
 from ratchet.scenarios.pure_text.checks import crowded_channel, endless
 from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
 from ratchet.scenarios.pure_text.specs import TextEnvironmentSpecs

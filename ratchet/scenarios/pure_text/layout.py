@@ -1,4 +1,4 @@
-"""Write a finished episode down as a rollout, in the layout of ``ratchet.rollouts.spec``."""
+"""Write a finished episode down as a rollout, in the layout of ``ratchet.rollouts.specs``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.specs import rollout_spec
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import Episode, PlayedStep
 

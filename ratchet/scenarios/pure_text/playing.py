@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ratchet.errors import RolloutError
-from ratchet.rollouts.spec import NO_DECISION
+from ratchet.rollouts.specs import NO_DECISION
 from ratchet.scenarios.pure_text.checks import crowded_channel, endless
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import (

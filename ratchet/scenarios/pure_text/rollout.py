@@ -51,7 +51,7 @@ async def sample_rollout(
     Returns
     -------
     NestedArrayDict
-        Batch [1], as :func:`ratchet.rollouts.spec.rollout_spec` says.
+        Batch [1], as :func:`ratchet.rollouts.specs.rollout_spec` says.
     """
     episode = begin_episode(environment, datapoint_id, seed, rollout_id)
     prefix = "/".join(filter(None, (call_context.call_prefix, f"r{rollout_id}")))

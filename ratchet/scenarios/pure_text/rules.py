@@ -19,10 +19,11 @@ from ratchet.protocols.base import (
     DeterministicSingleVerifierProtocolHandler,
     SingleVerifierProtocolHandler,
 )
+from ratchet.protocols.checks import check_text_specs
 from ratchet.protocols.decision_scales import DECISION_SCALES
 from ratchet.protocols.handler import KeyPathMapping, ProtocolHandler, ProtocolStep
-from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
-from ratchet.rollouts.spec import NO_DECISION
+from ratchet.protocols.text_specs import TextAgentSpec
+from ratchet.rollouts.specs import NO_DECISION
 from ratchet.scenarios.pure_text.checks import check_common, check_speakers
 
 _SEEDS_TRIED = 64

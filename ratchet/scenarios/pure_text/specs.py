@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.spec import NO_DECISION, NOBODY
 from ratchet.rollouts.specs import (
+    NO_DECISION,
+    NOBODY,
     BoolArraySpec,
     CompositeSpec,
     FloatArraySpec,

@@ -9,8 +9,8 @@ import pytest
 
 from ratchet import HyperParameters
 from ratchet.errors import PromptTemplateError
+from ratchet.protocols.checks import check_text_specs
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.protocols.text_specs import check_text_specs
 from ratchet.scenarios.code_validation import prompts
 from ratchet.scenarios.code_validation.prompts import SystemPrompts
 from ratchet.scenarios.pure_text.episode import Position

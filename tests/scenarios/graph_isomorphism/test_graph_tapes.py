@@ -11,9 +11,7 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.agents.networks import layers
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentInput
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of, take_fast_path
-from ratchet.agents.tapes.tape import Var
+from ratchet.agents.tapes import Var, only_plain_operations, record_of, take_fast_path
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.graph_isomorphism import tapes
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception

@@ -7,9 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from ratchet import HyperParameters
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of
-from ratchet.agents.tapes.tape import run_recorded
+from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic

@@ -11,12 +11,13 @@ import torch
 from ratchet import HyperParameters
 from ratchet.errors import DataError, ParameterError, ProtocolSpecificationError, RolloutError
 from ratchet.protocols.base import SingleVerifierProtocolHandler
+from ratchet.protocols.checks import check_text_specs
 from ratchet.protocols.handler import ProtocolStep, rounds_and_seeds
 from ratchet.protocols.nip import NipProtocolHandler
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_parameters
-from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
+from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.rollouts.dataset import NestedArrayDictDataset
-from ratchet.rollouts.rollout_statistics import rollout_statistics
+from ratchet.rollouts.outcomes import rollout_statistics
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.layout import episode_to_rollout
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode

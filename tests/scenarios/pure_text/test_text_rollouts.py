@@ -14,7 +14,7 @@ import pytest
 from ratchet.protocols.base import SingleVerifierProtocolHandler
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.outcomes import final_decisions
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.specs import rollout_spec
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 
 SEEDS = range(8)

@@ -1,4 +1,4 @@
-"""Several nested dictionaries of arrays made one: side by side, or one after the other."""
+"""Stack and concatenate nested dictionaries of arrays."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ratchet.errors import ArrayShapeError
-from ratchet.rollouts.arrays import Array
-from ratchet.rollouts.batch_index import Shape
-from ratchet.rollouts.matching import check_alike, shape_like
+from ratchet.rollouts.arrays import Array, Shape, check_alike, shape_like
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 

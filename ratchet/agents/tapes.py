@@ -1,18 +1,55 @@
-"""Hand-written reverse-mode differentiation: coarse operations on a tape, one node for autograd.
+"""Fast path of small networks: hand-written reverse-mode differentiation on a tape.
 
 Autograd records every operation on every tensor, which for small networks costs as much as the
 arithmetic. Here an operation as large as a stack of layers adds one step to a :class:`Tape`, and
-autograd sees the whole tape as one operation. Beside each there is the network's plain ``forward``;
-:mod:`ratchet.agents.tapes.recorders` says which is used.
+autograd sees the complete tape as one operation. Each network also has a plain ``forward`` and
+contains no tape code: a *recorder*, registered for exactly its class, computes the same outputs on
+a tape. Networks use their ``forward`` for everything that a tape does not support: other devices,
+mixed precision, functional transforms, forward-mode differentiation, and layers that are
+subclassed, replaced, parametrized or have hooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from ratchet.agents.networks.layers import is_unchanged_within
+
+_plain_only = False
+
+
+@contextmanager
+def only_plain_operations() -> Iterator[None]:
+    """Put nothing on tapes for a while, to compare with, or to search for an error."""
+    global _plain_only
+    before, _plain_only = _plain_only, True
+    try:
+        yield
+    finally:
+        _plain_only = before
+
+
+def may_record(tensor: Tensor) -> bool:
+    """Return whether what is made of a tensor may be computed on a tape, here and now.
+
+    Not off the CPU, nor in mixed precision, nor inside ``torch.func`` transforms or forward-mode
+    differentiation.
+    """
+    if _plain_only or tensor.device.type != "cpu" or tensor.dtype != torch.float32:
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        return False
+    # torch has no public way to ask for either
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return not transformed and forward_ad._current_level < 0
+
 
 BackwardStep = Callable[..., None]
 
@@ -169,3 +206,72 @@ def _differentiable_gradients(
         )
     )
     return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
+Record = Callable[[Tape], Sequence[Var]]
+"""Computes on a tape; gives the variables that come out."""
+Recorder = Callable[..., Record | None]
+"""Given a network and its inputs, gives what computes its outputs; None for the plain path."""
+
+Made = TypeVar("Made", bound=Recorder)
+
+
+class _Registered(NamedTuple):
+    recorder: Recorder
+    parts: frozenset[type[nn.Module]]
+
+
+_RECORDERS: dict[type[nn.Module], _Registered] = {}
+
+
+def register_recorder(
+    network: type[nn.Module], parts: Collection[type[nn.Module]] = ()
+) -> Callable[[Made], Made]:
+    """Return a decorator that has a recorder stand in for a class of networks.
+
+    The recorder is called with the network and what the network is called with. It looks whether
+    it can do the same for the network as it is now (its activation function, its training mode).
+    ``parts`` are the classes of modules within the network whose weights it takes; a network with
+    any other computes as ever.
+    """
+
+    def register(recorder: Made) -> Made:
+        _RECORDERS[network] = _Registered(recorder, frozenset(parts))
+        return recorder
+
+    return register
+
+
+def record_of(network: nn.Module, *inputs: object) -> Record | None:
+    """Return what computes a network's outputs on a tape; None where that is not to be done."""
+    known = _RECORDERS.get(type(network))
+    if known is None or not all(may_record(x) for x in inputs if isinstance(x, Tensor)):
+        return None
+    if not is_unchanged_within(network, known.parts):
+        return None
+    return known.recorder(network, *inputs)
+
+
+def take_fast_path(network: nn.Module) -> None:
+    """Have calls of the networks within one go to their recorders, of those that have any."""
+    for part in network.modules():
+        if type(part) in _RECORDERS:
+            part.forward = partial(_forward, part)
+
+
+def _forward(network: nn.Module, *inputs: object) -> Tensor | tuple[Tensor, ...]:
+    """Compute a network's outputs: on a tape if that may be."""
+
+    def plain() -> Tensor | tuple[Tensor, ...]:
+        made: Tensor | tuple[Tensor, ...] = type(network).forward(network, *inputs)
+        return made
+
+    record = record_of(network, *inputs)
+    if record is None:
+        return plain()
+    outputs = run_recorded(record, lambda: _as_tuple(plain()))
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _as_tuple(made: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (made,) if isinstance(made, Tensor) else made

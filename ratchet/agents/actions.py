@@ -1,8 +1,7 @@
-"""Distributions over what agents do: independent categorical factors, packed into one tensor.
+"""Actions of agents: factorised distributions, roles in the protocol, and packing into factors.
 
-An agent's action is a symbol for each (channel, position) it may write to, a decision, and perhaps
-a linear message. All are factors of one masked tensor, so that one log-softmax serves them all.
-What an agent does not really do (inactive channel, decision out of turn) counts nowhere.
+Shape letters: B frames, b rows in which an agent acts, F factors of its action, W outcomes of the
+widest factor, A agents, C channels, P positions, S symbols.
 """
 
 from __future__ import annotations
@@ -10,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torch.nn import functional as F
+
+from ratchet.agents.parts import PolicyLogits
+from ratchet.errors import StateError
+
+if TYPE_CHECKING:
+    from ratchet.protocols.base import ProtocolHandler
 
 NO_DECISION = 2
 _MASKED_LOGIT = -1e9
@@ -251,3 +258,169 @@ def scatter_columns(
         rows, values = columns.get(index, (None, empty))
         laid.append(values if rows is None else empty.index_copy(0, rows, values))
     return torch.stack(laid, dim=-1)
+
+
+_SEEDS_TRIED = 64
+
+
+def ever_decides(handler: ProtocolHandler, name: str) -> bool:
+    """Return whether the agent may decide in some round: verifiers, and a simulator of one.
+
+    Who decides may depend on the episode's seed; the first 64 are tried.
+    """
+    if name in handler.verifier_names:
+        return True
+    rounds = torch.arange(handler.max_message_rounds).unsqueeze(1)
+    seeds = torch.arange(_SEEDS_TRIED).expand(len(rounds), -1)
+    rounds = rounds.expand_as(seeds)
+    mask = handler.get_can_decide_mask_from_rounds_and_seed(rounds, seeds)
+    return bool(mask[..., handler.agent_index(name)].any())
+
+
+class Channels:
+    """Some channels of a protocol, in order; their indices are copied to each device once."""
+
+    def __init__(self, index: Tensor) -> None:
+        self._copies = {index.device: index}
+        self._index = index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def take_from(self, tensor: Tensor, dim: int) -> Tensor:
+        """Take these channels of a dimension of a tensor."""
+        device = tensor.device
+        if device not in self._copies:
+            self._copies[device] = self._index.to(device)
+        return tensor.index_select(dim, self._copies[device])
+
+
+@dataclass(frozen=True)
+class Role:
+    """One agent's place in the protocol: its index in the agent dimension, and its actions' layout.
+
+    Channels it sees [V] and may ever write to [K] are None where all are.
+    """
+
+    index: int
+    layout: FactorLayout
+    sees: Channels | None
+    writes: Channels | None
+
+
+def read_role(
+    handler: ProtocolHandler, name: str, *, message_size: int, d_linear: int | None
+) -> Role:
+    """Read an agent's role off the protocol."""
+    index = list(handler.agent_names).index(name)
+    sees = handler.channel_visibility_mask[index].nonzero().flatten()
+    writes = handler.can_be_active_mask[:, index].any(0).nonzero().flatten()
+    num_channels = len(handler.message_channel_names)
+    layout = FactorLayout(
+        channels=tuple(writes.tolist()),
+        message_size=message_size,
+        decides=ever_decides(handler, name),
+        linear=d_linear is not None,
+    )
+    return Role(
+        index,
+        layout,
+        None if len(sees) == num_channels else Channels(sees),
+        None if len(writes) == num_channels else Channels(writes),
+    )
+
+
+NUM_DECISIONS = 3
+
+
+def pack_logits(logits: PolicyLogits, layout: FactorLayout) -> Tensor:
+    """Lay the factors side by side: f32 [b, F, max(S, 3, d)]; padding is 0 and has to be masked.
+
+    Logits are messages' [b, K, P, S], decisions' [b, 3], linear messages' [b, d].
+
+    Raises
+    ------
+    StateError
+        If the head gives no logits for something the agent does.
+    """
+    factors = [logits.message.flatten(1, 2)]
+    if layout.decides:
+        factors.append(_one_factor(logits.decision, "decision"))
+    if layout.linear:
+        factors.append(_one_factor(logits.linear_message, "linear_message"))
+    if len(factors) == 1:
+        return factors[0]
+    width = max(factor.shape[-1] for factor in factors)
+    return torch.cat([F.pad(factor, (0, width - factor.shape[-1])) for factor in factors], dim=1)
+
+
+def _one_factor(logits: Tensor | None, what: str) -> Tensor:
+    if logits is None:
+        raise StateError(f"the policy head gave no {what} logits, expected some for this agent.")
+    return logits.unsqueeze(1)
+
+
+def pack_allowed(
+    symbols: Tensor, layout: FactorLayout, restriction: Tensor, d_linear: int | None
+) -> Tensor:
+    """Lay the masks of the factors side by side: bool [b, F, max(S, 3, d)], as the packed logits.
+
+    ``symbols`` are those that may be said, bool, broadcastable to [b, K, P, S]. ``restriction`` is
+    i64 [b]: 0 any decision, 1 must go on (only 2), 2 must decide (0 or 1).
+    """
+    b, num_symbols = len(restriction), symbols.shape[-1]
+    said = symbols.expand(b, len(layout.channels), layout.message_size, num_symbols).flatten(1, 2)
+    if not (layout.decides or layout.linear):
+        return said
+    width = max(num_symbols, NUM_DECISIONS * layout.decides, (d_linear or 0) * layout.linear)
+    factors = layout.num_message_factors + layout.decides + layout.linear
+    allowed = torch.zeros((b, factors, width), dtype=torch.bool, device=symbols.device)
+    allowed[:, : layout.num_message_factors, :num_symbols] = said
+    if layout.decides:
+        at = layout.decision_index
+        allowed[:, at, :2] = (restriction != 1).unsqueeze(-1)
+        allowed[:, at, 2] = restriction != 2
+    if layout.linear:
+        allowed[:, layout.linear_index, :d_linear] = True
+    return allowed
+
+
+def pack_counts(
+    active: Tensor, can_decide: Tensor, layout: FactorLayout, writes: Channels | None
+) -> Tensor:
+    """Return which factors an agent really acts on, bool [b, F].
+
+    ``active`` bool [b, C] are the channels that it is active in, ``can_decide`` bool [b] whether it
+    decides, ``writes`` the K channels that it may ever write to: None for all.
+    """
+    if writes is not None:
+        active = writes.take_from(active, 1)
+    counts = [active.repeat_interleave(layout.message_size, dim=1)]
+    if layout.decides:
+        counts.append(can_decide.unsqueeze(1))
+    if layout.linear:
+        counts.append(active.any(1, keepdim=True))
+    return torch.cat(counts, dim=1) if len(counts) > 1 else counts[0]
+
+
+def unpack_logits(dist: MultiAgentDistribution, symbols: int) -> tuple[Tensor, Tensor]:
+    """Lay the logits of all agents over B frames out by agent and channel; differentiable.
+
+    Messages' f32 [B, A, C, P, S] and decisions' [B, A, 3]: 0 where an agent does not act, minus
+    infinity for what it may not say or decide.
+    """
+    num_agents, num_channels, positions = dist.shape
+    size = (dist.batch_size, num_agents)
+    message = torch.zeros((*size, num_channels, positions, symbols), device=dist.device)
+    decision = torch.zeros((*size, NUM_DECISIONS), device=dist.device)
+    for agent in dist.agents.values():
+        layout = agent.layout
+        rows: Tensor | slice = slice(None) if agent.rows is None else agent.rows
+        packed = agent.factors.logits.masked_fill(~agent.factors.counts.unsqueeze(-1), 0.0)
+        said = packed[:, : layout.num_message_factors, :symbols]
+        said = said.reshape(len(said), len(layout.channels), positions, symbols)
+        for place, channel in enumerate(layout.channels):
+            message[rows, agent.index, channel] = said[:, place]
+        if layout.decides:
+            decision[rows, agent.index] = packed[:, layout.decision_index, :NUM_DECISIONS]
+    return message, decision
