@@ -174,7 +174,7 @@ def _check_films(
     hyper_params: HyperParameters, trainer: type[Trainer], folder: Path | None
 ) -> None:
     """Refuse films of an environment that renders nothing, or of a trainer that films nothing."""
-    from ratchet.scenarios.gymnasium.rendering import check_pictures
+    from ratchet.scenarios.gymnasium.gif_recorder import check_pictures
 
     if trainer.acts_alone:
         raise ParameterError(

@@ -1,7 +1,10 @@
 """Actions of agents: factorised distributions, roles in the protocol, and packing into factors.
 
-Shape letters: B frames, b rows in which an agent acts, F factors of its action, W outcomes of the
-widest factor, A agents, C channels, P positions, S symbols.
+An agent's action is a symbol for each (channel, position) that it may write to, a decision, and
+optionally a linear message. All of them are factors of one masked tensor, so that a single
+log-softmax covers them. Factors on which an agent does not act (an inactive channel, a decision
+out of turn) do not contribute. Shape letters: B frames, b rows in which an agent acts, F factors of
+its action, W outcomes of the widest factor, A agents, C channels, P positions, S symbols.
 """
 
 from __future__ import annotations

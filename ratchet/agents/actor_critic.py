@@ -1,4 +1,8 @@
-"""Interface between trainers and agents, and its TensorDict modules for TorchRL's losses."""
+"""``ActorCritic``: all agents of an experiment as one module, the interface used by trainers.
+
+Games with messages implement it in :mod:`ratchet.agents.combined`, other environments themselves.
+The operators at the end are its TensorDict modules for TorchRL's losses.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Turns of agents: gather their inputs, evaluate their actions, and cache both over epochs.
+"""Turns of agents: gather their inputs, evaluate their actions, and cache both.
 
-Used by :mod:`ratchet.agents.combined`. Shape letters: B or N frames, b rows in which an agent acts,
-F factors of its action, W outcomes of the widest factor.
+Within a rollout, :class:`RolloutCache` stores everything that no message changes. Over epochs of
+minibatches, :class:`FrameCache` stores everything that no weight changes: which agents act, their
+inputs, allowed actions and actions. Used by :mod:`ratchet.agents.combined`. Shape letters: B or N
+frames, b rows in which an agent acts, F factors of its action, W outcomes of the widest factor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Datasets identified by content, datasets of nested arrays, and the order of datapoints.
 
-A saved dataset is a folder: a data file, and ``dataset.json`` with its size and hash.
+A saved dataset is a folder: a data file, and ``dataset.json`` with its size and hash. Scenarios
+create datasets; a stage saves them, and environments gather datapoints from them.
 """
 
 from __future__ import annotations

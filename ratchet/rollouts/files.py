@@ -1,4 +1,9 @@
-"""Files of rollouts, without pickle: NumPy archives of nested arrays, safetensors of tensors."""
+"""Files of rollouts, without pickle: Parquet for nested arrays, safetensors for tensors.
+
+In Parquet, a leaf is a column named by its key path with dots, an entry of the first batch
+dimension is a row, and further dimensions are lists. Exact shapes and types are in the file's
+metadata. The same content gives the same bytes. Names in safetensors are joined by slashes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Specifications of nested arrays, and the layout of text rollouts."""
+"""Specifications of nested arrays (shapes, types, bounds), and the layout of text rollouts.
+
+Environments declare their inputs and outputs with them. :func:`rollout_spec` is the layout that
+environments write and that statistics, transcripts, trainers and fine-tuning read. Shapes exclude
+the batch dimensions.
+"""
 
 from __future__ import annotations
 

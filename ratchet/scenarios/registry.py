@@ -1,15 +1,26 @@
-"""The registry of scenarios by name; an own one may be given as ``path/to/file.py:Class``."""
+"""Registry of scenarios by name, and construction of their instances.
+
+A custom scenario is given as ``path/to/file.py:Class``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ratchet.errors import DataError
+from ratchet.language_models.asking import ModelCalls
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget
+from ratchet.language_models.usage import UsageMeter
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.registry import Registry
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.base import Scenario
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.base import AnyScenarioInstance, Scenario
 
 _ScenarioClass = TypeVar("_ScenarioClass", bound="type[Scenario]")
 
@@ -49,3 +60,39 @@ def build_scenario(name: str, base_dir: Path | None = None) -> Scenario:
     scenario = SCENARIOS.find(name, base_dir)()
     scenario.base_dir = base_dir
     return scenario
+
+
+def build_scenario_instance(
+    hyper_params: HyperParameters,
+    settings: ExperimentSettings,
+    *,
+    datasets: Mapping[str, Any] | None = None,
+    trainer_type: str = "rl",
+    base_dir: Path | None = None,
+) -> AnyScenarioInstance:
+    """Build protocol, datasets (where none were made before), environments and agents.
+
+    Answers of a model that writes part of the data are kept only by the stage that makes them.
+
+    Of the settings those are read that say where and how agents run, e.g. ``device``. The trainer
+    type decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
+    own. Paths of a user's own scenario, networks and protocol start from ``base_dir``.
+
+    Raises
+    ------
+    DataError
+        If ``train`` or ``test`` is missing.
+    """
+    scenario = build_scenario(hyper_params.scenario, base_dir)
+    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
+    if datasets is None:
+        usage = UsageMeter("build_scenario", Ledger(Budget(settings.budget)))
+        with ModelCalls(settings, usage) as calls:
+            datasets = scenario.make_datasets(hyper_params, calls)
+    made = dict(datasets)
+    missing = {"train", "test"} - made.keys()
+    if missing:
+        raise DataError(
+            f"build_scenario_instance: got datasets {sorted(made)}, expected train and test."
+        )
+    return scenario.build_instance(hyper_params, settings, handler, made, trainer_type)

@@ -17,7 +17,7 @@ from ratchet import HyperParameters
 from ratchet.agents.networks.layers import Initializer, Mlp
 from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded, take_fast_path
 from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers its recorder
-from ratchet.scenarios.graph_isomorphism.transformer import (
+from ratchet.scenarios.graph_isomorphism.graph_networks import (
     TransformerShape,
     TransformerStack,
     attention_mask,

@@ -6,7 +6,7 @@ import torch
 from ratchet.parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
 
 SECTION = {
     "graph_sizes": (6, 7),

@@ -5,7 +5,7 @@ import torch
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
 
 PROTOCOLS = {
     "nip": {},

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
+    from ratchet.scenarios.pure_text.base import TextScenarioInstance
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
     from trainers.text.sampling import Calls
 
 

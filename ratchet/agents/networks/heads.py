@@ -1,4 +1,9 @@
-"""Policy and value heads: learned ones, and those of random agents."""
+"""Heads shared by agents of all tensor scenarios: messages, decisions and values.
+
+They read a body's output: one pooled representation, and one for each symbol that can be sent.
+Random agents have uniform policies and constant values. Shape letters: b rows, K channels,
+P positions, S symbols, R rounds, d features.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Layers of bodies and heads, initialised from an explicit generator.
 
-Also batch normalisation and noise of pooled representations, observation normalisation, and the
+Also the normalisation and noise of pooled representations, the normalisation of observations (one
+mean and one standard deviation per key, so that relabelling symbols remains a symmetry), and the
 check that a network consists of layers of exactly the expected classes.
 """
 

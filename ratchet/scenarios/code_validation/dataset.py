@@ -1,7 +1,7 @@
 """Datasets of programs by name: ``generated``, ``jsonl:PATH``, ``hub:NAME``.
 
-Train and test share no question, whatever the dataset: where it has no splits of its own, a
-question's hash decides its side.
+Train and test share no question: where a dataset has no splits, the hash of a question determines
+its side. Buggy solutions are mutants, or are written by a language model.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import numpy as np
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.scenarios.code_validation.bug_kinds import NO_BUG
-from ratchet.scenarios.code_validation.bug_writer import BugWriter
+from ratchet.scenarios.code_validation.bug_writer import BugTask, BugWriter
 from ratchet.scenarios.code_validation.generator.examples import (
     Example,
     ExamplePlan,
     generate_examples,
     question_share,
 )
-from ratchet.scenarios.code_validation.hub import load_hub_examples
-from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
-from ratchet.scenarios.code_validation.written_bugs import add_written_bugs
+from ratchet.scenarios.code_validation.loaders import (
+    LoadingOptions,
+    load_hub_examples,
+    load_jsonl_examples,
+)
+from ratchet.scenarios.code_validation.parameters import NO_BUG
 from ratchet.scenarios.hub import hash_files
 from ratchet.scenarios.sandbox.programs import run_programs
 from ratchet.seeding import derive_seed, numpy_generator
@@ -34,7 +36,61 @@ from ratchet.seeding import derive_seed, numpy_generator
 if TYPE_CHECKING:
     from ratchet.language_models.asking import ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.code_validation.bug_writer import RunPrograms
     from ratchet.scenarios.code_validation.parameters import CodeValidationParameters
+
+
+def add_written_bugs(
+    examples: Sequence[Example],
+    side: str,
+    writer: BugWriter,
+    run: RunPrograms,
+    *,
+    seed: int,
+    most: int | None = None,
+) -> list[Example]:
+    """Add a buggy program to each problem that has a tested right one and no buggy one.
+
+    Parameters
+    ----------
+    examples
+        Of the set named ``side``.
+    most
+        So many at most, of problems that are drawn by the seed; None for all.
+
+    Raises
+    ------
+    DataError
+        If there is no such problem.
+    """
+    buggy = {example.question for example in examples if example.y == 0}
+    right: dict[str, Example] = {}
+    for example in examples:
+        if example.y == 1 and example.program is not None and example.question not in buggy:
+            right.setdefault(example.question, example)
+    if not right and not buggy:
+        raise DataError(
+            f"bug_generator: none of the {len(examples)} programs of the {side} set has tests that"
+            " it passes, so that no bug in it could be told. Give problems with tests (of APPS:"
+            " code_validation.run_own_tests=true), or leave bug_generator.model_name out."
+        )
+    rng = numpy_generator(seed, "code_validation", purpose=f"bugs/{side}")
+    chosen = list(right.values())
+    chosen = [chosen[int(i)] for i in rng.permutation(len(chosen))[:most]]
+    tasks = {
+        f"{side}/{number}": BugTask(f"{side}/{number}", each.question, each.solution, each.program)
+        for number, each in enumerate(chosen)
+        if each.program is not None
+    }
+    written = writer.write(list(tasks.values()), run)
+    writer.report(side, "have none")
+    added = [
+        Example(example.question, written[name], 0, example.level, writer.origin)
+        for name, example in zip(tasks, chosen, strict=True)
+        if name in written
+    ]
+    return [*examples, *added]
+
 
 GENERATED, JSONL, HUB = "generated", "jsonl:", "hub:"
 SIDES = ("train", "test")

@@ -1,4 +1,4 @@
-"""Parameters of the code-validation scenario. Light: pydantic only."""
+"""Parameters of code validation, and the kinds of bugs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.base import (
     SubParameters,
     TestGroups,
@@ -24,7 +25,55 @@ from ratchet.parameters.base import (
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.purposes import SCENARIO, Purpose
 from ratchet.parameters.service_fields import BaseUrl, ExtraBody, KeyName, check_sampling
-from ratchet.scenarios.code_validation.bug_kinds import BUG_LABELS
+
+BUG_KINDS = (
+    "arithmetic",
+    "augmented",
+    "comparison",
+    "off_by_one_comparison",
+    "constant",
+    "logic",
+    "negation",
+    "swapped_operands",
+    "wrong_variable",
+    "range_bound",
+    "index",
+    "slice",
+    "dropped_statement",
+    "dropped_branch",
+    "loop_control",
+    "wrong_function",
+    "wrong_method",
+    "early_return",
+)
+"""The kinds that mutation knows. Their places are stored: new ones come last."""
+
+NO_BUG, UNKNOWN_BUG, SEVERAL_BUGS = 0, -1, -2
+BUG_LABELS = {
+    NO_BUG: "no bug",
+    UNKNOWN_BUG: "not known",
+    SEVERAL_BUGS: "several kinds",
+    **{place: name.replace("_", " ") for place, name in enumerate(BUG_KINDS, start=1)},
+}
+"""Number → what a kind is called."""
+
+
+def bug_number(kinds: Collection[str]) -> int:
+    """Return the number of a program's bugs of these kinds; those of several have one of its own.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such kind.
+    """
+    for kind in kinds:
+        if kind not in BUG_KINDS:
+            raise UnknownNameError(f"kind of bug: unknown {kind!r}.{nearest(kind, BUG_KINDS)}")
+    different = set(kinds)
+    if not different:
+        return NO_BUG
+    return SEVERAL_BUGS if len(different) > 1 else 1 + BUG_KINDS.index(different.pop())
+
 
 MAX_LEVEL = 4
 

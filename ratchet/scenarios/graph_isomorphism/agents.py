@@ -9,8 +9,11 @@ from ratchet.agents.building import AgentBuilder, AgentPlan
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import Agent
 from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers recorders
-from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
-from ratchet.scenarios.graph_isomorphism.exchanges import exchange_lengths
+from ratchet.scenarios.graph_isomorphism.body import (
+    GraphIsomorphismBody,
+    GraphPerception,
+    exchange_lengths,
+)
 from ratchet.scenarios.graph_isomorphism.manual import build_manual_agent
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 

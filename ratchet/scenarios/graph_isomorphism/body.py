@@ -1,8 +1,10 @@
-"""The body of an agent that looks at two graphs: GIN, pooling, a transformer.
+"""Body of an agent that sees two graphs: GIN, pooling, a transformer.
 
 Symmetries: relabelling a graph's nodes permutes the node representations and changes nothing else;
 with pair-invariant pooling, swapping the graphs swaps them and changes nothing else. Absent nodes
-have no influence. Shape letters: b rows, n nodes of the larger graph, F input features, d features.
+have no influence. Agents with ``tie_exchanges`` read the marks of an exchange's rounds (a
+verifier's question and the answers to it) as one column. Shape letters: b rows, n nodes of the
+larger graph, F input features, d features.
 """
 
 from __future__ import annotations
@@ -18,16 +20,49 @@ from torch.nn import functional as F
 
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
-from ratchet.scenarios.graph_isomorphism.exchanges import tie_rounds
-from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
-from ratchet.scenarios.graph_isomorphism.transformer import (
+from ratchet.scenarios.graph_isomorphism.graph_networks import (
+    GinStack,
+    NeighbourSums,
     TransformerShape,
     TransformerStack,
     attention_mask,
 )
 
 if TYPE_CHECKING:
+    from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
+
+
+def exchange_lengths(handler: ProtocolHandler) -> tuple[int, ...]:
+    """Return of how many rounds each exchange consists, in the order of play; their sum is R.
+
+    An exchange begins wherever a verifier may act, and ends before its next turn, so that a
+    question and the answers to it are one:
+
+    - ``nip``: rounds (0, 1), (2, 3) …; if the prover begins 0, (1, 2), (3, 4) …: what it says
+      unasked stands by itself.
+    - ``debate`` and ``mnip``: the same where provers answer at once; if in turn (0, 1, 2),
+      (3, 4, 5) …, and if they begin (0, 1), (2, 3, 4) …. Channels stay apart: in each the question
+      meets that prover's own answer.
+    - ``adp`` and ``merlin_arthur``: 0, 1. Nobody asks, and nothing is tied.
+
+    A last exchange may lack its answer. The zero-knowledge version goes by its base protocol.
+    """
+    verifiers = [handler.agent_index(name) for name in handler.verifier_names]
+    begins = handler.can_be_active_mask[:, verifiers].any(-1).any(-1)  # [R]
+    starts = sorted({0, *begins.nonzero().flatten().tolist()})
+    ends = [*starts[1:], len(begins)]
+    return tuple(end - start for start, end in zip(starts, ends, strict=True))
+
+
+def tie_rounds(history: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Make one column of the rounds of each exchange: f32 [b, R, …] → [b, exchanges, …].
+
+    A symbol is marked if any round has named it. The largest value says that whatever the order
+    in which it was named, so that a question and the answer to it leave equal marks.
+    """
+    return torch.stack([part.amax(1) for part in torch.split(history, list(lengths), 1)], 1)
+
 
 NUM_GRAPHS = 2
 
@@ -78,7 +113,7 @@ class GraphIsomorphismBody(AgentBody):
     ``num_features`` is F: rounds × visible channels × positions. ``d_linear_history`` are the
     features of the linear messages (rounds × channels × space), None without; they make one more
     token. ``exchanges`` are the lengths of exchanges whose rounds share a column
-    (:mod:`ratchet.scenarios.graph_isomorphism.exchanges`), None where each round has its own.
+    (:mod:`ratchet.scenarios.graph_isomorphism.body`), None where each round has its own.
     """
 
     def __init__(

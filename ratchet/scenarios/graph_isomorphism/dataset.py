@@ -17,9 +17,13 @@ from tensordict import TensorDict
 
 from ratchet.errors import DataError, OutOfMemoryError, ParameterError
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.graph_isomorphism.generator import GraphPairs, PairMix, generate_pairs
+from ratchet.scenarios.graph_isomorphism.generator import (
+    GraphPairs,
+    GraphPool,
+    PairMix,
+    generate_pairs,
+)
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismParameters
-from ratchet.scenarios.graph_isomorphism.pool import GraphPool
 from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 from ratchet.seeding import derive_seed, numpy_generator
 

@@ -4,7 +4,7 @@ Layouts are chosen so that nothing is copied: queries, keys and values are [b·H
 is kept as [b·H, key, query], where products with thin matrices are fastest. The softmax is
 2^s / Σ 2^s without a maximum; scores are cut at ±80 instead, far outside what occurs (log₂ units),
 with the gradient passing through. tanh(x) = 2σ(2x) − 1 has its factors and shift in the weights.
-Shape letters as in :mod:`ratchet.scenarios.graph_isomorphism.transformer`.
+Shape letters as in :mod:`ratchet.scenarios.graph_isomorphism.graph_networks`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ratchet.agents.tapes import Record, Tape, Var, register_recorder
-from ratchet.scenarios.graph_isomorphism.transformer import EPSILON, TransformerStack
+from ratchet.scenarios.graph_isomorphism.graph_networks import EPSILON, TransformerStack
 
 CUT = 80.0
 Kept = tuple[Tensor, ...]

@@ -1,29 +1,180 @@
 """All agents of an environment as one actor and critic; see :class:`ratchet.agents.ActorCritic`.
 
-Every agent acts in every frame until its part is over. B frames, A agents, D wide observations, K
-wide actions.
+Each agent acts in every frame until its episode is over. Shape letters: B frames, A agents,
+D values of the widest observation, K values of the widest action.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import ActorCritic, Key
+from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.scenarios.gymnasium.action_distributions import ActionDistribution, distribution_of
+from ratchet.scenarios.gymnasium.bodies import Past, Seen, agent_sights
 from ratchet.scenarios.gymnasium.networks import ControlAgent
-from ratchet.scenarios.gymnasium.normalizer import OBSERVATION, FeatureNormalizer
-from ratchet.scenarios.gymnasium.sight import Past, Seen, agent_sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
 if TYPE_CHECKING:
     from ratchet.parameters.trainers import RlParameters
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class ActionDistribution(ABC):
+    """What an agent may do in B frames, and how likely it is."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions [B, K], without gradients."""
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """Return the likeliest actions [B, K]."""
+
+    @abstractmethod
+    def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (densities) of actions [B, K], and entropies: [B, 1] each."""
+
+
+class DiscreteActionDistribution(ActionDistribution):
+    """Independent choices, one after the other in the logits f32 [B, Σ sizes]."""
+
+    def __init__(self, logits: Tensor, sizes: tuple[int, ...]) -> None:
+        self.logits = logits
+        self.sizes = sizes
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw by the exponential race."""
+        drawn = [
+            (factor - torch.empty_like(factor).exponential_(generator=generator).log_()).argmax(
+                -1, keepdim=True
+            )
+            for factor in divide(self.logits, self.sizes)
+        ]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
+
+    def mode(self) -> Tensor:
+        """Return the likeliest."""
+        return torch.stack([f.argmax(-1) for f in divide(self.logits, self.sizes)], -1)
+
+    def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sums over choices."""
+        return categorical_scores(self.logits, actions, self.sizes)
+
+
+class ContinuousActionDistribution(ActionDistribution):
+    """Independent normal numbers; what lies outside the bounds is moved there by the environment.
+
+    Means are f32 [B, K], log deviations f32 [K].
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self.mean = mean
+        self.log_std = log_std
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw."""
+        noise = torch.empty_like(self.mean).normal_(generator=generator)
+        return torch.addcmul(self.mean, noise, self.log_std.exp())
+
+    def mode(self) -> Tensor:
+        """Return the means."""
+        return self.mean
+
+    def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sums over numbers; entropies do not depend on the frame."""
+        deviation = (actions - self.mean) * (-self.log_std).exp()
+        spread = self.log_std.sum() + _HALF_LOG_TWO_PI * self.log_std.numel()
+        log_prob = -0.5 * deviation.square().sum(-1, keepdim=True) - spread
+        entropy = spread + 0.5 * self.log_std.numel()
+        return log_prob, entropy.expand(log_prob.shape)
+
+
+def distribution_of(agent: ControlAgent, outputs: Tensor) -> ActionDistribution:
+    """Return the distribution that a policy's outputs [B, num_outputs] stand for."""
+    if isinstance(agent.space.actions, DiscreteActions):
+        return DiscreteActionDistribution(outputs, agent.space.actions.sizes)
+    head = agent.policy_head
+    if head is None:
+        return ContinuousActionDistribution(
+            outputs, torch.zeros(outputs.shape[-1], device=outputs.device)
+        )
+    return ContinuousActionDistribution(outputs, cast(Tensor, head.log_std))
+
+
+def categorical_scores(
+    logits: Tensor, actions: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of choices and their entropies (nats), summed: f32 [B, 1] each.
+
+    Logits are f32 [B, Σ sizes], actions i64 [B, K]; a size is a choice's number of outcomes.
+    """
+    chosen, entropies = [], []
+    for index, factor in enumerate(divide(logits, sizes)):
+        log_probs = torch.log_softmax(factor, -1)
+        chosen.append(log_probs.gather(-1, actions[:, index : index + 1]))
+        entropies.append(-(log_probs.exp() * log_probs).sum(-1, keepdim=True))
+    return total(chosen), total(entropies)
+
+
+def divide(logits: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Return the logits of each choice."""
+    return (logits,) if len(sizes) == 1 else torch.split(logits, list(sizes), dim=-1)
+
+
+def total(columns: Sequence[Tensor]) -> Tensor:
+    """Sum [B, 1] each over choices: [B, 1]."""
+    return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1).sum(-1, keepdim=True)
+
+
+OBSERVATION = ("agents", "observation")
+
+
+class FeatureNormalizer(Normalizer):
+    """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D).
+
+    Agents of one of the groups of ``alike``, places among the A, have the same; images, of the
+    agents in the places of ``images``, are left as they are.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        device: str | torch.device = "cpu",
+        *,
+        alike: Sequence[Sequence[int]] = (),
+        images: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.alike, self.images = alike, list(images)
+        self.keys: tuple[Key, ...] = () if len(self.images) == shape[0] else (OBSERVATION,)
+        self.register_buffer("observation_mean", torch.zeros(shape, device=device))
+        self.register_buffer("observation_std", torch.ones(shape, device=device))
+
+    def fit(self, frames: TensorDictBase) -> None:
+        """Take mean and (population) deviation; a number that never changes is only shifted."""
+        values = frames.get(OBSERVATION).flatten(0, -3).double()
+        mean, std = values.mean(0), values.std(0, correction=0)
+        for places in (list(group) for group in self.alike if len(group) > 1):
+            together = values[:, places].flatten(0, 1)
+            mean[places], std[places] = together.mean(0), together.std(0, correction=0)
+        mean[self.images], std[self.images] = 0.0, 1.0
+        self.get_buffer("observation_mean").copy_(mean)
+        self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Normalise [*B, A, D]."""
+        mean = self.get_buffer("observation_mean")
+        return (observation - mean) / self.get_buffer("observation_std")
+
 
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")

@@ -1,23 +1,182 @@
-"""What makes features of what an agent sees: a perceptron, or convolutions of images before it."""
+"""Bodies of gymnasium agents: network inputs, feed-forward, convolutional and recurrent networks.
+
+A policy sees only its agent's observation, so that agents can act independently. A centralised
+critic sees all observations and is used only in training. Recurrent bodies apply TorchRL's GRU or
+LSTM to a body's features. Frames come one at a time in rollouts, [B], and as rows of steps in
+training, [e, T], in which gradients propagate through all steps of a row. At the start of a row the
+recurrent state is that of the rollout, and zero at the start of an episode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from ratchet.agents.networks.layers import Initializer, activation
 from ratchet.agents.parts import AgentPart
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium.recurrence import RecurrentBody
+from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces
 
 if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import Convolution, GymnasiumAgentParameters
-    from ratchet.scenarios.gymnasium.sight import Sight
+
+
+class Past(NamedTuple):
+    """What is remembered before each frame, f32 [*B, M], and whether an episode begins with it.
+
+    *B is B, or e rows of T steps.
+    """
+
+    memory: Tensor
+    begins: Tensor
+
+
+class Seen(NamedTuple):
+    """What an agent's policy and critic are shown of B frames: f32 [B, d] each; and the past."""
+
+    policy: Tensor
+    critic: Tensor
+    past: Past | None = None
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one network is shown: whose observations, and then a number for each agent it may be.
+
+    Attributes
+    ----------
+    places
+        Where they are among the agents.
+    spaces
+        Theirs.
+    identity
+        Which of how many agents is told; None if that is not.
+    """
+
+    places: tuple[int, ...]
+    spaces: tuple[AgentSpace, ...]
+    identity: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of numbers."""
+        told = 0 if self.identity is None else self.identity[1]
+        return sum(space.observation_size for space in self.spaces) + told
+
+    def show(self, observation: Tensor) -> Tensor:
+        """Take out of observations f32 [B, A, D] what is seen: [B, size]."""
+        shown = [
+            observation[:, place, : space.observation_size]
+            for place, space in zip(self.places, self.spaces, strict=True)
+        ]
+        if self.identity is not None:
+            who, count = self.identity
+            told = observation.new_zeros(len(observation), count)
+            told[:, who] = 1
+            shown.append(told)
+        return shown[0] if len(shown) == 1 else torch.cat(shown, -1)
+
+
+class Sights(NamedTuple):
+    """Those of an agent's two networks."""
+
+    policy: Sight
+    critic: Sight
+
+    def show(self, observation: Tensor) -> Seen:
+        """Take out of observations f32 [B, A, D] what the agent's networks see."""
+        own = self.policy.show(observation)
+        same = self.policy is self.critic
+        return Seen(own, own if same else self.critic.show(observation))
+
+
+def agent_sights(
+    spaces: AgentSpaces, sections: Mapping[str, GymnasiumAgentParameters]
+) -> dict[str, Sights]:
+    """Return what each agent's networks are shown."""
+    everybody = tuple(range(len(spaces.names))), tuple(spaces.by_name.values())
+    found = {}
+    for place, (name, space) in enumerate(spaces.by_name.items()):
+        section = sections[name]
+        identity = (place, len(spaces.names)) if section.observes_agent_id else None
+        own = Sight((place,), (space,), identity)
+        found[name] = Sights(
+            own, Sight(*everybody, identity) if section.centralised_critic else own
+        )
+    return found
+
+
+_NUM_GATES = {"gru": 3, "lstm": 4}
+_NUM_STATES = {"gru": 1, "lstm": 2}
+
+
+class RecurrentBody(AgentPart):
+    """Remembers ``size`` numbers (``lstm``: two states of as many) of the features before.
+
+    What it is given to remember may be wider: the first numbers are its own.
+    """
+
+    def __init__(
+        self, inner: Body | ConvolutionalBody, kind: str, size: int, init: Initializer
+    ) -> None:
+        from torchrl.modules import GRUModule, LSTMModule  # heavy, and needed here only
+
+        super().__init__()
+        self.inner = inner
+        self.num_features = self.size = size
+        states = [f"state_{index}" for index in range(_NUM_STATES[kind])]
+        self.states = states
+        self.memory_size = size * len(states)
+        keys = {
+            "in_keys": ["features", *states],
+            "out_keys": ["remembered", *(("next", state) for state in states)],
+        }
+        d_in, gates = inner.num_features, _NUM_GATES[kind]
+        network: nn.GRU | nn.LSTM
+        if kind == "gru":
+            network = nn.GRU(d_in, size, batch_first=True, device=init.device)
+            self.recurrent = GRUModule(gru=network, **keys)
+        else:
+            network = nn.LSTM(d_in, size, batch_first=True, device=init.device)
+            self.recurrent = LSTMModule(lstm=network, **keys)
+        with torch.no_grad():
+            for suffix, width in (("ih", d_in), ("hh", size)):
+                layers = [init.linear(width, size) for _ in range(gates)]
+                weight, bias = f"weight_{suffix}_l0", f"bias_{suffix}_l0"
+                getattr(network, weight).copy_(torch.cat([layer.weight for layer in layers]))
+                getattr(network, bias).copy_(torch.cat([layer.bias for layer in layers]))
+
+    def forward(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+        """Make features of x f32 [B, d], B frames or e·T; return them, and what is remembered then.
+
+        Features are [B, size], what is remembered [B, memory_size].
+        """
+        from torchrl.modules import set_recurrent_mode
+
+        shape = past.begins.shape
+        features = self.inner(x).view(*shape, -1)
+        own = past.memory[..., : self.memory_size]
+        before = own.reshape(*shape, len(self.states), 1, self.size)
+        td = TensorDict(
+            {
+                "features": features,
+                "is_init": past.begins.unsqueeze(-1),
+                **{state: before[..., index, :, :] for index, state in enumerate(self.states)},
+            },
+            batch_size=shape,
+        )
+        with set_recurrent_mode(len(shape) > 1):
+            td = self.recurrent(td)
+        after = [td["next", state].reshape(-1, self.size) for state in self.states]
+        return td["remembered"].reshape(-1, self.size), torch.cat(after, -1)
+
 
 Layer: TypeAlias = tuple[Tensor, Tensor]
 """Weight [d_out, d_in] and bias [d_out]."""

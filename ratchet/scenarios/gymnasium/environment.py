@@ -1,13 +1,14 @@
-"""Environments with observations and actions of their own, on tensors or simulated.
+"""Environments with their own observations and actions, on tensors or simulated.
 
-E episodes side by side, A agents, observations D wide, actions K wide. A state [E] has
+E parallel episodes, A agents, observations D wide, actions K wide. A state [E] has
 ``datapoint_id``, ``seed``, ``round`` (steps so far) int64, ``done``, ``terminated`` bool and under
-``agents`` ``observation`` f32, of images bytes, [E, A, D] and ``episode_reward`` f32 [E, A]. An
+``agents`` ``observation`` f32 (bytes for images) [E, A, D] and ``episode_reward`` f32 [E, A]. An
 episode is a function of its datapoint, which is a seed, and of the actions.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -20,18 +21,72 @@ from torch import Tensor
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
-from ratchet.scenarios.gymnasium.films import film_episodes
+from ratchet.scenarios.gymnasium.gif_recorder import film_episodes
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
-from ratchet.scenarios.gymnasium.rollout_shape import environment_shape
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, ContinuousActions
-from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
+from ratchet.scenarios.tensor_environment import (
+    Key,
+    RolloutShape,
+    TensorEnvironment,
+    check_new_episodes,
+)
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.trainers import RlParameters
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
     from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
-    from ratchet.scenarios.rollout_shape import RolloutShape
+
+DEFAULT_NUM_ENVS = 8
+DEFAULT_FRAMES = 1000
+
+
+def environment_shape(
+    rl: RlParameters,
+    section: GymnasiumParameters,
+    num_datapoints: int,
+    *,
+    train: bool,
+    tests_at_once: bool,
+) -> RolloutShape:
+    """Return the shape of one iteration's rollouts.
+
+    In training ``gymnasium.num_envs`` environments, 8 by default, for as many steps as make up
+    ``rl.frames_per_batch`` (1000 if it is none); ``rl.steps_per_env_per_iteration`` gives the steps
+    instead, and the environments then follow from the frames if they are not given.
+
+    In tests all episodes at once, or where that is costly as many as it takes to play them all in
+    ``rl.num_test_iterations`` rounds.
+
+    Raises
+    ------
+    ParameterError
+        If environments times steps are not the frames.
+    """
+    if not train:
+        together = math.ceil(num_datapoints / rl.num_test_iterations)
+        return RolloutShape(num_datapoints if tests_at_once else together, 1)
+    frames, steps, num_envs = rl.frames_per_batch, rl.steps_per_env_per_iteration, section.num_envs
+    if rl.rollouts_per_iteration is not None:
+        raise ParameterError(
+            f"rl.rollouts_per_iteration: got {rl.rollouts_per_iteration}, but how long the episodes"
+            " of an environment are is not known before. Set rl.frames_per_batch instead."
+        )
+    if steps is None:
+        num_envs = num_envs or DEFAULT_NUM_ENVS
+        steps = math.ceil((frames or DEFAULT_FRAMES) / num_envs)
+        return RolloutShape(num_envs, steps)
+    if frames is None:
+        return RolloutShape(num_envs or DEFAULT_NUM_ENVS, steps)
+    if frames % steps or (num_envs is not None and num_envs * steps != frames):
+        raise ParameterError(
+            f"rl.frames_per_batch: got {frames} with rl.steps_per_env_per_iteration={steps} and"
+            f" gymnasium.num_envs={num_envs}, expected environments times steps. Leave out one of"
+            " the three."
+        )
+    return RolloutShape(frames // steps, steps)
+
 
 DYNAMICS = "dynamics"
 _MEMORY = ("agents", "memory")

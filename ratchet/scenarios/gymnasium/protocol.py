@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.scenarios.environment_protocol import EnvironmentProtocolHandler
-from ratchet.scenarios.gymnasium.catalogue import Game, LibraryGame, find_game
-from ratchet.scenarios.gymnasium.wrappers import classes_of_files
+from ratchet.scenarios.gymnasium.catalogue import Game, LibraryGame, classes_of_files, find_game
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

@@ -1,32 +1,53 @@
-"""The scenario of environments: gymnasium's, PettingZoo's, and one's own, batched or simulated."""
+"""Scenario of gymnasium and PettingZoo environments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import torch
+from tensordict import TensorDict
+
 from ratchet.agents.lr_groups import check_shared_factors
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
+from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame, needed_packages
-from ratchet.scenarios.gymnasium.dataset import build_seed_datasets
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
-from ratchet.scenarios.gymnasium.networks import ControlAgent
+from ratchet.scenarios.gymnasium.networks import ControlAgent, build_all_agents
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
-from ratchet.scenarios.gymnasium.sharing import build_all_agents
 from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
 from ratchet.scenarios.registry import register_scenario
 from ratchet.scenarios.tensor_scenario import TensorScenario
+from ratchet.seeding import numpy_generator
 
 if TYPE_CHECKING:
-    import torch
-
     from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
-    from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
+
+_SEED_BOUND = 2**31
+
+
+def build_seed_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+    """Draw the seeds of ``train`` and ``test``, all different.
+
+    More training seeds leave those of tests as they are.
+    """
+    section: GymnasiumParameters = hyper_params.gymnasium
+    rng = numpy_generator(hyper_params.seed, "gymnasium", purpose="seeds")
+    num_test, num_train = section.num_test_episodes, section.num_train_seeds
+    drawn = dict.fromkeys(rng.integers(_SEED_BOUND, size=num_test).tolist())
+    while len(drawn) < num_test + num_train:
+        drawn |= dict.fromkeys(rng.integers(_SEED_BOUND, size=num_train).tolist())
+    seeds = torch.tensor(list(drawn), dtype=torch.int64)
+    parts = {"train": seeds[num_test : num_test + num_train], "test": seeds[:num_test]}
+    return {
+        name: TensorDictDataset(TensorDict({"seed": part}, batch_size=[len(part)]))
+        for name, part in parts.items()
+    }
 
 
 @register_scenario("gymnasium")

@@ -13,17 +13,16 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from ratchet.agents.tapes import Record, Tape, Var, may_record, register_recorder
-from ratchet.scenarios.gymnasium.action_distributions import (
+from ratchet.scenarios.gymnasium.actor_critic import (
     ContinuousActionDistribution,
+    ControlActorCritic,
+    FeatureNormalizer,
     distribution_of,
     divide,
     total,
 )
-from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.bodies import Body, Layer
+from ratchet.scenarios.gymnasium.bodies import Body, Layer, Seen
 from ratchet.scenarios.gymnasium.networks import ControlAgent, Head
-from ratchet.scenarios.gymnasium.normalizer import FeatureNormalizer
-from ratchet.scenarios.gymnasium.sight import Seen
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 
 _ACTIVATIONS = ("tanh", "relu")

@@ -7,11 +7,18 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from ratchet.scenarios.instance import ScenarioInstance
-from ratchet.scenarios.language_task.dataset import TaskDataset
-from ratchet.scenarios.language_task.failures import AtLeast, FailFast, FailurePolicy, Retry
-from ratchet.scenarios.language_task.play import Played, Rules, Sampling, play
-from ratchet.scenarios.language_task.prompt_formats import prompt_format
+from ratchet.scenarios.base import ScenarioInstance
+from ratchet.scenarios.language_task.rollout_generation import (
+    AtLeast,
+    FailFast,
+    FailurePolicy,
+    Played,
+    Retry,
+    Rules,
+    Sampling,
+    play,
+)
+from ratchet.scenarios.language_task.task import TaskDataset, prompt_format
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.rollout_engine import RolloutEngine
@@ -61,7 +68,7 @@ class LanguageTaskInstance(_Instance):
         """Play the tasks at these places of a dataset, as section ``language`` says.
 
         Without learning, each ``samples_per_test`` times at ``test_temperature``. Raises as
-        :func:`ratchet.scenarios.language_task.play.play`.
+        :func:`ratchet.scenarios.language_task.rollout_generation.play`.
         """
         language = self.hyper_params.language
         environment = self.environments[dataset]

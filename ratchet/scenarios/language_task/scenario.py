@@ -12,25 +12,29 @@ from ratchet.parameters.base import Reference
 from ratchet.plugins import file_at, is_class_spec
 from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.hub import hash_files
-from ratchet.scenarios.language_task.dataset import TaskDataset
-from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS, LanguageEnvironment
-from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
-from ratchet.scenarios.language_task.evaluators.base import build_evaluator, find_scoring
-from ratchet.scenarios.language_task.evaluators.matching import ExactMatch
+from ratchet.scenarios.language_task.environments.base import (
+    ENVIRONMENTS,
+    LanguageEnvironment,
+    SingleTurn,
+)
+from ratchet.scenarios.language_task.evaluators import ExactMatch, build_evaluator, find_scoring
 from ratchet.scenarios.language_task.instance import (
     LanguageAgent,
     LanguageTaskInstance,
     TaskEnvironment,
 )
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
-from ratchet.scenarios.language_task.play import Rules
 from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
-from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskSource
-from ratchet.scenarios.language_task.sources.files import TaskFiles
+from ratchet.scenarios.language_task.rollout_generation import Rules
+from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskFiles, TaskSource
+from ratchet.scenarios.language_task.task import TaskDataset
 from ratchet.scenarios.language_task.validation import VALIDATION, set_apart
-from ratchet.scenarios.language_task.verifiers_kind.environment import VerifiersEnvironment
-from ratchet.scenarios.language_task.verifiers_kind.loading import PREFIX, find_loader
-from ratchet.scenarios.language_task.verifiers_kind.source import VerifiersTasks
+from ratchet.scenarios.language_task.verifiers_adapter import (
+    PREFIX,
+    VerifiersEnvironment,
+    VerifiersTasks,
+    find_loader,
+)
 from ratchet.scenarios.registry import register_scenario
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.language_task.evaluators.base import Evaluator
+    from ratchet.scenarios.language_task.evaluators import Evaluator
     from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
 
 

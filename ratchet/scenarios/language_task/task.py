@@ -1,19 +1,31 @@
-"""What a language model is asked, and what its answer was worth. Plain values."""
+"""Tasks, datasets of tasks, and prompt formats, which convert messages to tokens.
+
+A prompt format is plain text or a chat template. Neither tokenizes generated text again: only the
+text after it is appended.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import JsonValue
 
 from ratchet.errors import DataError
 from ratchet.language_models.types import ChatMessage
+from ratchet.rollouts.dataset import StoredDataset
+
+if TYPE_CHECKING:
+    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 
 Prompt = str | tuple[ChatMessage, ...]
 """Text to be continued or one user's message, or several messages."""
@@ -131,3 +143,129 @@ def _read_messages(messages: object) -> tuple[ChatMessage, ...]:
     if not isinstance(messages, list | tuple):
         raise TypeError(f"messages are {type(messages).__name__}, expected a list")
     return tuple(ChatMessage.from_dict(message) for message in messages)
+
+
+class TaskDataset(StoredDataset):
+    """Tasks in a fixed order, each id once.
+
+    Raises
+    ------
+    DataError
+        If an id comes twice.
+    """
+
+    data_file = "tasks.jsonl"
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tuple(tasks)
+        if len(ids := Counter(task.task_id for task in self._tasks)) < len(self._tasks):
+            (task_id, count), *_ = ids.most_common(1)
+            raise DataError(
+                f"dataset: got {count} tasks of id {task_id!r}, expected each id once. A task that"
+                " is read without a task_id has one made of its prompt: leave out prompts that come"
+                " again, or give them ids."
+            )
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        return self._tasks[index]
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks)
+
+    @property
+    def fields(self) -> list[str]:
+        """What each task has."""
+        return ["answer", "info", "prompt", "task_id"]
+
+    def _lines(self) -> Iterator[str]:
+        for task in self._tasks:
+            yield json.dumps(task.to_dict(), ensure_ascii=False, sort_keys=True) + "\n"
+
+    def _hash_content(self) -> str:
+        digest = hashlib.sha256()
+        for line in self._lines():
+            digest.update(line.encode())
+        return digest.hexdigest()
+
+    def _save_data(self, file: Path) -> None:
+        with file.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(self._lines())
+
+    @classmethod
+    def _load_data(cls, file: Path, size: int) -> Self:
+        # not splitlines: other separators may stand in a text
+        lines = file.read_text(encoding="utf-8").split("\n")
+        tasks = [Task.from_dict(json.loads(line)) for line in lines if line]
+        if len(tasks) != size:
+            raise DataError(f"{file}: got {len(tasks)} tasks, expected {size}.")
+        return cls(tasks)
+
+
+class PromptFormat(ABC):
+    """Writes conversations for a model's tokenizer."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    @abstractmethod
+    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the ids of a conversation up to where the model writes."""
+
+    @abstractmethod
+    def more(
+        self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
+    ) -> list[int] | None:
+        """Return the ids between a reply, with its end token, and where the model writes next.
+
+        None if what was before reads otherwise now, so that it must be written anew.
+        """
+
+    def reply(self, text: str) -> list[int]:
+        """Return the ids of a reply that somebody else has thought up, with its end token."""
+        said = self.tokenizer.spell_out(ChatMessage("assistant", text))
+        return [*self.tokenizer.encode(said), self.tokenizer.end_ids[0]]
+
+
+class TextFormat(PromptFormat):
+    """One message behind the other, with nothing in between."""
+
+    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the ids of what they say."""
+        spelled = (self.tokenizer.spell_out(message) for message in messages)
+        return [token for text in spelled for token in self.tokenizer.encode(text)]
+
+    def more(
+        self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
+    ) -> list[int] | None:
+        """Return the ids of what is new."""
+        return self.prompt(new)
+
+
+class ChatFormat(PromptFormat):
+    """By the chat template of the model."""
+
+    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the ids of the chat, with how the next message begins."""
+        return self.tokenizer.prompt_ids(messages)
+
+    def more(
+        self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
+    ) -> list[int] | None:
+        """Return the ids of what the template writes behind the reply's end token."""
+        said = ChatMessage("assistant", reply)
+        written = self.tokenizer.render(before, answer=True) + self.tokenizer.spell_out(said)
+        now = self.tokenizer.render([*before, said, *new], answer=True)
+        if not now.startswith(written):
+            return None  # the template shortens or moves what was said
+        rest = now[len(written) :]
+        ends = (self.tokenizer.token_text(end) for end in self.tokenizer.end_ids)
+        end = next((end for end in ends if rest.startswith(end)), "")
+        return self.tokenizer.encode(rest.removeprefix(end))
+
+
+def prompt_format(tokenizer: ChatTokenizer, *, chat: bool) -> PromptFormat:
+    """Return the format: by the chat template, or as plain text."""
+    return ChatFormat(tokenizer) if chat else TextFormat(tokenizer)

@@ -1,20 +1,19 @@
-"""What a text scenario must offer: data, and what agents are told before they begin."""
+"""Base class of scenarios for chat models, with their agents and instances."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.language_models.endpoints import EMBEDDED, EMBEDDED_URL_VARIABLE
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
-from ratchet.scenarios.base import Scenario
-from ratchet.scenarios.instance import ScenarioInstance
-from ratchet.scenarios.pure_text.agent import TextAgent
+from ratchet.scenarios.base import Scenario, ScenarioInstance
 from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
@@ -25,8 +24,30 @@ if TYPE_CHECKING:
     from ratchet.parameters.service_fields import ServedModel
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.pure_text.agents.whole_agent import SystemPromptSource
-    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
+    from ratchet.scenarios.pure_text.agents.whole_agent import (
+        AgentOutput,
+        CallContext,
+        SystemPromptSource,
+    )
+    from ratchet.scenarios.pure_text.views import AgentView
+
+
+@dataclass(frozen=True)
+class TextAgent:
+    """A chat model that plays one agent's part."""
+
+    name: str
+    whole: PureTextWholeAgent
+    parameters: TextAgentParameters
+
+    async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
+        """Return what the agent does on what it sees."""
+        return await self.whole.act(view, context)
+
+
+TextScenarioInstance: TypeAlias = ScenarioInstance[
+    NestedArrayDictDataset, PureTextEnvironment, TextAgent
+]
 
 
 class TextScenario(Scenario):

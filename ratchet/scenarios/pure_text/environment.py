@@ -1,12 +1,13 @@
-"""Environments in which chat models exchange text about datapoints.
+"""Environments in which chat models exchange text about datapoints, and the specs of their arrays.
 
-``reset`` and ``step`` take any batch. Rollouts are sampled one by one, with the same result and
-in less time, by ``ratchet.scenarios.pure_text.playing``. Shape letters: B episodes, R rounds,
-A agents, C channels.
+``reset`` and ``step`` accept any batch. ``ratchet.scenarios.pure_text.playing`` samples rollouts one
+by one, with the same result in less time. Shape letters: B episodes, R rounds, A agents,
+C channels.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,10 +19,16 @@ from ratchet.errors import DataError
 from ratchet.parameters.text_trainers import count_rollouts
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.specs import NO_DECISION
-from ratchet.scenarios.pure_text.checks import crowded_channel, endless
-from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
-from ratchet.scenarios.pure_text.specs import TextEnvironmentSpecs
+from ratchet.rollouts.specs import (
+    NO_DECISION,
+    NOBODY,
+    BoolArraySpec,
+    CompositeSpec,
+    FloatArraySpec,
+    IntArraySpec,
+    StringArraySpec,
+)
+from ratchet.scenarios.pure_text.rules import RoundRules, crowded_channel, endless, rules_of
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -30,7 +37,84 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.dataset import NestedArrayDictDataset
-    from ratchet.rollouts.specs import CompositeSpec
+
+
+@dataclass(frozen=True)
+class TextEnvironmentSpecs:
+    """Specs of an environment; its batch size is open, since ``reset`` takes any number."""
+
+    num_rounds: int
+    num_agents: int
+    num_channels: int
+
+    @cached_property
+    def observation(self) -> CompositeSpec:
+        """What agents see, each its own part of it."""
+        return CompositeSpec(
+            {
+                "question": StringArraySpec(),
+                "solution": StringArraySpec(),
+                **self._history,
+                "round": IntArraySpec(low=0, high=self.num_rounds - 1),
+                "seed": IntArraySpec(),
+                "prover_stance": IntArraySpec(nothing=1, low=0, high=1),
+                "datapoint_id": IntArraySpec(),
+            }
+        )
+
+    @cached_property
+    def state(self) -> CompositeSpec:
+        """What belongs to the state and no agent sees."""
+        return CompositeSpec({"y": IntArraySpec(low=0, high=1)})
+
+    @cached_property
+    def action(self) -> CompositeSpec:
+        """What agents do."""
+        agents = (self.num_agents,)
+        return CompositeSpec(
+            {
+                "agents": {
+                    "message": StringArraySpec((self.num_agents, self.num_channels)),
+                    "raw_message": StringArraySpec(agents),
+                    "decision": IntArraySpec(agents, nothing=NO_DECISION, low=0, high=NO_DECISION),
+                }
+            }
+        )
+
+    @cached_property
+    def reward(self) -> CompositeSpec:
+        """What agents are paid."""
+        return CompositeSpec({"agents": {"reward": FloatArraySpec((self.num_agents,))}})
+
+    @cached_property
+    def done(self) -> CompositeSpec:
+        """Whether the episode, and each agent in it, has come to an end."""
+        return CompositeSpec(
+            {
+                "done": BoolArraySpec(),
+                "terminated": BoolArraySpec(),
+                "agents": {"done": BoolArraySpec((self.num_agents,))},
+            }
+        )
+
+    def blank_state(self, size: int) -> NestedArrayDict:
+        """Make states [size] in which nothing was said yet."""
+        blank = NestedArrayDict({}, size)
+        for spec in (self.observation, self.state, self.done):
+            blank.update(spec.blank(size))
+        return blank
+
+    @property
+    def _history(self) -> dict[str, StringArraySpec | IntArraySpec]:
+        channels = (self.num_rounds, self.num_channels)
+        return {
+            "message_history": StringArraySpec(channels),
+            "message_agent_id": IntArraySpec(
+                channels, nothing=NOBODY, low=NOBODY, high=self.num_agents - 1
+            ),
+            "raw_message_history": StringArraySpec((self.num_rounds, self.num_agents)),
+        }
+
 
 DATA_KEYS = ("question", "solution", "y", "datapoint_id")
 

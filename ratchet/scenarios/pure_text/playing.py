@@ -13,7 +13,6 @@ import torch
 
 from ratchet.errors import RolloutError
 from ratchet.rollouts.specs import NO_DECISION
-from ratchet.scenarios.pure_text.checks import crowded_channel, endless
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import (
     AgentAction,
@@ -23,7 +22,7 @@ from ratchet.scenarios.pure_text.episode import (
     RawMessage,
     SentMessage,
 )
-from ratchet.scenarios.pure_text.rules import RoundRules, Turn
+from ratchet.scenarios.pure_text.rules import RoundRules, Turn, crowded_channel, endless
 
 _SILENT = Turn()
 

@@ -12,8 +12,11 @@ import pytest
 from ratchet.errors import DataError
 from ratchet.parameters import HyperParameters
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
-from ratchet.scenarios.code_validation.hub import load_hub_examples
-from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
+from ratchet.scenarios.code_validation.loaders import (
+    LoadingOptions,
+    load_hub_examples,
+    load_jsonl_examples,
+)
 
 RIGHT = "def f(a):\n    return a + 1"
 TESTS = {"entry": "f", "cases": [{"given": [1], "expected": 2}, {"given": [5], "expected": 6}]}

@@ -11,8 +11,8 @@ from ratchet import HyperParameters
 from ratchet.errors import PromptTemplateError
 from ratchet.protocols.checks import check_text_specs
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.code_validation import prompts
-from ratchet.scenarios.code_validation.prompts import SystemPrompts
+from ratchet.scenarios.code_validation import scenario
+from ratchet.scenarios.code_validation.scenario import SystemPrompts
 from ratchet.scenarios.pure_text.episode import Position
 from ratchet.scenarios.pure_text.rules import rules_of
 from ratchet.scenarios.pure_text.views import view_of
@@ -46,8 +46,8 @@ def rendered(protocol="nip", kind="full", stance=1, **changes):
 @pytest.fixture
 def own_templates(tmp_path, monkeypatch):
     """Return a copy of the templates that a test may spoil."""
-    shutil.copytree(prompts.TEMPLATES, tmp_path / "templates")
-    monkeypatch.setattr(prompts, "TEMPLATES", tmp_path / "templates")
+    shutil.copytree(scenario.TEMPLATES, tmp_path / "templates")
+    monkeypatch.setattr(scenario, "TEMPLATES", tmp_path / "templates")
     return tmp_path / "templates"
 
 
@@ -160,7 +160,7 @@ def test_a_protocol_in_a_file_has_its_templates_beside_it(tmp_path):
     with pytest.raises(PromptTemplateError, match=r"templates/full/Mine/prover\.txt"):
         SystemPrompts.of(hyper_params, handler)
     folder = tmp_path / "templates/full/Mine"
-    shutil.copytree(prompts.TEMPLATES / "full/nip", folder)
+    shutil.copytree(scenario.TEMPLATES / "full/nip", folder)
     assert set(SystemPrompts.of(hyper_params, handler).templates) == {"prover", "verifier"}
 
 

@@ -21,10 +21,9 @@ from ratchet.language_models.pricing import Budget
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings, HyperParameters
 from ratchet.rollouts.dataset import NestedArrayDictDataset
-from ratchet.scenarios.building import build_scenario_instance
-from ratchet.scenarios.code_validation.bug_replies import FILES, plain_form, read_program
+from ratchet.scenarios.code_validation.bug_writer import FILES, plain_form, read_program
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
-from ratchet.scenarios.registry import build_scenario
+from ratchet.scenarios.registry import build_scenario, build_scenario_instance
 from tasks.text.keys import TextArmKeys
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "language_models"))

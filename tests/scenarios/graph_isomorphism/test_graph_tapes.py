@@ -15,13 +15,14 @@ from ratchet.agents.tapes import Var, only_plain_operations, record_of, take_fas
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.graph_isomorphism import tapes
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
-from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
-from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
-from ratchet.scenarios.graph_isomorphism.transformer import (
+from ratchet.scenarios.graph_isomorphism.graph_networks import (
+    GinStack,
+    NeighbourSums,
     TransformerShape,
     TransformerStack,
     attention_mask,
 )
+from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
 B, N, ROUNDS = 7, 5, 3
 SMALL = {"num_gnn_layers": 3, "num_transformer_layers": 2, "d_gin_mlp": 8, "d_transformer_mlp": 8}

@@ -12,8 +12,8 @@ from PIL import Image, ImageSequence
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.gymnasium import films
-from ratchet.scenarios.gymnasium.films import animated
+from ratchet.scenarios.gymnasium import gif_recorder
+from ratchet.scenarios.gymnasium.gif_recorder import animated
 from trainers.combinations import check_combination
 from trainers.registry import build_trainer
 
@@ -99,11 +99,11 @@ def test_long_and_large_films_are_cut_down(monkeypatch):
     noise = np.random.default_rng(0).integers(0, 255, (24, 400, 300, 3), np.uint8)
     film = animated(list(noise), 50)
     assert Image.open(BytesIO(film)).size == (192, 256)
-    monkeypatch.setattr(films, "MAX_FRAMES", 10)
+    monkeypatch.setattr(gif_recorder, "MAX_FRAMES", 10)
     shorter = animated(list(noise), 50)
     assert Image.open(BytesIO(shorter)).n_frames == 8
     assert Image.open(BytesIO(shorter)).info["duration"] == 60  # as long as before
-    monkeypatch.setattr(films, "MAX_BYTES", len(shorter) // 2)
+    monkeypatch.setattr(gif_recorder, "MAX_BYTES", len(shorter) // 2)
     smallest = animated(list(noise), 50)
     assert len(smallest) <= len(shorter) // 2
     assert Image.open(BytesIO(smallest)).n_frames < 8

@@ -11,7 +11,7 @@ from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.sharing import build_all_agents
+from ratchet.scenarios.gymnasium.networks import build_all_agents
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces, DiscreteActions
 
 NAMES = ("one", "two", "three")

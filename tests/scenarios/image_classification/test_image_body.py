@@ -8,8 +8,7 @@ import torch
 from ratchet.agents.building import AgentPlan
 from ratchet.agents.parts import AgentInput
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.image_classification.agents import ImageAgentBuilder
-from ratchet.scenarios.image_classification.blocks import BLOCKS, make_conv2d
+from ratchet.scenarios.image_classification.agents import BLOCKS, ImageAgentBuilder, make_conv2d
 
 ROWS, GRID = 5, (4, 4)
 POINTWISE = {"agents___default__kernel_size": 1, "agents___default__num_blocks_per_group": 2}

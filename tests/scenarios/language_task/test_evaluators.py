@@ -5,7 +5,7 @@ import pytest
 
 from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters.base import Reference
-from ratchet.scenarios.language_task.evaluators.base import build_evaluator, checked
+from ratchet.scenarios.language_task.evaluators import build_evaluator, checked
 from ratchet.scenarios.language_task.task import Evaluation, Task
 
 TASK = Task("one", "abc=", "cba")

@@ -9,7 +9,7 @@ from ratchet.errors import ParameterError, UnknownNameError
 from trainers.registry import trainer_class
 
 OWN = """
-from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
+from ratchet.scenarios.language_task.environments.base import SingleTurn
 
 class Own(SingleTurn):
     def __init__(self, hint=""):

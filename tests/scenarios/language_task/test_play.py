@@ -10,13 +10,11 @@ from ratchet.plugins import load_module
 from ratchet.scenarios.language_task.environments.base import (
     LanguageEnvironment,
     PlainEpisode,
+    SingleTurn,
     Turn,
 )
-from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
-from ratchet.scenarios.language_task.evaluators.base import FunctionEvaluator
-from ratchet.scenarios.language_task.evaluators.matching import ExactMatch
-from ratchet.scenarios.language_task.failures import AtLeast, Retry
-from ratchet.scenarios.language_task.play import Rules, Sampling, play
+from ratchet.scenarios.language_task.evaluators import ExactMatch, FunctionEvaluator
+from ratchet.scenarios.language_task.rollout_generation import AtLeast, Retry, Rules, Sampling, play
 from ratchet.scenarios.language_task.task import Evaluation, Task
 from ratchet.scenarios.language_task.transcripts import task_transcripts
 

@@ -7,9 +7,8 @@ import pytest
 from ratchet import HyperParameters
 from ratchet.errors import DataError, UnknownNameError
 from ratchet.language_models.types import ChatMessage
-from ratchet.scenarios.language_task.dataset import TaskDataset
 from ratchet.scenarios.language_task.sources.pig_latin import pig_latin
-from ratchet.scenarios.language_task.task import Task
+from ratchet.scenarios.language_task.task import Task, TaskDataset
 from ratchet.scenarios.registry import build_scenario
 
 

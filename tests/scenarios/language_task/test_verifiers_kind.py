@@ -9,7 +9,7 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.language_task.play import Sampling, play
+from ratchet.scenarios.language_task.rollout_generation import Sampling, play
 from ratchet.scenarios.registry import build_scenario
 
 SINGLE = """

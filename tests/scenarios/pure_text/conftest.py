@@ -17,8 +17,7 @@ from ratchet.protocols.registry import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.pure_text.prompts import build_prompt
-from ratchet.scenarios.pure_text.views import AgentView
+from ratchet.scenarios.pure_text.views import AgentView, build_prompt
 
 NUM_DATAPOINTS = 4
 

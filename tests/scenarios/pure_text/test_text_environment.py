@@ -19,8 +19,8 @@ from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.outcomes import rollout_statistics
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.pure_text.layout import episode_to_rollout
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
+from ratchet.scenarios.pure_text.rollout import episode_to_rollout
 from ratchet.scenarios.pure_text.views import agent_view, position_of, view_of
 
 

@@ -17,9 +17,13 @@ from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.episode import Position, SentMessage
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
-from ratchet.scenarios.pure_text.prompts import build_prompt, channel_order
-from ratchet.scenarios.pure_text.supervisor import supervisor_message
-from ratchet.scenarios.pure_text.views import agent_view, view_of
+from ratchet.scenarios.pure_text.views import (
+    agent_view,
+    build_prompt,
+    channel_order,
+    supervisor_message,
+    view_of,
+)
 
 
 class ThreeProversInText(MultiChannelTestProtocolHandler):

@@ -13,8 +13,8 @@ from torch import Tensor
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.files import load_rollouts, read_about
 from ratchet.scenarios.dataset import DataCursor
-from ratchet.scenarios.message_scenario import MessageScenario
 from ratchet.scenarios.registry import build_scenario
+from ratchet.scenarios.tensor_scenario import MessageScenario
 from trainers.tensordict.collectors import RolloutCollector
 from trainers.tensordict.testing import TestPlayer
 

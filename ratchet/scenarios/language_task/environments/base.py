@@ -1,4 +1,4 @@
-"""``LanguageEnvironment``: what a model talks with while it does a task."""
+"""Environments of tasks: base class, and the one of a single reply."""
 
 from __future__ import annotations
 
@@ -97,3 +97,14 @@ ENVIRONMENTS: Registry[LanguageEnvironment] = Registry(
     "ratchet.scenarios.language_task.environments",
     parameter="language_task.environment",
 )
+
+
+@ENVIRONMENTS.register("single_turn")
+class SingleTurn(LanguageEnvironment):
+    """The model replies once."""
+
+    max_turns = 1
+
+    def begin(self, task: Task, seed: int) -> Episode:
+        """Begin with the task's messages."""
+        return PlainEpisode(task)

@@ -21,8 +21,7 @@ from ratchet.scenarios.pure_text.parsing import (
     ParsedCompletion,
     parse_completion,
 )
-from ratchet.scenarios.pure_text.prompts import build_prompt
-from ratchet.scenarios.pure_text.supervisor import supervisor_message
+from ratchet.scenarios.pure_text.views import build_prompt, supervisor_message
 from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.handler import ProtocolHandler
-    from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.views import AgentView
 
 
@@ -41,6 +39,18 @@ class SystemPromptSource(Protocol):
 
     def render(self, view: AgentView, /) -> str:
         """Write the system prompt of an agent that sees ``view``."""
+
+
+class SharedModel(Protocol):
+    """The model of several agents; :class:`PureTextSharedModelGroup` implements it."""
+
+    @property
+    def current_model_name(self) -> str:
+        """The model that currently plays."""
+
+    @property
+    def called_as(self) -> str:
+        """The name in requests: the model's, or its deployment's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +138,7 @@ class PureTextWholeAgent:
         self.parameters = _text_parameters(hyper_params, agent_name)
         self.spec = handler.text_agent_spec(agent_name)
         self.scale = DECISION_SCALES[handler.common.verifier_decision_scale]
-        self.shared_model_group: PureTextSharedModelGroup | None = None
+        self.shared_model_group: SharedModel | None = None
         self._settings = settings
         self._system_prompts = system_prompts
 

@@ -1,28 +1,26 @@
-"""Play tasks with a model: groups of rollouts, their tokens as the model saw and wrote them.
+"""Generation of rollouts: groups of episodes with a model, retries, and failed tasks.
 
-What a model wrote is never tokenized again: its ids are appended as they came, what the environment
-says is encoded and appended with mask 0. A rollout's seeds come from its group, place and turn
-alone, so that it is the same whoever plays beside it.
+Generated tokens are never tokenized again: their ids are appended unchanged, and the environment's
+text is encoded and appended with mask 0. Seeds depend only on a rollout's group, index and turn, so
+that concurrent rollouts do not affect each other.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, RatchetError, RolloutError, TaskCodeError
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.types import ChatMessage
-from ratchet.plugins import readable_name
-from ratchet.scenarios.language_task.evaluators.base import checked
-from ratchet.scenarios.language_task.failures import FailFast, FailurePolicy, blamed
-from ratchet.scenarios.language_task.prompt_formats import prompt_format
-from ratchet.scenarios.language_task.rollout import Attempt, Rollout, Segment
-from ratchet.scenarios.language_task.rollout_metrics import rollout_metrics
+from ratchet.plugins import custom_code_location, readable_name
+from ratchet.scenarios.language_task.evaluators import checked
+from ratchet.scenarios.language_task.rollout import Attempt, Rollout, Segment, rollout_metrics
+from ratchet.scenarios.language_task.task import prompt_format
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -30,9 +28,82 @@ if TYPE_CHECKING:
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
-    from ratchet.scenarios.language_task.evaluators.base import Evaluator
-    from ratchet.scenarios.language_task.prompt_formats import PromptFormat
-    from ratchet.scenarios.language_task.task import Evaluation, Task
+    from ratchet.scenarios.language_task.evaluators import Evaluator
+    from ratchet.scenarios.language_task.task import Evaluation, PromptFormat, Task
+
+_TRANSIENT = (OSError, EOFError)
+"""What may go well another time: the network's errors are among them."""
+
+
+@contextmanager
+def blamed(who: str, task_id: str) -> Iterator[None]:
+    """Say of an error of somebody's code whose it is, and with which task it was raised.
+
+    Raises
+    ------
+    TaskCodeError
+        For what would be raised again.
+    RolloutError
+        For what may go well another time.
+    """
+    try:
+        yield
+    except (RatchetError, MemoryError):
+        raise
+    except Exception as error:
+        kind = RolloutError if isinstance(error, _TRANSIENT) else TaskCodeError
+        raise kind(
+            f"{who}, task {task_id!r}: {type(error).__name__}: {error}"
+            f" ({custom_code_location(error)}). Correct it; language.failures says what is done"
+            " about an episode that fails."
+        ) from error
+
+
+class FailurePolicy:
+    """What is done about a rollout that fails; the base lets its error travel."""
+
+    drops: bool = False
+    """Whether a rollout that failed for good is left out; else its error travels."""
+
+    def plays_again(self, num_failures: int) -> bool:
+        """Return whether a rollout is played again that has failed that often."""
+        return False
+
+    def check_group(self, group_id: str, left: int, size: int) -> None:
+        """Check that enough of a group is left. Raises DataError if not."""
+
+
+class FailFast(FailurePolicy):
+    """The first failure ends it all."""
+
+
+@dataclass(frozen=True)
+class Retry(FailurePolicy):
+    """A rollout is played again, with other seeds, up to ``num_retries`` times."""
+
+    num_retries: int
+
+    def plays_again(self, num_failures: int) -> bool:
+        """Return whether there are tries left."""
+        return num_failures <= self.num_retries
+
+
+@dataclass(frozen=True)
+class AtLeast(FailurePolicy):
+    """A rollout that failed is left out, where ``fewest`` of its group are left."""
+
+    fewest: int
+    drops = True
+
+    def check_group(self, group_id: str, left: int, size: int) -> None:
+        """Check that there are enough; all, in a group that never had as many."""
+        wanted = min(self.fewest, size)
+        if left < wanted:
+            raise DataError(
+                f"group {group_id}: {size - left} of {size} rollouts failed, expected at least"
+                f" {wanted} that did not. The log has their errors."
+            )
+
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""``Evaluator``: what says how much an answer is worth, as a class or a function."""
+"""Evaluators of answers by name: base class, custom functions, and string matching."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import DataError, ParameterError, UnknownNameError, nearest
 from ratchet.plugins import is_class_spec, load_module, readable_name
 from ratchet.registry import Registry
-from ratchet.scenarios.language_task.task import Evaluation, Task, is_number
+from ratchet.scenarios.language_task.task import EXACT_MATCH, Evaluation, Task, is_number
 
 if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
@@ -65,9 +65,12 @@ class FunctionEvaluator(Evaluator):
         return scored
 
 
+BUILT_IN = dict.fromkeys(("exact", "partial"), "ratchet.scenarios.language_task.evaluators")
+"""Name → the module that registers it."""
+
 EVALUATORS: Registry[Evaluator] = Registry(
     "evaluator",
-    "ratchet.scenarios.language_task.evaluators.base:Evaluator",
+    "ratchet.scenarios.language_task.evaluators:Evaluator",
     "ratchet.scenarios.language_task.evaluators",
     parameter="language_task.evaluator",
 )
@@ -146,3 +149,34 @@ def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evalu
             " Evaluator, or something to be called with task, completion and messages."
         )
     return FunctionEvaluator(made)
+
+
+@EVALUATORS.register("exact")
+class ExactMatch(Evaluator):
+    """1 for the right answer, spaces around it aside; 0 for any other."""
+
+    def score(
+        self, task: Task, completion: str, messages: Sequence[ChatMessage]
+    ) -> float | Evaluation:
+        """Compare."""
+        exact = float(_is_right(task, completion))
+        return Evaluation(exact, metrics={EXACT_MATCH: exact})
+
+
+@EVALUATORS.register("partial")
+class PartialMatch(Evaluator):
+    """The share of symbols that are right and in their places, of the longer of the two."""
+
+    def score(
+        self, task: Task, completion: str, messages: Sequence[ChatMessage]
+    ) -> float | Evaluation:
+        """Compare symbol by symbol."""
+        said, right = completion.strip(), task.answer.strip()
+        same = sum(one == other for one, other in zip(said, right, strict=False))
+        longest = max(len(said), len(right))
+        reward = same / longest if longest else 1.0
+        return Evaluation(reward, metrics={EXACT_MATCH: float(_is_right(task, completion))})
+
+
+def _is_right(task: Task, completion: str) -> bool:
+    return completion.strip() == task.answer.strip()
