@@ -31,7 +31,7 @@ _MASKED_LOGIT = -1e9
 
 
 class FactorisedCategorical:
-    """Independent categorical distributions side by side, some of which count.
+    """Independent categorical distributions in one tensor, some of which count.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class FactorisedCategorical:
     allowed
         bool [b, F, S]: which outcomes are possible; at least one in each factor.
     counts
-        bool [b, F]: which factors are really acted on.
+        bool [b, F]: the factors on which the agent acts.
     """
 
     def __init__(self, logits: Tensor, allowed: Tensor, counts: Tensor) -> None:
@@ -86,13 +86,13 @@ class FactorisedCategorical:
             return (self._log_probs - race.log()).argmax(-1)
 
     def mode(self) -> Tensor:
-        """Return the likeliest outcome of each factor, i64 [b, F]."""
+        """Return the most likely outcome of each factor, i64 [b, F]."""
         return self._log_probs.detach().argmax(-1)
 
 
 @dataclass(frozen=True)
 class FactorLayout:
-    """Where an agent's factors lie: messages, then the decision, then the linear message.
+    """Indices of an agent's factors: messages, then the decision, then the linear message.
 
     ``channels`` are the indices of the K channels that it may ever write to, ``message_size`` is P.
     """
@@ -109,12 +109,12 @@ class FactorLayout:
 
     @property
     def decision_index(self) -> int:
-        """Where the decision lies, if there is one."""
+        """The index of the decision, if the agent decides."""
         return self.num_message_factors
 
     @property
     def linear_index(self) -> int:
-        """Where the linear message lies, if there is one."""
+        """The index of the linear message, if the agent sends one."""
         return self.num_message_factors + int(self.decides)
 
 
@@ -183,7 +183,7 @@ class MultiAgentDistribution:
         return self._scatter({n: d.factors.log_prob(d.pack(td)) for n, d in self.agents.items()})
 
     def log_prob_and_entropy(self, td: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Return :meth:`log_prob` and :meth:`entropy`, both f32 [B, A], at once."""
+        """Return :meth:`log_prob` and :meth:`entropy`, both f32 [B, A], in one pass."""
         both = {n: d.factors.log_prob_and_entropy(d.pack(td)) for n, d in self.agents.items()}
         return (
             self._scatter({name: log_prob for name, (log_prob, _) in both.items()}),
@@ -204,13 +204,13 @@ class MultiAgentDistribution:
         )
 
     def mode(self) -> TensorDict:
-        """Return each agent's likeliest actions."""
+        """Return each agent's most likely actions."""
         return self.unpack({name: d.factors.mode() for name, d in self.agents.items()})
 
     def unpack(self, actions: Mapping[str, Tensor]) -> TensorDict:
-        """Turn packed actions into a tensordict [B] with ``agents`` inside.
+        """Unpack actions into a tensordict [B] that contains ``agents``.
 
-        What an agent does not really do is 0 (messages) or 2 (decisions).
+        Factors on which an agent does not act are 0 (messages) or 2 (decisions).
         """
         num_agents, num_channels, positions = self.shape
         device = self.device
@@ -251,7 +251,7 @@ def scatter_columns(
     num_agents: int,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Lay columns side by side: f32 [B, A], 0 where nothing is given; differentiable.
+    """Combine columns: f32 [B, A], 0 where no value is given; differentiable.
 
     Columns are agent's index → (rows i64 [b] or None for all, values f32 [b]).
     """
@@ -269,7 +269,7 @@ _SEEDS_TRIED = 64
 def ever_decides(handler: ProtocolHandler, name: str) -> bool:
     """Return whether the agent may decide in some round: verifiers, and a simulator of one.
 
-    Who decides may depend on the episode's seed; the first 64 are tried.
+    This may depend on the episode's seed; the first 64 are tried.
     """
     if name in handler.verifier_names:
         return True
@@ -300,7 +300,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class Role:
-    """One agent's place in the protocol: its index in the agent dimension, and its actions' layout.
+    """One agent's role in the protocol: its index in the agent dimension and layout of actions.
 
     Channels it sees [V] and may ever write to [K] are None where all are.
     """
@@ -314,7 +314,7 @@ class Role:
 def read_role(
     handler: ProtocolHandler, name: str, *, message_size: int, d_linear: int | None
 ) -> Role:
-    """Read an agent's role off the protocol."""
+    """Return an agent's role in the protocol."""
     index = list(handler.agent_names).index(name)
     sees = handler.channel_visibility_mask[index].nonzero().flatten()
     writes = handler.can_be_active_mask[:, index].any(0).nonzero().flatten()
@@ -337,14 +337,14 @@ NUM_DECISIONS = 3
 
 
 def pack_logits(logits: PolicyLogits, layout: FactorLayout) -> Tensor:
-    """Lay the factors side by side: f32 [b, F, max(S, 3, d)]; padding is 0 and has to be masked.
+    """Pack the factors into f32 [b, F, max(S, 3, d)]; padding is 0 and must be masked.
 
     Logits are messages' [b, K, P, S], decisions' [b, 3], linear messages' [b, d].
 
     Raises
     ------
     StateError
-        If the head gives no logits for something the agent does.
+        If the head returns no logits for one of the agent's factors.
     """
     factors = [logits.message.flatten(1, 2)]
     if layout.decides:
@@ -366,10 +366,10 @@ def _one_factor(logits: Tensor | None, what: str) -> Tensor:
 def pack_allowed(
     symbols: Tensor, layout: FactorLayout, restriction: Tensor, d_linear: int | None
 ) -> Tensor:
-    """Lay the masks of the factors side by side: bool [b, F, max(S, 3, d)], as the packed logits.
+    """Pack the masks of the factors like the logits: bool [b, F, max(S, 3, d)].
 
-    ``symbols`` are those that may be said, bool, broadcastable to [b, K, P, S]. ``restriction`` is
-    i64 [b]: 0 any decision, 1 must go on (only 2), 2 must decide (0 or 1).
+    ``symbols`` are those that may be sent, bool, broadcastable to [b, K, P, S]. ``restriction`` is
+    i64 [b]: 0 any decision, 1 must continue (only 2), 2 must decide (0 or 1).
     """
     b, num_symbols = len(restriction), symbols.shape[-1]
     said = symbols.expand(b, len(layout.channels), layout.message_size, num_symbols).flatten(1, 2)
@@ -391,7 +391,7 @@ def pack_allowed(
 def pack_counts(
     active: Tensor, can_decide: Tensor, layout: FactorLayout, writes: Channels | None
 ) -> Tensor:
-    """Return which factors an agent really acts on, bool [b, F].
+    """Return the factors on which an agent acts, bool [b, F].
 
     ``active`` bool [b, C] are the channels that it is active in, ``can_decide`` bool [b] whether it
     decides, ``writes`` the K channels that it may ever write to: None for all.
@@ -407,10 +407,10 @@ def pack_counts(
 
 
 def unpack_logits(dist: MultiAgentDistribution, symbols: int) -> tuple[Tensor, Tensor]:
-    """Lay the logits of all agents over B frames out by agent and channel; differentiable.
+    """Return the logits of all agents in B frames by agent and channel; differentiable.
 
     Messages' f32 [B, A, C, P, S] and decisions' [B, A, 3]: 0 where an agent does not act, minus
-    infinity for what it may not say or decide.
+    infinity for symbols and decisions that are not allowed.
     """
     num_agents, num_channels, positions = dist.shape
     size = (dist.batch_size, num_agents)

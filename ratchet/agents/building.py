@@ -1,7 +1,7 @@
-"""Builds a protocol's agents from their parameters: the common heads over a scenario's own body.
+"""Builder of a protocol's agents from their parameters: common heads over a scenario's body.
 
-A scenario subclasses :class:`AgentBuilder` and says what a body is. Weights are drawn from
-(seed, "initial_state", 0, part, agent), so that no part's depend on another's.
+A scenario subclasses :class:`AgentBuilder` and defines the body. Weights are sampled from (seed,
+"initial_state", 0, part, agent), so that the parts' weights are independent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Section = TypeVar("Section", bound=NetworkAgentParameters)
 
 @dataclass(frozen=True)
 class AgentPlan(Generic[Section]):
-    """What is known of an agent before it is built; its weights don't depend on the device."""
+    """Description of an agent before it is built; its weights don't depend on the device."""
 
     hyper_params: HyperParameters
     handler: ProtocolHandler
@@ -95,7 +95,7 @@ class AgentPlan(Generic[Section]):
         return self.max_rounds * self.num_seen_channels * self.d_linear
 
     def init(self, part: str) -> Initializer:
-        """Return what draws a part's weights."""
+        """Return the initializer of a part's weights."""
         return Initializer(
             torch_generator(self.hyper_params.seed, "initial_state", 0, part, self.name),
             self.section.use_orthogonal_initialisation,
@@ -117,22 +117,22 @@ class AgentBuilder(ABC, Generic[Section]):
     def build_body(
         self, plan: AgentPlan[Section], init: Initializer, read: Collection[str]
     ) -> AgentBody:
-        """Make a body.
+        """Build a body.
 
-        ``read`` is what the heads read of the representation: ``"pooled"``, ``"symbols"`` or both.
-        The rest may be None.
+        ``read`` are the parts of the representation that heads read: ``"pooled"``, ``"symbols"`` or
+        both. The rest may be None.
         """
 
     @abstractmethod
     def build_perception(self, hyper_params: HyperParameters) -> Perception:
-        """Return how the scenario's data are made ready and which symbols may be said."""
+        """Return the preparation of the scenario's data and the mask of allowed symbols."""
 
     def build_manual_agent(self, plan: AgentPlan[Section]) -> Agent:
-        """Make the hand-made agent for ``use_manual_architecture``; there is none by default."""
+        """Build the scripted agent for ``use_manual_architecture``; unsupported by default."""
         raise ParameterError(
             f"agents.{plan.name}.use_manual_architecture: got true, or a phase's partner"
             f" {plan.name}: hand_made, but the scenario {plan.hyper_params.scenario!r} has no"
-            " hand-made agents. Set it to false, or give the phase another partner."
+            " scripted agents. Set it to false, or choose another partner for the phase."
         )
 
     def check_hand_made(
@@ -151,14 +151,15 @@ class AgentBuilder(ABC, Generic[Section]):
     ) -> dict[str, Agent]:
         """Build the agents with their initial weights, in the protocol's order.
 
-        The trainer type ``solo_agent`` has bodies and solo heads built; any other bodies, policy
-        and value heads, and solo heads besides if ``pretrain_agents`` is set. The weights don't
-        depend on the device.
+        For the trainer type ``solo_agent``, builds bodies and solo heads; otherwise bodies, policy
+        and value heads, and also solo heads if ``pretrain_agents`` is set. The weights don't depend
+        on the device.
 
         Raises
         ------
         ParameterError
-            If factors of actor and critic differ in a shared body, or an agent cannot be built so.
+            If factors of actor and critic differ in a shared body, or an agent does not support
+            this.
         """
         sections = {name: self._section(hyper_params, name) for name in handler.agent_names}
         if trainer_type != SOLO:
@@ -173,9 +174,9 @@ class AgentBuilder(ABC, Generic[Section]):
     def build_hand_made_agents(
         self, hyper_params: HyperParameters, handler: ProtocolHandler, names: Collection[str]
     ) -> dict[str, Agent]:
-        """Build hand-made agents to be imitated: of several equally good actions they draw one.
+        """Build scripted agents to be imitated: they sample among equally good actions.
 
-        Raises ParameterError if there are none of some names.
+        Raises ParameterError if an agent has no scripted version.
         """
         found = {}
         for name in names:
@@ -199,8 +200,8 @@ class AgentBuilder(ABC, Generic[Section]):
         if not isinstance(parameters, self.section_class):
             raise ParameterError(
                 f"agents.{name}: got {type(parameters).__name__}, expected"
-                f" {self.section_class.__name__}. The parameters are of another scenario than"
-                " the agents."
+                f" {self.section_class.__name__}. The parameters and the agents are of"
+                " different scenarios."
             )
         chosen = {
             "is_random=true": parameters.is_random,
@@ -239,7 +240,7 @@ class AgentBuilder(ABC, Generic[Section]):
         return agent
 
     def _body(self, plan: AgentPlan[Section], part: str, read: Collection[str]) -> AgentBody:
-        """Make the user's body if there is one, the scenario's otherwise."""
+        """Build the custom body if set, the scenario's otherwise."""
         own = network_class(plan.name, plan.section, self.base_dir)
         if own is None:
             return self.build_body(plan, plan.init(part), read)

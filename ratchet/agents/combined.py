@@ -1,9 +1,9 @@
 """All agents run as one actor with an agent dimension.
 
 An agent is computed only in the frames in which it acts, and only once for policy and value where
-they share a body. What no message changes is computed once a datapoint in a rollout
-(:class:`RolloutCache`). Shape letters: B frames, A agents, C channels, P positions, S symbols,
-R rounds, b rows in which one agent acts.
+they share a body. Values that no message changes are computed once per datapoint in a rollout
+(:class:`RolloutCache`). Shape letters: B frames, A agents, C channels, P positions, S symbols, R
+rounds, b rows in which one agent acts.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class CombinedAgents(ActorCritic):
 
     @property
     def observation_keys(self) -> tuple[Key, ...]:
-        """Messages, and what tells the datapoint and the turn."""
+        """Keys of the messages, the datapoint and the turn."""
         return _OBSERVATION_KEYS + (("linear_message_history",) if self.d_linear else ())
 
     @property
@@ -172,7 +172,7 @@ class CombinedAgents(ActorCritic):
     ) -> TensorDictBase:
         """Evaluate the actions in frames [B], as :class:`ActorCritic` does, into a new tensordict.
 
-        Beside log_prob, entropy and value f32 [B, A] ``agents`` have, with logits,
+        In addition to log_prob, entropy and value f32 [B, A], ``agents`` contain, with ``logits``,
         ``message_logits`` [B, A, C, P, S] and ``decision_logits`` [B, A, 3]. Generators are for
         noise in the bodies, if there is any; torch's global one when None.
         """
@@ -188,7 +188,7 @@ class CombinedAgents(ActorCritic):
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what :meth:`evaluate` finds: log_prob, entropy and value, f32 [B, A]."""
+        """Return the results of :meth:`evaluate`: log_prob, entropy and value, f32 [B, A]."""
         turns = self._gatherer.gather(td, agents, None, None)
         return self._score(td, [(turn, self._taken(td, turn)) for turn in turns])
 
@@ -203,7 +203,7 @@ class CombinedAgents(ActorCritic):
 
     @contextmanager
     def remembering(self, frames: TensorDictBase) -> Iterator[None]:
-        """Keep what no weight changes of frames [N] for a while."""
+        """Cache values of frames [N] that no weight changes."""
         turns = self._gatherer.gather(frames, None, None, None)
         chosen = [(turn, self._taken(frames, turn)) for turn in turns]
         self._memory = FrameMemory(chosen, frames.batch_size[0], frames.get("round").device)
@@ -297,7 +297,7 @@ class CombinedAgents(ActorCritic):
         return AgentDistribution(turn.role.index, turn.rows, turn.role.layout, factors)
 
     def _masks(self, td: TensorDictBase, turn: Turn) -> tuple[Tensor, Tensor]:
-        """Return what an agent may do, bool [b, F, W], and what of it counts, bool [b, F]."""
+        """Return an agent's allowed actions, bool [b, F, W], and factors that count, bool [b, F]."""
         role, inputs = turn.role, turn.inputs
         symbols = self._perception.allowed_symbols(
             turn.agent.is_prover, inputs.data, inputs.message

@@ -27,7 +27,7 @@ _plain_only = False
 
 @contextmanager
 def only_plain_operations() -> Iterator[None]:
-    """Put nothing on tapes for a while, to compare with, or to search for an error."""
+    """Disable tapes within a context, for comparisons or for debugging."""
     global _plain_only
     before, _plain_only = _plain_only, True
     try:
@@ -37,16 +37,16 @@ def only_plain_operations() -> Iterator[None]:
 
 
 def may_record(tensor: Tensor) -> bool:
-    """Return whether what is made of a tensor may be computed on a tape, here and now.
+    """Return whether a tape currently supports computing on a tensor.
 
-    Not off the CPU, nor in mixed precision, nor inside ``torch.func`` transforms or forward-mode
-    differentiation.
+    False on other devices than the CPU, in mixed precision, and inside ``torch.func`` transforms or
+    forward-mode differentiation.
     """
     if _plain_only or tensor.device.type != "cpu" or tensor.dtype != torch.float32:
         return False
     if torch.is_autocast_enabled("cpu"):
         return False
-    # torch has no public way to ask for either
+    # torch has no public function for either
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return not transformed and forward_ad._current_level < 0
 
@@ -55,9 +55,9 @@ BackwardStep = Callable[..., None]
 
 
 class Var:
-    """A value on a tape and, on the way back, the gradient with respect to it.
+    """A value on a tape and, in the backward pass, the gradient with respect to it.
 
-    ``needs_grad`` is false for constants; operations may spare themselves the gradient then.
+    ``needs_grad`` is false for constants; operations may skip the gradient then.
     """
 
     __slots__ = ("grad", "needs_grad", "value")
@@ -78,7 +78,7 @@ class Var:
 
 
 class Tape:
-    """Operations in order, each with how to go back through it; kept only if anybody will."""
+    """Operations in order, each with its backward step; stored only if gradients are required."""
 
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps
@@ -99,11 +99,11 @@ class Tape:
         return known[1]
 
     def record(self, back: BackwardStep, *outputs: Var) -> None:
-        """Keep a step that has made ``outputs``.
+        """Record a step that computed ``outputs``.
 
-        ``back`` is called with the gradients of ``outputs`` (None for one that nobody used, if
-        there are several) and adds to those of the operation's inputs. It changes nothing it has
-        kept, so that one can go back twice.
+        ``back`` is called with the gradients of ``outputs`` (None for an unused one, if there are
+        several) and adds to those of the operation's inputs. It must not change its stored values,
+        so that it can run twice.
         """
         if self.keeps:
             self._steps.append((outputs, back))
@@ -120,10 +120,10 @@ class Tape:
 def run_recorded(
     record: Callable[[Tape], Sequence[Var]], plain: Callable[[], Sequence[Tensor]]
 ) -> tuple[Tensor, ...]:
-    """Run operations on a tape, and let autograd see them as one.
+    """Run operations on a tape as a single autograd operation.
 
-    ``plain`` computes the same with ordinary operations: for gradients that are to be
-    differentiated again.
+    ``plain`` computes the same with ordinary operations: for gradients that are differentiated
+    again.
     """
     keeps = torch.is_grad_enabled()
     with torch.no_grad():
@@ -138,11 +138,11 @@ def run_recorded(
 
 
 def put_gradients(record: Callable[[Tape], Sequence[Var]], wanted: Sequence[bool]) -> list[Tensor]:
-    """Run operations on a tape and put gradients into what they were made of, without autograd.
+    """Run operations on a tape and add gradients to its leaves, without autograd.
 
-    The gradients are those that the sum of the ``wanted`` outputs, scalars, would put by
-    ``backward()`` into leaves that have none. All that ``record`` calls leaves must be parameters
-    or other leaves of autograd's graph. All outputs come back, detached.
+    The gradients are those of ``backward()`` of the sum of the ``wanted`` outputs, scalars, for
+    leaves without gradients. Leaves of ``record`` must be parameters or other leaves of autograd's
+    graph. Returns all outputs, detached.
     """
     with torch.no_grad():
         tape = Tape(keeps=True)
@@ -156,7 +156,7 @@ def put_gradients(record: Callable[[Tape], Sequence[Var]], wanted: Sequence[bool
         if grad is not None and leaf.requires_grad:
             assert leaf.is_leaf
             place = grad.data_ptr()
-            # whoever scales a gradient in place must not scale another's as well
+            # scaling one gradient in place must not scale another
             leaf.grad = grad if grad.is_contiguous() and place not in known else grad.clone()
             known.add(place)
     return [output.value for output in outputs]
@@ -209,9 +209,11 @@ def _differentiable_gradients(
 
 
 Record = Callable[[Tape], Sequence[Var]]
-"""Computes on a tape; gives the variables that come out."""
+"""Computes on a tape; returns the output variables."""
 Recorder = Callable[..., Record | None]
-"""Given a network and its inputs, gives what computes its outputs; None for the plain path."""
+"""Given a network and its inputs, returns a function that computes its outputs; None for the plain
+path.
+"""
 
 Made = TypeVar("Made", bound=Recorder)
 
@@ -227,12 +229,12 @@ _RECORDERS: dict[type[nn.Module], _Registered] = {}
 def register_recorder(
     network: type[nn.Module], parts: Collection[type[nn.Module]] = ()
 ) -> Callable[[Made], Made]:
-    """Return a decorator that has a recorder stand in for a class of networks.
+    """Return a decorator that registers a recorder for a class of networks.
 
-    The recorder is called with the network and what the network is called with. It looks whether
-    it can do the same for the network as it is now (its activation function, its training mode).
-    ``parts`` are the classes of modules within the network whose weights it takes; a network with
-    any other computes as ever.
+    The recorder is called with the network and the network's arguments. It checks that it supports
+    the network's current state (its activation function, its training mode). ``parts`` are the
+    classes of modules within the network whose weights it reads; a network with any other module
+    uses its ``forward``.
     """
 
     def register(recorder: Made) -> Made:
@@ -243,7 +245,7 @@ def register_recorder(
 
 
 def record_of(network: nn.Module, *inputs: object) -> Record | None:
-    """Return what computes a network's outputs on a tape; None where that is not to be done."""
+    """Return a function that computes a network's outputs on a tape; None for the plain path."""
     known = _RECORDERS.get(type(network))
     if known is None or not all(may_record(x) for x in inputs if isinstance(x, Tensor)):
         return None

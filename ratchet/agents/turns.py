@@ -33,7 +33,7 @@ Generators = Mapping[str, torch.Generator]
 
 
 class DataSource(Protocol):
-    """Whatever gives scenario data by datapoint id; environments do."""
+    """Source of scenario data by datapoint id, such as an environment."""
 
     def gather_data(self, datapoint_id: Tensor, /) -> TensorDictBase:
         """Return the scenario's data, batch size of ``datapoint_id``."""
@@ -41,10 +41,11 @@ class DataSource(Protocol):
 
 @dataclass
 class RolloutCache:
-    """What no message changes, kept for one rollout of E environments with fixed weights.
+    """Cache of values that no message changes, for one rollout with fixed weights.
 
-    Rows whose datapoint has changed since are made again. A new rollout, other weights or another
-    data source need a new cache.
+
+    Rows whose datapoint has changed are recomputed. A new rollout, other weights or another data
+    source need a new cache.
     """
 
     data_ids: Tensor | None = None
@@ -64,7 +65,7 @@ class Turn:
 
     @cached_property
     def shared(self) -> Representation | None:
-        """What the agent's body makes of the inputs, None without a body."""
+        """The body's representation of the inputs, None without a body."""
         body = self.agent.body
         return None if body is None else body(self.inputs)
 
@@ -180,7 +181,7 @@ def _invariant(
     rows: Tensor | None,
     compute: Callable[[Prepared], Tensor | None],
 ) -> Tensor | None:
-    """Return rows of what no message changes, computing only those whose datapoint is new."""
+    """Return cached values that no message changes; compute only rows whose datapoint is new."""
 
     def fresh(which: Tensor | None) -> Tensor | None:
         return compute({key: take(value, which) for key, value in cache.data.items()})
@@ -202,7 +203,7 @@ def _invariant(
     kept = cache.invariants[name]
     if len(stale):
         new = fresh(stale)
-        assert new is not None  # it was something before
+        assert new is not None  # it was a tensor before
         kept[stale], known[stale] = new, ids[stale]
     return take(kept, rows)
 
@@ -213,14 +214,14 @@ NUM_RATINGS = 3
 
 @dataclass(frozen=True)
 class TakenActions:
-    """What an agent could have done in its rows, and what it did.
+    """Allowed and taken actions of an agent in its rows.
 
     Attributes
     ----------
     allowed
         bool [b, F, W].
     counts
-        Which factors it really acts on, bool [b, F].
+        Factors on which it acts, bool [b, F].
     actions
         i64 [b, F].
     """
@@ -250,12 +251,12 @@ def rate(turn: Turn, taken: TakenActions) -> Tensor:
 
 
 def policy_head_of(turn: Turn) -> AgentPolicyHead:
-    """Return the head that speaks for an agent.
+    """Return an agent's policy head.
 
     Raises
     ------
     StateError
-        If it has none.
+        If the agent has no policy head.
     """
     head = turn.agent.policy_head
     if head is None:
@@ -273,7 +274,7 @@ def values_of(turn: Turn) -> Tensor | None:
         return None
     seen = turn.shared
     if agent.value_body is not None:
-        # without what the policy's body has made
+        # without cached values of the policy's body
         inputs = replace(inputs, invariant=None, precomputed=None)
         seen = agent.value_body(inputs)
     return cast(Tensor, agent.value_head(seen, inputs))
@@ -282,7 +283,7 @@ def values_of(turn: Turn) -> Tensor | None:
 def lay_out(
     ratings: Sequence[tuple[Turn, Tensor]], size: int, num_agents: int, device: torch.device
 ) -> Tensor:
-    """Lay ratings [3, b] of agents out as f32 [3, B, A], 0 where an agent does not act."""
+    """Arrange evaluations [3, b] of agents as f32 [3, B, A], 0 where an agent does not act."""
     laid = torch.zeros(NUM_RATINGS, size * num_agents, device=device)
     if not ratings:
         return laid.view(NUM_RATINGS, size, num_agents)
@@ -297,7 +298,7 @@ def lay_out(
 
 @dataclass(frozen=True)
 class _Remembered:
-    """One agent's rows, and where each frame's is: i64 [N], -1 where it does not act."""
+    """One agent's rows, and each frame's index in them: i64 [N], -1 where it does not act."""
 
     turn: Turn
     taken: TakenActions
@@ -305,7 +306,7 @@ class _Remembered:
 
 
 class FrameMemory:
-    """Remembers, of each agent that acts somewhere in N frames, its turn and the actions taken."""
+    """Cache of the turn and actions of each agent that acts in any of N frames."""
 
     def __init__(
         self, chosen: Sequence[tuple[Turn, TakenActions]], num_frames: int, device: torch.device
@@ -325,7 +326,7 @@ class FrameMemory:
     def take(
         self, index: Tensor, names: Sequence[str] | None = None
     ) -> list[tuple[Turn, TakenActions]]:
-        """Return turns and actions in frames ``index`` i64 [B]; rows of turns are places in it."""
+        """Return turns and actions in frames ``index`` i64 [B]; rows are positions in ``index``."""
         taken = []
         for name in self._agents if names is None else names:
             known = self._agents.get(name)

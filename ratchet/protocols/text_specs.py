@@ -1,6 +1,6 @@
-"""How an agent takes part in a text scenario: what it is called and how its replies look.
+"""Agents in text scenarios: their names and the format of their replies.
 
-Protocols give each agent a ``TextAgentSpec``; text scenarios check and read them. Light.
+Protocols define a ``TextAgentSpec`` for each agent; text scenarios read them. Imports no torch.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class TextAgentSpec:
-    """How one agent of a protocol takes part in a text scenario.
+    """Spec of one agent of a protocol in text scenarios.
 
-    ``human_name`` is what others know it by, ``anonymous`` hides it from them. ``headers`` maps
-    the channels the agent writes in to the line its text for them begins with; a verifier that
-    only decides has none. ``last_round_system_message`` is added to its prompt in the last round
-    in which it can act. With ``shows_own_raw_messages`` its prompt has its own replies as it
-    wrote them, else what was read from them.
+    ``human_name`` is its name for other agents, ``anonymous`` hides it from them. ``headers`` maps
+    the channels in which the agent writes to the first line of its text for them; a verifier that
+    only decides has none. ``last_round_system_message`` is added to its prompt in the last round in
+    which it can act. With ``shows_own_raw_messages`` its prompt contains its own replies as
+    generated, otherwise as parsed.
 
     Raises
     ------
     ProtocolSpecificationError
-        If services would refuse the name, or headers could be mistaken for one another.
+        If services would refuse the name, or headers are ambiguous.
     """
 
     human_name: str

@@ -18,7 +18,7 @@ from ratchet.errors import ArrayShapeError, ArrayTypeError, BatchIndexError, Key
 Array: TypeAlias = npt.NDArray[Any]
 
 STRING = StringDType(na_object=None)
-"""Text of any length; None where there is none."""
+"""Text of any length; None for missing text."""
 
 _BOOL = np.dtype(np.bool_)
 _INT = np.dtype(np.int64)
@@ -28,25 +28,25 @@ _EXPECTED = "text (str or None), integers, floats of 2 to 8 bytes or booleans"
 
 
 def as_leaf(value: object, path: Sequence[str]) -> Array:
-    """Turn a value into an array of one of the types kept.
+    """Convert a value to an array of one of the supported types.
 
     Parameters
     ----------
     value
-        An array, a tensor on the CPU, nested lists, or a scalar. Arrays of a type that is kept
-        are not copied.
+        An array, a tensor on the CPU, nested lists, or a scalar. Arrays of a supported type are not
+        copied.
     path
-        Where it goes, for messages.
+        Its key path, for messages.
 
     Returns
     -------
     ndarray
-        Text as ``STRING``, integers as int64; floats and booleans as they are.
+        Text as ``STRING``, integers as int64; floats and booleans unchanged.
 
     Raises
     ------
     ArrayTypeError
-        If it holds anything else, is ragged, or has integers that int64 can't hold.
+        If it contains any other type, is ragged, or has integers that int64 can't hold.
     """
     if type(value) is np.ndarray and value.dtype in _AS_THEY_ARE:
         return value
@@ -125,19 +125,19 @@ _KINDS = (int, np.integer, slice, np.ndarray, type(None), type(Ellipsis))
 
 
 def read_index(index: object, batch_size: Shape) -> tuple[tuple[Any, ...], Shape]:
-    """Check an index and find the batch size after it.
+    """Check an index and return the batch size that it results in.
 
     Parameters
     ----------
     index
-        What NumPy knows: an integer, slice, mask, index array or list, None, Ellipsis, or a
-        tuple of those.
+        Any NumPy index: an integer, slice, mask, index array or list, None, Ellipsis, or a tuple of
+        those.
 
     Returns
     -------
     tuple
-        An index that every leaf takes, whatever dimensions it has after the batch, and gives an
-        array for, never a scalar; and the batch size after it.
+        An index that applies to every leaf, regardless of its dimensions after the batch, and that
+        results in an array, never a scalar; and the resulting batch size.
 
     Raises
     ------

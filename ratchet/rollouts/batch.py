@@ -1,4 +1,4 @@
-"""Trajectories as tensors: what a language trainer prepares and its loss reads.
+"""Trajectories as tensors, prepared by a language trainer and read by its loss.
 
 Shape letters: B rows, T tokens.
 """
@@ -53,9 +53,9 @@ _PENALTY_HINT = (
 
 
 class TokenData(dict[str, Tensor]):
-    """A batch's tensors by name; one that is asked for and not there is an error that says what is.
+    """Tensors of a batch by name; the error for a missing tensor lists the available ones.
 
-    :meth:`get` and ``in`` ask without one.
+    :meth:`get` and ``in`` do not raise.
     """
 
     def __init__(self, batch: Batch, entries: Mapping[str, Tensor]) -> None:
@@ -67,10 +67,10 @@ class TokenData(dict[str, Tensor]):
 
 
 class RowData(UserDict[str, Any]):
-    """What a batch knows of its rows, by name: one entry a row.
+    """Metadata of a batch's rows by name: one entry per row.
 
-    Rewards and advantages are kept as float32 tensors. Advantages that are set here are spread
-    over the tokens that the loss mask shows, so that they reach the loss.
+    Rewards and advantages are stored as float32 tensors. Advantages that are set here are copied to
+    all tokens of the loss mask, where the loss reads them.
     """
 
     def __init__(self, batch: Batch, entries: Mapping[str, Any]) -> None:
@@ -91,13 +91,13 @@ class Batch:
     Raises
     ------
     DataError
-        If tensors, or what is known of rows, differ in the number of rows.
+        If tensors, or entries of the metadata, differ in the number of rows.
     """
 
     values: dict[str, Tensor]
     """Tensors by name, the first dimension B; those of tokens are ``[B, T]``."""
     metadata: MutableMapping[str, Any] = field(default_factory=dict)
-    """What is known of the rows by name: ``rewards`` (float32 ``[B]``), ``group_ids`` …"""
+    """Metadata of the rows by name: ``rewards`` (float32 ``[B]``), ``group_ids`` …"""
 
     def __post_init__(self) -> None:
         self.values = TokenData(self, self.values)
@@ -120,9 +120,9 @@ class Batch:
     def from_trajectories(
         cls, trajectories: Sequence[Trajectory], pad_token_id: int, *, left_pad: bool = False
     ) -> Self:
-        """Make a batch of trajectories, padded on the right unless told otherwise.
+        """Create a batch of trajectories, padded on the right by default.
 
-        The reward stands in ``token_level_scores`` at the last token of the loss mask.
+        ``token_level_scores`` contains the reward at the last token of the loss mask.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class Batch:
         self.values["advantages"] = torch.where(mask.bool(), given.unsqueeze(1), 0.0)
 
     def select(self, rows: Tensor | Sequence[int]) -> Self:
-        """Return some of the rows, in the order given, each with all that is known of it."""
+        """Return some of the rows with their metadata, in the given order."""
         index = torch.as_tensor(rows, dtype=torch.long)
         values = {name: value[index.to(value.device)] for name, value in self.values.items()}
         picked = index.tolist()
@@ -230,9 +230,9 @@ class Batch:
         return self.select(given)
 
     def pad_to_multiple(self, multiple: int) -> Self:
-        """Add rows that weigh nothing until their number is a multiple of the one given.
+        """Add rows of weight 0 until the number of rows is a multiple of ``multiple``.
 
-        They show a model a single token; no loss, score or group knows of them.
+        A model sees a single token of them; they are excluded from losses, scores and groups.
         """
         if multiple < 1:
             raise DataError(f"pad_to_multiple: got {multiple}, expected at least 1.")
@@ -304,7 +304,7 @@ class Batch:
         return type(self)(values, dict(self.metadata))
 
     def check(self) -> None:
-        """Check that all that is known has one entry a row.
+        """Check that all metadata has one entry per row.
 
         Raises
         ------
@@ -319,12 +319,12 @@ class Batch:
                 raise DataError(f"batch: {name}: got {len(column)} rows, expected {rows}.")
 
     def check_required(self, names: Sequence[str] = REQUIRED_FIELDS) -> None:
-        """Check that there is all that an update needs, each field of one shape.
+        """Check that all fields required by an update exist and have the same shape.
 
         Raises
         ------
         DataError
-            If a field is missing, or has another shape than ``input_ids``.
+            If a field is missing, or its shape differs from that of ``input_ids``.
         """
         self._need(names)
         self.check()
@@ -342,7 +342,7 @@ class Batch:
             raise self.missing(missing)
 
     def missing(self, names: Sequence[str]) -> DataError:
-        """Return the error that says which values are missing, and what there is."""
+        """Return an error that names the missing and the available values."""
         return DataError(
             f"batch: missing values {list(names)}; it has values {sorted(self.values)} and metadata"
             f" {sorted(self.metadata)}.{_PENALTY_HINT if _PENALTY & set(names) else ''}"
@@ -350,14 +350,14 @@ class Batch:
 
 
 def _as_column(name: str, entry: object) -> object:
-    """Make a tensor of rewards and advantages, so that one can compute with them."""
+    """Convert rewards and advantages to a tensor."""
     if name in ("advantages", "rewards"):
         return torch.as_tensor(entry, dtype=torch.float32)
     return entry
 
 
 def _by_row(entry: object) -> bool:
-    """Say whether metadata has an entry a row, rather than one for the whole batch."""
+    """Return whether metadata has an entry per row, rather than one for the batch."""
     return isinstance(entry, list | tuple) or (isinstance(entry, Tensor) and entry.dim() > 0)
 
 
@@ -387,25 +387,25 @@ def padding_data(
 ) -> Batch:
     """Return the batch with rows of one length, all padding at one end and of one token.
 
-    Every field of the width of ``input_ids`` is moved along; position ids are counted anew.
+    Every field of the width of ``input_ids`` is moved along; position ids are recomputed.
 
     Parameters
     ----------
     batch
-        In any layout; what its ``attention_mask`` hides is dropped.
+        In any layout; positions that its ``attention_mask`` hides are dropped.
     pad_token_id
-        What stands in ``input_ids`` where a row has nothing; other fields have 0 there.
+        The padding of ``input_ids``; other fields are padded with 0.
     max_length
         The longest row's length by default, at least 1.
     left_pad
-        Whether rows begin with padding, rather than end with it.
+        Whether padding is at the start of rows instead of the end.
     truncation
-        Which end of a row that is too long is cut off.
+        Which end of a row that is too long is truncated.
 
     Raises
     ------
     DataError
-        If a row is too long and none may be cut.
+        If a row is too long and truncation is not allowed.
     """
     shown = batch.values["attention_mask"].bool()
     lengths = shown.sum(1)

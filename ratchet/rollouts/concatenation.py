@@ -12,14 +12,14 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 
 def stack_nested_array_dicts(dicts: Sequence[NestedArrayDict], dim: int = 0) -> NestedArrayDict:
-    """Put some of one batch size side by side along a new batch dimension.
+    """Stack dictionaries of the same batch size along a new batch dimension.
 
     Parameters
     ----------
     dicts
         At least one; all with the same batch size, key paths, types and shapes.
     dim
-        Where the new dimension goes among the batch dimensions; from the end if negative.
+        Index of the new dimension among the batch dimensions; from the end if negative.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def stack_nested_array_dicts(dicts: Sequence[NestedArrayDict], dim: int = 0) -> 
 def concatenate_nested_array_dicts(
     dicts: Sequence[NestedArrayDict], dim: int = 0
 ) -> NestedArrayDict:
-    """Put some one after the other along a batch dimension that they have.
+    """Concatenate dictionaries along an existing batch dimension.
 
     Parameters
     ----------

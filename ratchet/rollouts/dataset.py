@@ -30,12 +30,12 @@ DESCRIPTION_FILE = "dataset.json"
 
 
 class StoredDataset(ABC):
-    """Datapoints with a common leading dimension; a value, never changed."""
+    """Datapoints with a common leading dimension; immutable."""
 
     data_file: ClassVar[str]
     """The name of the file of data in a saved dataset."""
     notes: Mapping[str, int] = MappingProxyType({})
-    """Counts of how it was made, by name; they are no part of its content."""
+    """Counts of its construction, by name; they are not part of its content."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -62,13 +62,13 @@ class StoredDataset(ABC):
         return self._hash_content()
 
     def with_notes(self, notes: Mapping[str, int]) -> Self:
-        """Return the same data with counts of how they were made."""
+        """Return the same data with counts of their construction."""
         noted = copy.copy(self)
         noted.notes = MappingProxyType(dict(notes))
         return noted
 
     def save(self, directory: Path | str) -> None:
-        """Write the data and ``dataset.json`` into a folder, made if need be."""
+        """Write the data and ``dataset.json`` into a folder, which is created if missing."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._save_data(directory / self.data_file)
@@ -100,12 +100,12 @@ class StoredDataset(ABC):
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"cannot read the dataset in {directory}: {error}. Expected {DESCRIPTION_FILE} and"
-                f" {cls.data_file} as written by {cls.__name__}.save; make the dataset again."
+                f" {cls.data_file} as written by {cls.__name__}.save; build the dataset again."
             ) from error
         if check and dataset.hash != expected:
             raise DataError(
                 f"{directory}: the data's hash is {dataset.hash}, expected {expected}."
-                " The files were changed or damaged; make the dataset again."
+                " The files were changed or damaged; build the dataset again."
             )
         return dataset
 
@@ -118,24 +118,24 @@ class StoredDataset(ABC):
     @classmethod
     @abstractmethod
     def _load_data(cls, file: Path, size: int) -> Self:
-        """Read the file of data; a ``ValueError`` says that it is damaged."""
+        """Read the data file; raise ``ValueError`` if it is damaged."""
 
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 class DataOrder:
-    """An endless order of datapoints: every one once before any comes twice.
+    """An endless order of datapoints: each occurs once before any occurs twice.
 
-    ``purpose`` keeps orders with the same seed apart, e.g. ``"train"``.
+    ``purpose`` distinguishes orders with the same seed, e.g. ``"train"``.
 
-    Each epoch has a permutation of its own, which depends on nothing but the seed, the purpose
-    and the epoch.
+    Each epoch has a separate permutation, which depends only on the seed, the purpose and the
+    epoch.
 
     Raises
     ------
     DataError
-        If there is no datapoint.
+        If the dataset is empty.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ __all__ = ["DataOrder", "NestedArrayDictDataset"]
 
 
 class NestedArrayDictDataset(RenamedAttributes, StoredDataset):
-    """Datapoints with a common leading dimension; a value, never changed.
+    """Datapoints with a common leading dimension; immutable.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ _TYPES = ("bool", "int64", "float16", "float32", "float64")
 
 
 def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
-    """Write a Parquet file atomically, in a folder made if need be."""
+    """Write a Parquet file atomically; create its folder if missing."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -69,12 +69,12 @@ def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
 
 
 def load_nested_array_dict(path: Path | str) -> NestedArrayDict:
-    """Read what :func:`save_nested_array_dict` wrote; equal to what was saved.
+    """Load a file of :func:`save_nested_array_dict`; equal to the saved dictionary.
 
     Raises
     ------
     DataError
-        If the file is missing, damaged or was not written by it.
+        If the file is missing, damaged or of another format.
     """
     import pyarrow.parquet as pq
 
@@ -140,9 +140,9 @@ _BATCH_SIZE = "batch_size"
 def save_rollouts(
     rollouts: TensorDictBase, path: str | Path, about: Mapping[str, str] | None = None
 ) -> None:
-    """Write rollouts ``[E, T]`` into a file, overwritten if it is there.
+    """Write rollouts ``[E, T]`` into a file, overwriting it.
 
-    ``about`` tells the reader more, e.g. the agents' names; see :func:`read_about`.
+    ``about`` contains further metadata, e.g. the agents' names; see :func:`read_about`.
 
     Raises
     ------
@@ -164,14 +164,14 @@ def save_rollouts(
 
 
 def load_rollouts(path: str | Path) -> TensorDict:
-    """Read what :func:`save_rollouts` wrote; the same names, numbers and types.
+    """Load a file of :func:`save_rollouts`, with the same names, numbers and types.
 
     Raises
     ------
     CheckPointNotFoundError
         If there is no such file.
     DataError
-        If it is no file of rollouts.
+        If it is not a file of rollouts.
     """
     from safetensors.torch import load_file
     from tensordict import TensorDict
@@ -184,14 +184,14 @@ def load_rollouts(path: str | Path) -> TensorDict:
 
 
 def read_about(path: str | Path, name: str) -> str:
-    """Read one of the things that were written about rollouts.
+    """Read one entry of the metadata of saved rollouts.
 
     Raises
     ------
     CheckPointNotFoundError
         If there is no such file.
     DataError
-        If it is no file of rollouts, or nothing of that name is known.
+        If it is not a file of rollouts, or has no entry of that name.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -203,5 +203,5 @@ def read_about(path: str | Path, name: str) -> str:
     except (SafetensorError, ValueError) as error:
         raise DataError(f"{path}: not a file of rollouts ({error}).") from error
     if name not in about:
-        raise DataError(f"{path}: says nothing about {name!r}, only about {sorted(about)}.")
+        raise DataError(f"{path}: no metadata {name!r}, expected one of {sorted(about)}.")
     return str(about[name])

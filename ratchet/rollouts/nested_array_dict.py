@@ -1,7 +1,7 @@
 """A nested dictionary of NumPy arrays that share leading batch dimensions.
 
-To text scenarios what a TensorDict is to those on tensors: observations, actions, rollouts and
-datasets are made of it. Arrays are shared, not copied, unless :meth:`NestedArrayDict.clone`.
+Text scenarios use it as tensor scenarios use TensorDict: for observations, actions, rollouts and
+datasets. Arrays are shared, not copied, unless :meth:`NestedArrayDict.clone`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = ["STRING", "NestedArrayDict"]
 
 
 class NestedArrayDict:
-    """Arrays under names, names under names, all with the same leading dimensions.
+    """Nested mapping of names to arrays, all with the same leading dimensions.
 
     Parameters
     ----------
     data
-        Arrays (or what can be made one, see :func:`~ratchet.rollouts.arrays.as_leaf`) and
+        Arrays (or values convertible to one, see :func:`~ratchet.rollouts.arrays.as_leaf`) and
         further mappings by name.
 
     Raises
     ------
     ArrayShapeError
-        If an array's shape doesn't begin with ``batch_size``; with its key path.
+        If an array's shape doesn't start with ``batch_size``; with its key path.
     ArrayTypeError
         If a value is neither text nor numbers nor a mapping.
     """
@@ -128,12 +128,12 @@ class NestedArrayDict:
         ----------
         key
             A name or tuple of names; or an integer, slice, mask, index array or a tuple of those
-            over the batch dimensions. What is changed in a nested part is changed here.
+            over the batch dimensions. Changes to a nested part apply to this dictionary.
 
         Raises
         ------
         KeyPathError
-            If there is nothing at the key path; with the nearest name.
+            If the key path doesn't exist; with the nearest name.
         BatchIndexError
             If the index doesn't fit the batch dimensions.
         """
@@ -146,14 +146,14 @@ class NestedArrayDict:
         return self._map(lambda leaf: leaf[index], batch_size)
 
     def __setitem__(self, key: object, value: Any) -> None:  # noqa: ANN401 -- an array or what can be one
-        """Put an array or mapping at a key path, or write values at a batch index in place.
+        """Set an array or mapping at a key path, or write values at a batch index in place.
 
         Parameters
         ----------
         key
-            As for reading. Parts of a key path that aren't there are made.
+            As for reading. Missing parts of a key path are created.
         value
-            An array that begins with the batch dimensions, or a mapping of such; for an index a
+            An array that starts with the batch dimensions, or a mapping of such; for an index a
             NestedArrayDict with the same key paths and the batch size that the index gives.
         """
         if isinstance(key, str):
@@ -164,7 +164,7 @@ class NestedArrayDict:
             self._write(key, value)
 
     def __delitem__(self, key: str | tuple[str, ...]) -> None:
-        """Take away what is at a key path."""
+        """Remove a key path."""
         path = (key,) if isinstance(key, str) else tuple(key)
         self._find(path)
         del self._find(path[:-1])._data[path[-1]]
@@ -315,7 +315,7 @@ class NestedArrayDict:
         leaf = as_leaf(value, path)
         if leaf.shape[: len(self._batch_size)] != self._batch_size:
             raise ArrayShapeError(
-                f"{dotted(path)}: got shape {leaf.shape}, expected it to begin with the batch size"
+                f"{dotted(path)}: got shape {leaf.shape}, expected it to start with the batch size"
                 f" {self._batch_size}."
             )
         self._data[name] = leaf

@@ -41,7 +41,7 @@ def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
 
 
 def acceptance(rollouts: NestedArrayDict, agent_index: int) -> Floats:
-    """Return how likely an agent finally says that 1 is right, float64 [N]; 0.5 if undecided."""
+    """Return an agent's final probability of 1, float64 [N]; 0.5 if undecided."""
     chance = np.full(len(rollouts), 0.5)
     decisions = rollouts.array(("agents", "decision"))[:, :, agent_index]
     confidence = rollouts.array(("agents", "confidence"))[:, :, agent_index]
@@ -101,14 +101,14 @@ def check_agents(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> None:
 
 
 def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None) -> int:
-    """Find the place, among agent dimensions, of the agent whose decisions count.
+    """Return the index, in agent dimensions, of the agent whose decisions count.
 
     It is the one with "verifier" in its name if no name is given.
 
     Raises
     ------
     UnknownNameError
-        If there is none of that name, or not exactly one with "verifier" in its name.
+        If no agent has that name, or not exactly one has "verifier" in its name.
     """
     names = list(agent_names)
     if verifier_name is None:
@@ -116,7 +116,7 @@ def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None)
         if len(verifiers) != 1:
             raise UnknownNameError(
                 f"verifier: {len(verifiers)} of the agents {names} have 'verifier' in their name,"
-                " expected one; say which with verifier_name."
+                " expected one; set verifier_name."
             )
         verifier_name = verifiers[0]
     if verifier_name not in names:
@@ -137,40 +137,40 @@ def rollout_statistics(
     Parameters
     ----------
     rollouts
-        Batch [N], laid out as :func:`~ratchet.rollouts.specs.rollout_spec` says.
+        Batch [N], with the layout of :func:`~ratchet.rollouts.specs.rollout_spec`.
     agent_names
         In the order of agent dimensions.
     verifier_name
         The agent whose decisions count.
     prefix
-        What all names begin with, e.g. ``"test_"``.
+        Prefix of all names, e.g. ``"test_"``.
 
     Returns
     -------
     dict
-        For each agent, behind its name and a dot, ``mean_episode_reward``,
-        ``std_episode_reward`` and, as shares of its turns, ``retry_proportion`` (at least one
-        retry), ``token_limit_proportion`` and ``invalid_proportion`` (no valid answer after all
-        retries); as counts ``num_turns``, ``num_invalid_replies`` (thrown away or in the end not
-        read), ``num_turns_without_reply`` and ``num_cut_off_replies``. For all: ``num_rollouts``,
-        ``mean_`` and ``std_episode_length``;
-        ``accuracy`` and ``std_accuracy``, where no decision is a wrong one;
-        ``mean_decision`` and ``std_decision`` of the rollouts that were decided, and
-        ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and ``recall``
-        of accepting; ``worst_datapoint_accuracy``, the lowest share of right rollouts that a
-        datapoint has, and the shares of datapoints with none, ``always_failed_proportion``, with
-        nothing else, ``always_solved_proportion``, and with both, ``sometimes_solved_proportion``
-        (0 where each was played once); ``rollouts_per_datapoint``, their mean.
-        Where decisions are more or less sure, ``mean_confidence`` of them, and ``brier_score``:
-        the mean squared distance of how likely the verifier says 1 is from the label, 0.25 if
-        undecided. Standard deviations are of the population. What is 0/0 is NaN.
+        For each agent, behind its name and a dot, ``mean_episode_reward``, ``std_episode_reward``
+        and, as shares of its turns, ``retry_proportion`` (at least one retry),
+        ``token_limit_proportion`` and ``invalid_proportion`` (no valid answer after all retries);
+        as counts ``num_turns``, ``num_invalid_replies`` (discarded, or invalid after all retries),
+        ``num_turns_without_reply`` and ``num_cut_off_replies``. For all: ``num_rollouts``,
+        ``mean_`` and ``std_episode_length``; ``accuracy`` and ``std_accuracy``, where no decision
+        counts as wrong; ``mean_decision`` and ``std_decision`` of the rollouts that were decided,
+        and ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and
+        ``recall`` of accepting; ``worst_datapoint_accuracy``, the lowest share of correct rollouts
+        of a datapoint, and the shares of datapoints with no correct rollout,
+        ``always_failed_proportion``, only correct ones, ``always_solved_proportion``, and both
+        kinds, ``sometimes_solved_proportion`` (0 if each was played once);
+        ``rollouts_per_datapoint``, their mean. For decisions with a confidence,
+        ``mean_confidence``, and ``brier_score``: the mean squared difference of the verifier's
+        probability of 1 and the label, 0.25 if undecided. Standard deviations are of the
+        population. 0/0 is NaN.
 
     Raises
     ------
     KeyPathError, ArrayShapeError
-        If the rollouts have another layout.
+        If the rollouts have a different layout.
     UnknownNameError
-        If ``verifier_name`` is none of the agents.
+        If ``verifier_name`` is not one of the agents.
     """
     check_agents(rollouts, agent_names)
     stats = _agent_statistics(rollouts, agent_names)

@@ -1,4 +1,4 @@
-"""Rows of tokens brought to one length. What counts is what the mask says, never a token's id."""
+"""Rows of tokens padded to one length. The mask marks valid tokens, never a token's id."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from ratchet.errors import DataError
 
 Truncation = Literal["left", "right", "error"]
-"""Which end of a row that is too long is cut off, or that there may be none."""
+"""Which end of a row that is too long is truncated, or an error."""
 
 
 def compute_position_id_with_mask(mask: Tensor) -> Tensor:
-    """Number the tokens that count: the cumulated mask − 1, at least 0; int64 ``[..., T]``."""
+    """Number the valid tokens: the cumulative mask − 1, at least 0; int64 ``[..., T]``."""
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
@@ -30,27 +30,27 @@ def pad_rows(
     left_pad: bool = False,
     truncation: Truncation = "error",
 ) -> Tensor:
-    """Make one tensor ``[B, length]`` of rows of uneven lengths.
+    """Create one tensor ``[B, length]`` of rows of different lengths.
 
     Parameters
     ----------
     rows
         B rows of numbers.
     pad_value
-        What stands where a row has nothing.
+        The value of padding.
     dtype
         The tensor's.
     length
-        That of the longest row by default, at least 1.
+        The length of the longest row by default, at least 1.
     left_pad
-        Whether rows begin with what was added, rather than end with it.
+        Whether padding is at the start of rows instead of the end.
     truncation
-        Which end of a row that is too long is cut off.
+        Which end of a row that is too long is truncated.
 
     Raises
     ------
     DataError
-        If a row is too long and none may be cut.
+        If a row is too long and truncation is not allowed.
     """
     longest = max((len(row) for row in rows), default=0)
     width = checked_width(max(1, longest) if length is None else length, longest, truncation)
@@ -67,7 +67,7 @@ def pad_rows(
 
 
 def scores_of_tokens(rewards: Tensor, loss_mask: Tensor) -> Tensor:
-    """Lay rewards [B] at the last token of each row's mask [B, T], 0 elsewhere: float32[B, T]."""
+    """Place rewards [B] at the last token of each row's mask [B, T], 0 elsewhere: float32[B, T]."""
     mask = loss_mask.bool()
     place = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, place, -1).amax(1, keepdim=True)

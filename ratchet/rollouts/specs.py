@@ -23,15 +23,14 @@ BatchSize: TypeAlias = "int | Sequence[int]"
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What one array must be.
+    """Requirements of one array.
 
     Attributes
     ----------
     shape
-        Its dimensions after the batch.
+        The dimensions after the batch.
     nothing
-        The value that says that there is nothing, e.g. -1 for an agent's number; 0, False or
-        None when not given.
+        The value for missing entries, e.g. -1 for an agent's index; 0, False or None by default.
     low, high
         Bounds, both inclusive.
     """
@@ -47,7 +46,7 @@ class ArraySpec:
         return zeros((*_as_shape(batch_size), *self.shape), self.dtype)
 
     def blank(self, batch_size: BatchSize = ()) -> Array:
-        """Make an array that says everywhere that there is nothing."""
+        """Create an array in which all entries are missing."""
         array = self.zeros(batch_size)
         if self.nothing is not None:
             array[...] = self.nothing
@@ -82,7 +81,7 @@ class ArraySpec:
 
 
 class StringArraySpec(ArraySpec):
-    """Text; None where there is none."""
+    """Text; None if missing."""
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
         super().__init__(tuple(shape), STRING)
@@ -117,7 +116,7 @@ class BoolArraySpec(ArraySpec):
 
 
 class CompositeSpec:
-    """What a nested dictionary must be; any batch dimensions will do if ``batch_size`` is None."""
+    """Requirements of a nested dictionary; any batch dimensions if ``batch_size`` is None."""
 
     def __init__(self, specs: Mapping[str, Any], batch_size: BatchSize | None = None) -> None:
         self.batch_size = None if batch_size is None else _as_shape(batch_size)
@@ -129,7 +128,7 @@ class CompositeSpec:
         Raises
         ------
         KeyPathError
-            If there is none.
+            If there is no such spec.
         """
         path = (key,) if isinstance(key, str) else key
         if path not in self._specs:
@@ -161,7 +160,7 @@ class CompositeSpec:
         return self._made({path: spec.zeros(size) for path, spec in self._specs.items()}, size)
 
     def blank(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
-        """Make arrays that say everywhere that there is nothing, e.g. -1 for an agent's number."""
+        """Create arrays in which all entries are missing, e.g. -1 for an agent's index."""
         size = self._size(batch_size)
         return self._made({path: spec.blank(size) for path, spec in self._specs.items()}, size)
 
@@ -171,9 +170,9 @@ class CompositeSpec:
         Raises
         ------
         KeyPathError
-            If an array is missing, or there is one that no spec speaks of.
+            If an array is missing, or an array has no spec.
         ArrayShapeError, ArrayTypeError, DataError
-            If an array is not as it should be; with the key path.
+            If an array doesn't match its spec; with the key path.
         """
         if self.batch_size is not None and data.batch_size != self.batch_size:
             raise ArrayShapeError(f"got batch size {data.batch_size}, expected {self.batch_size}.")
@@ -197,7 +196,7 @@ class CompositeSpec:
         if batch_size is not None:
             return _as_shape(batch_size)
         if self.batch_size is None:
-            raise ArrayShapeError("the spec leaves the batch size open: say which to make.")
+            raise ArrayShapeError("the spec has no batch size: pass batch_size.")
         return self.batch_size
 
     def _made(self, leaves: Mapping[tuple[str, ...], Array], size: Shape) -> NestedArrayDict:
@@ -247,20 +246,19 @@ def rollout_spec(
     num_rounds, num_agents, num_channels
         T, A and C below; the protocol's.
     has_degrees
-        Whether decisions are more or less sure: then there is ``confidence`` under ``agents``.
+        Whether decisions have a confidence: then ``agents`` contains ``confidence``.
     has_tokens
-        Whether the tokens of replies were asked for: then there is ``tokens`` under ``agents``, see
+        Whether the tokens of replies were requested: then ``agents`` contains ``tokens``, see
         :mod:`ratchet.rollouts.tokens`.
 
     Returns
     -------
     CompositeSpec
-        For each rollout: what was played (``rollout_id``, ``datapoint_id``, ``seed``, ``y``,
-        ``prover_stance``, ``question``, ``solution``), the messages at its end
-        (``message_history`` and ``message_agent_id`` [T, C], ``raw_message_history`` [T, A]),
-        and for each of T steps what happened: ``round``, ``done`` and ``terminated`` after it,
-        ``padding`` where it was not played, ``node_id`` in a tree, and under ``agents`` what
-        each did.
+        For each rollout: its datapoint (``rollout_id``, ``datapoint_id``, ``seed``, ``y``,
+        ``prover_stance``, ``question``, ``solution``), the messages at its end (``message_history``
+        and ``message_agent_id`` [T, C], ``raw_message_history`` [T, A]), and for each of T steps:
+        ``round``, ``done`` and ``terminated`` after it, ``padding`` if it was not played,
+        ``node_id`` in a tree, and under ``agents`` each agent's actions.
     """
     history, steps = (num_rounds, num_channels), (num_rounds,)
     acts = (num_rounds, num_agents)
@@ -307,7 +305,7 @@ def rollout_spec(
 
 
 def add_later_arrays(rollouts: NestedArrayDict) -> None:
-    """Add to rollouts of an earlier version, in place, what they lack: nothing is known of it."""
+    """Add arrays that rollouts of earlier versions lack, in place, with missing entries."""
     if ("agents", "raw_message") not in rollouts:
         return
     for name in _ADDED_LATER:

@@ -27,7 +27,7 @@ Plain: TypeAlias = _Parts | str | float | bool | None
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-# What YAML doesn't print as it is, and what some readers take for the end of a line.
+# Characters that YAML escapes, or that some readers treat as line ends.
 _UNPRINTABLE = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
@@ -57,7 +57,7 @@ def to_yaml(value: Plain) -> str:
 def _add_parts(lines: list[str], parts: _Parts, first: str, pad: str) -> None:
     """Add the lines of a dictionary or list that isn't empty.
 
-    ``first`` stands before the first line, ``pad``, which is as long, before the others.
+    ``first`` precedes the first line, ``pad``, of the same length, the others.
     """
     start, inner_pad = first, pad + "  "
     if isinstance(parts, dict):
@@ -79,7 +79,7 @@ def _add_parts(lines: list[str], parts: _Parts, first: str, pad: str) -> None:
 
 
 def _scalar(value: Plain, pad: str) -> str:
-    """Write a value down that goes on its key's line; further lines get the padding."""
+    """Write a value on its key's line; further lines get the padding."""
     if isinstance(value, str):
         return _block(value, pad) if _can_be_block(value) else _quoted(value)
     if value is None:
@@ -207,9 +207,9 @@ def save_report_transcripts(file: Path | str, transcripts: Sequence[Transcript])
 
 
 def sampled_transcripts(file: Path | str, number: int) -> str:
-    """Return ``transcripts.jsonl`` with what was said in so many rollouts, evenly spread.
+    """Return ``transcripts.jsonl`` with the messages of N rollouts, evenly spread.
 
-    The others keep what came of them, so that nothing that is counted changes.
+    The others keep their outcomes, so that statistics don't change.
     """
     transcripts = list(read_report_transcripts(file))
     count = min(number, len(transcripts))

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from ratchet.parameters.networks import NetworkAgentParameters
 
 _HOLDERS = (nn.ModuleList, nn.ModuleDict)
-"""They hold parts and compute nothing."""
+"""Containers of parts without any computation."""
 
 
 def is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
-    """Return whether a network's parts are of exactly these classes and as these made them.
+    """Return whether a network's parts are of exactly these classes and unmodified.
 
-    Not if one has hooks or a forward of its own, or a parameter has hooks. Parametrized parts are
-    of classes of their own, which torch makes.
+    False if a part has hooks or a custom forward, or a parameter has hooks. Parametrized parts are
+    of separate classes, which torch generates.
     """
     if torch_module._has_any_global_hook():  # type: ignore[no-untyped-call] # of torch
         return False
@@ -84,7 +84,7 @@ def activation(name: str) -> Activation:
     Raises
     ------
     UnknownNameError
-        If there is none of that name.
+        If no activation has that name.
     """
     if name not in _ACTIVATIONS:
         raise UnknownNameError(f"no activation function {name!r}.{nearest(name, _ACTIVATIONS)}")
@@ -220,7 +220,7 @@ class Mlp(nn.Module):
 
 
 class NormAndNoise(nn.Module):
-    """Batch norm without running statistics, then Gaussian noise; either only if asked for."""
+    """Batch norm without running statistics, then Gaussian noise; both optional."""
 
     def __init__(
         self, parameters: NetworkAgentParameters, d: int, device: str | torch.device = "cpu"
@@ -234,7 +234,7 @@ class NormAndNoise(nn.Module):
     def forward(self, pooled: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Map f32 [b, d] to the same; noise is drawn from ``generator``, in training only."""
         if self.norm is not None:
-            # One row alone is its own mean, which torch refuses to normalise.
+            # A single row is its own mean, which torch refuses to normalise.
             pooled = self.norm(pooled) if len(pooled) > 1 else self.norm.bias.expand_as(pooled)
         if self.noise_sigma and self.training:
             noise = torch.empty_like(pooled).normal_(0, self.noise_sigma, generator=generator)
@@ -257,9 +257,9 @@ class ObservationNormalizer(Normalizer):
             self.register_buffer(f"{key}_std", torch.ones(()))
 
     def fit(self, frames: TensorDictBase) -> None:
-        """Take mean and (population) standard deviation from frames of any batch size.
+        """Fit mean and (population) standard deviation to frames of any batch size.
 
-        A key that is not in the frames keeps the identity; a constant one is only shifted.
+        A missing key keeps the identity; a constant one is only shifted.
         """
         for key in self.names:
             values = frames.get(key, None)

@@ -1,8 +1,8 @@
-"""Environments in which chat models exchange text about datapoints, and the specs of their arrays.
+"""Environments in which chat models exchange text about datapoints, and their specs.
 
-``reset`` and ``step`` accept any batch. ``ratchet.scenarios.pure_text.playing`` samples rollouts one
-by one, with the same result in less time. Shape letters: B episodes, R rounds, A agents,
-C channels.
+``reset`` and ``step`` accept any batch. ``ratchet.scenarios.pure_text.playing`` samples rollouts
+one at a time, faster and with the same result. Shape letters: B episodes, R rounds, A agents, C
+channels.
 """
 
 from __future__ import annotations
