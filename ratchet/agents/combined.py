@@ -297,7 +297,7 @@ class CombinedAgents(ActorCritic):
         return AgentDistribution(turn.role.index, turn.rows, turn.role.layout, factors)
 
     def _masks(self, td: TensorDictBase, turn: Turn) -> tuple[Tensor, Tensor]:
-        """Return an agent's allowed actions, bool [b, F, W], and factors that count, bool [b, F]."""
+        """Return allowed actions, bool [b, F, W], and the factors that count, bool [b, F]."""
         role, inputs = turn.role, turn.inputs
         symbols = self._perception.allowed_symbols(
             turn.agent.is_prover, inputs.data, inputs.message

@@ -43,7 +43,6 @@ class DataSource(Protocol):
 class RolloutCache:
     """Cache of values that no message changes, for one rollout with fixed weights.
 
-
     Rows whose datapoint has changed are recomputed. A new rollout, other weights or another data
     source need a new cache.
     """

@@ -39,7 +39,7 @@ MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class EnvironmentSpecs:
-    """Specs made from sizes: E episodes, A agents, R rounds, (C, P, S) of messages, L symbols."""
+    """Specs from sizes: E episodes, A agents, R rounds, (C, P, S) of messages, L symbols."""
 
     batch_size: torch.Size
     num_agents: int
@@ -142,13 +142,13 @@ class Environment(TensorEnvironment):
     The state is a tensordict [E]: ``round``, ``seed``, ``y``, ``datapoint_id``,
     ``decision_restriction`` int64; ``x`` (all messages so far, one-hot) uint8 [E, R, C, P, S];
     ``message`` (the latest in each channel) uint8 [E, C, P, S]; ``linear_message_history`` uint8
-    [E, R, C, L] if there is a linear message space; ``done``, ``terminated`` bool; and
-    under ``agents``: ``done``, ``terminated``, ``can_decide`` bool [E, A], ``active`` bool
-    [E, A, C]. Nobody is active after an episode's end, nor an agent that is done.
+    [E, R, C, L] if there is a linear message space; ``done``, ``terminated`` bool; and under
+    ``agents``: ``done``, ``terminated``, ``can_decide`` bool [E, A], ``active`` bool [E, A, C]. No
+    agent is active after the end of its episode or after it is done.
 
-    ``done`` says that the episode is over, decided or cut off; ``terminated``, as in protocols,
-    that it was cut off without a decision. Both are true ends, so nothing is bootstrapped from
-    what comes after ``done``; ``("agents", "terminated")`` therefore equals ``("agents", "done")``.
+    ``done`` means that the episode is over, decided or truncated; ``terminated``, as in protocols,
+    that it was truncated without a decision. Both are true ends, so returns are not bootstrapped
+    after ``done``; ``("agents", "terminated")`` therefore equals ``("agents", "done")``.
 
     Raises
     ------
@@ -219,11 +219,11 @@ class Environment(TensorEnvironment):
         return self.hyper_params.d_linear_message_space
 
     def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
-        """Return what agents see of datapoints int64 [*B], as a batch [*B]. Labels are left out."""
+        """Return the data that agents see of datapoints int64 [*B], a batch [*B] without labels."""
         return self._visible_data[datapoint_id]
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
-        """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
+        """Start episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
         ids, seeds = self.new_episodes(ids, seeds)
         size = ids.shape[0]
         zeros = torch.zeros(size, dtype=torch.int64, device=self.device)
@@ -254,13 +254,13 @@ class Environment(TensorEnvironment):
         return self._add_turns(state)
 
     def step(self, td: TensorDictBase) -> TensorDict:
-        """Play what the agents do in states [E], which are left as they are; return the next ones.
+        """Apply the agents' actions to states [E], which are not modified; return the next ones.
 
         States have actions under ``agents``: ``message`` int64 [E, A, C, P] and ``decision`` int64
-        [E, A]; ``linear_message`` int64 [E, A] if there is that space; and the logits that the
+        [E, A]; ``linear_message`` int64 [E, A] if that space exists; and the logits that the
         protocol reads, if any. The next states have ``("agents", "reward")`` float32 [E, A], and
-        with ``force_guess`` the ``counted_decision`` int64 [E, A] of each. What agents do out of
-        turn changes nothing. An ended episode stays as it is.
+        with ``force_guess`` the ``counted_decision`` int64 [E, A] of each. Actions out of turn have
+        no effect. An ended episode does not change.
         """
         outcome = self.protocol_handler.step_interaction_protocol(td)
         over = outcome.shared_done | outcome.terminated
@@ -287,10 +287,10 @@ class Environment(TensorEnvironment):
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDict:
-        """Begin new episodes where ``mask`` bool [E] is true, and keep the other states.
+        """Start new episodes where ``mask`` bool [E] is true, and keep the other states.
 
         Ids and seeds are int64 [k], one for each true value of ``mask``, in order. The states [E],
-        e.g. what :meth:`step` gave, are left as they are; those returned have no rewards.
+        e.g. the result of :meth:`step`, are not modified; the returned ones have no rewards.
         """
         state = td.select(*self._state_keys).clone()
         where = check_new_episodes(mask, ids, seeds)
@@ -300,7 +300,7 @@ class Environment(TensorEnvironment):
 
     @cached_property
     def specs(self) -> EnvironmentSpecs:
-        """What all values look like, as TorchRL specs."""
+        """The specs of all values, for TorchRL."""
         return EnvironmentSpecs(
             batch_size=self.batch_size,
             num_agents=self.protocol_handler.num_agents,
@@ -313,12 +313,12 @@ class Environment(TensorEnvironment):
 
     @property
     def observation_spec(self) -> Composite:
-        """What agents observe."""
+        """Specs of observations."""
         return self.specs.observation
 
     @property
     def action_spec(self) -> Composite:
-        """What agents do."""
+        """Specs of actions."""
         return self.specs.action
 
     @property
@@ -328,17 +328,17 @@ class Environment(TensorEnvironment):
 
     @property
     def state_spec(self) -> Composite:
-        """What belongs to the state and is not observed."""
+        """Specs of values of the state that are not observed."""
         return self.specs.state
 
     @property
     def reward_spec(self) -> Composite:
-        """What agents are paid."""
+        """Specs of rewards."""
         return self.specs.reward
 
     @property
     def done_spec(self) -> Composite:
-        """Whether the episode, and each agent in it, has come to an end."""
+        """Specs of the end of the episode and of each agent in it."""
         return self.specs.done
 
     @cached_property
@@ -356,7 +356,7 @@ class Environment(TensorEnvironment):
         return list(self.reset(ids, ids).keys(include_nested=True, leaves_only=True))
 
     def _next_messages(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Write what active agents said into the histories; messages in one channel add up."""
+        """Write active agents' messages into the histories; messages in one channel add up."""
         active = td["agents", "active"]
         said = td["agents", "message"].unsqueeze(-1) == self._symbols
         said = self._transmit(said & active[..., None, None], td).sum(1, dtype=torch.uint8)
@@ -379,7 +379,7 @@ class Environment(TensorEnvironment):
         return messages
 
     def _transmit(self, said: Tensor, td: TensorDictBase) -> Tensor:
-        """Return what arrives of what agents said, one-hot bool [E, A, C, P, S]: here all of it."""
+        """Return the messages that arrive, one-hot bool [E, A, C, P, S]: all by default."""
         return said
 
     def _add_turns(self, state: TensorDict) -> TensorDict:

@@ -30,7 +30,7 @@ SCENARIOS: Registry[Scenario] = Registry(
 
 
 def register_scenario(name: str) -> Callable[[_ScenarioClass], _ScenarioClass]:
-    """Give a scenario the name that experiment files use.
+    """Register a scenario under a name, for experiment files.
 
     Raises
     ------
@@ -46,16 +46,16 @@ def scenario_names() -> list[str]:
 
 
 def build_scenario(name: str, base_dir: Path | None = None) -> Scenario:
-    """Make a scenario of a registered name, or of ``path/to/file.py:ClassName``.
+    """Create a scenario by a registered name, or by ``path/to/file.py:ClassName``.
 
     Paths of the user's files start from ``base_dir``, the working folder if not given.
 
     Raises
     ------
     UnknownNameError
-        If there is none of that name; the message has the nearest.
+        If the name is unknown; with the nearest name.
     ParameterError
-        If the file or the class in it is no scenario.
+        If the file's class is not a scenario.
     """
     scenario = SCENARIOS.find(name, base_dir)()
     scenario.base_dir = base_dir
@@ -70,13 +70,13 @@ def build_scenario_instance(
     trainer_type: str = "rl",
     base_dir: Path | None = None,
 ) -> AnyScenarioInstance:
-    """Build protocol, datasets (where none were made before), environments and agents.
+    """Build protocol, datasets (unless given), environments and agents.
 
-    Answers of a model that writes part of the data are kept only by the stage that makes them.
+    Replies of a model that writes part of the data are stored only by the stage that calls it.
 
-    Of the settings those are read that say where and how agents run, e.g. ``device``. The trainer
-    type decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
-    own. Paths of a user's own scenario, networks and protocol start from ``base_dir``.
+    Only settings of where and how agents run are read, e.g. ``device``. The trainer type determines
+    the agents' parts: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a custom one. Paths of custom
+    scenarios, networks and protocols start from ``base_dir``.
 
     Raises
     ------

@@ -134,7 +134,7 @@ class MessageScenario(TensorScenario):
         return tuple(network for network in found if network is not None)
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Leave out where networks lie: their sources are in the code's fingerprint."""
+        """Remove networks' paths: their sources are in the code's fingerprint."""
         agents = {
             name: agent | ({"network": class_name(network)} if network else {})
             for name, agent in parameters.get("agents", {}).items()
@@ -170,7 +170,7 @@ class MessageScenario(TensorScenario):
     def check_hand_made(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler, name: str
     ) -> None:
-        """Refuse a hand-made agent by the attempt to make it, which costs nothing."""
+        """Refuse an unsupported scripted agent by trying to build it, which is cheap."""
         self.agent_builder(self.base_dir).check_hand_made(hyper_params, protocol_handler, name)
 
     def build_hand_made_agents(
@@ -179,7 +179,7 @@ class MessageScenario(TensorScenario):
         protocol_handler: ProtocolHandler,
         names: Collection[str],
     ) -> dict[str, Agent]:
-        """Make the hand-made agents of some names, to be imitated; ParameterError without any."""
+        """Build the scripted agents of some names, for imitation; ParameterError without any."""
         builder = self.agent_builder(self.base_dir)
         return builder.build_hand_made_agents(hyper_params, protocol_handler, names)
 

@@ -31,11 +31,11 @@ def accuracy_alone(section: BinaryErasureChannelParameters) -> float:
 
 
 def accuracy_with_prover(section: BinaryErasureChannelParameters) -> float:
-    """Return the best accuracy of a verifier against a prover that is paid for acceptance."""
+    """Return the best accuracy of a verifier against a prover rewarded for acceptance."""
     believed_lies = 1 - section.lie_erasure_probability
     return 1 - section.observation_erasure_probability * believed_lies / 2
 
 
 def accuracy_together(section: BinaryErasureChannelParameters) -> float:
-    """Return the best accuracy where the prover is paid for right decisions too."""
+    """Return the best accuracy if the prover is also rewarded for correct decisions."""
     return 1.0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GENERATED = "generated"
 ERASED = 2
-"""What a verifier sees of an erased bit."""
+"""Observation of an erased bit."""
 
 
 def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
@@ -47,8 +47,8 @@ def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDic
     section: BinaryErasureChannelParameters = hyper_params.binary_erasure_channel
     if hyper_params.dataset != GENERATED:
         raise ParameterError(
-            f"dataset: got {hyper_params.dataset!r}, expected {GENERATED!r}, the only one of the"
-            " scenario binary_erasure_channel; its section says how it is generated."
+            f"dataset: got {hyper_params.dataset!r}, expected {GENERATED!r}, the only dataset of"
+            " scenario binary_erasure_channel; its section sets how it is generated."
         )
     num_test = round(section.num_datapoints * hyper_params.test_size)
     if not 0 < num_test < section.num_datapoints:
@@ -109,10 +109,9 @@ NUM_SYMBOLS = 2
 class ErasureEnvironment(Environment):
     """Agents send symbols 0 and 1 about a bit.
 
-    A prover's symbol 0 always arrives, as does a 1 about a bit that is 1. A 1 about a bit that is
-    0 is erased in the episodes that the dataset says (``lie_erased``), in all rounds alike: then
-    nothing is in the history, although something was said. Other agents' symbols arrive, and so do
-    linear messages.
+    A prover's symbol 0 always arrives, as does a 1 about a bit that is 1. A 1 about a bit that is 0
+    is erased in the episodes marked by the dataset (``lie_erased``), in all rounds: then the
+    history does not contain the message. Other agents' symbols arrive, and so do linear messages.
     """
 
     data_keys: ClassVar[tuple[str, ...]] = ("bit", "observation")
@@ -147,7 +146,7 @@ NUM_SIGHTS = ERASED + 1
 
 
 class ErasurePerception(Perception):
-    """What agents may see of the bit, one-hot; both symbols may always be said."""
+    """Agents' observation of the bit, one-hot; both symbols are always allowed."""
 
     def prepare(self, data: TensorDictBase) -> Prepared:
         """Make deals ready: ``bit`` and ``observation`` f32 [b, 3] of 0, 1 and erased."""
@@ -166,7 +165,7 @@ class ErasurePerception(Perception):
 
 
 class ErasureBody(AgentBody):
-    """A multilayer perceptron over the conversation and what the agent sees of the bit.
+    """A multilayer perceptron over the conversation and the agent's observation of the bit.
 
     It sees ``bit`` or ``observation``; ``d_conversation`` are the features of the history of
     messages, linear ones included.
@@ -212,7 +211,7 @@ class ErasureAgentBuilder(AgentBuilder[BinaryErasureChannelAgentParameters]):
     section_class = BinaryErasureChannelAgentParameters
 
     def build_perception(self, hyper_params: HyperParameters) -> ErasurePerception:
-        """Return how deals are made ready."""
+        """Return the preparation of deals."""
         return ErasurePerception()
 
     def build_body(

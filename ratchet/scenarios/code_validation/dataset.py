@@ -99,20 +99,20 @@ SIDES = ("train", "test")
 def build_code_validation_datasets(
     hyper_params: HyperParameters, calls: ModelCalls | None = None
 ) -> dict[str, NestedArrayDictDataset]:
-    """Make ``train`` and ``test``.
+    """Build ``train`` and ``test``.
 
     Their fields: ``question``, ``solution``, ``source`` text; ``y``, ``datapoint_id``, ``level``
-    (-1 unknown) and ``bug`` (a number of ``bug_kinds``) int64. Where a chat model writes the buggy
-    programs, it is asked through ``calls``, and the datasets' notes say what came of it.
+    (-1 unknown) and ``bug`` (a number of ``bug_kinds``) int64. If a chat model writes the buggy
+    programs, it is called through ``calls``, and the datasets' notes contain the outcome.
 
     Raises
     ------
     ParameterError
-        If the dataset's name has no known form, or a model is named and there are no ``calls``.
+        If the dataset's name has no known form, or a model is set without ``calls``.
     DataError
-        If it can't be made or read.
+        If it can't be created or read.
     LanguageModelError
-        If calls failed; those that were answered are kept.
+        If calls failed; completed ones are stored.
     """
     section: CodeValidationParameters = hyper_params.code_validation
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
@@ -132,7 +132,7 @@ def build_code_validation_datasets(
 
 
 def most_bugs(hyper_params: HyperParameters) -> int | None:
-    """Return the most buggy programs that are wanted of a model; None if only the data say that."""
+    """Return the most buggy programs of a model; None if only the data determine it."""
     section: CodeValidationParameters = hyper_params.code_validation
     sizes: Iterable[int | None] = largest_sizes(hyper_params).values()
     if hyper_params.dataset == GENERATED:
@@ -142,7 +142,7 @@ def most_bugs(hyper_params: HyperParameters) -> int | None:
 
 
 def largest_sizes(hyper_params: HyperParameters) -> dict[str, int | None]:
-    """Return how large each set may be; None: as large as it is."""
+    """Return the maximal size of each set; None for no limit."""
     return {
         "train": hyper_params.dataset_options.max_train_size,
         "test": hyper_params.code_validation.max_test_size,
@@ -182,7 +182,7 @@ def hash_data_files(name: str) -> dict[str, str]:
 
 
 def _source(name: str) -> str:
-    """Name a dataset without saying where it lies."""
+    """Return the name of a dataset without its path."""
     kind, _, rest = name.partition(":")
     path = Path(rest).expanduser()
     if f"{kind}:" not in (JSONL, HUB) or not path.exists():
@@ -193,14 +193,14 @@ def _source(name: str) -> str:
 def _writers(
     hyper_params: HyperParameters, seed: int, calls: ModelCalls | None
 ) -> dict[str, BugWriter]:
-    """Return who writes the buggy programs of each set; nobody without a model."""
+    """Return the writer of the buggy programs of each set; empty without a model."""
     parameters = hyper_params.bug_generator
     if not parameters.is_on:
         return {}
     if calls is None:
         raise ParameterError(
-            f"bug_generator.model_name: got {parameters.model_name!r}, but these data are made"
-            " where no model can be asked. Make them with Scenario.make_datasets and ModelCalls,"
+            f"bug_generator.model_name: got {parameters.model_name!r}, but models cannot be"
+            " called here. Build the data with Scenario.make_datasets and ModelCalls,"
             " or leave it out."
         )
     return {side: BugWriter(parameters, seed, calls) for side in SIDES}
@@ -288,7 +288,7 @@ def _read(
 
 
 def _arrange(examples: list[Example], side: str, seed: int, *, balanced: bool) -> list[Example]:
-    """Shuffle; where asked for, leave out what one class has more than the other."""
+    """Shuffle; if requested, drop surplus examples of the larger class."""
     rng = numpy_generator(seed, "code_validation", purpose=f"order/{side}")
     shuffled = [examples[int(i)] for i in rng.permutation(len(examples))]
     if balanced:

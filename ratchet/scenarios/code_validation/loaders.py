@@ -30,7 +30,7 @@ _PRELUDE = (
     "from bisect import *\nfrom collections import *\nfrom functools import *\n"
     "from heapq import *\nfrom itertools import *\nfrom typing import *\n"
 )
-"""What the sites that functions were written for had imported; of math nothing hides ``pow``."""
+"""Imports of the sites for which functions were written; math must not hide ``pow``."""
 
 
 def read_solutions(text: str, place: str) -> list[str]:
@@ -48,12 +48,12 @@ def read_solutions(text: str, place: str) -> list[str]:
 
 
 def read_tests(value: object, place: str) -> TestSuite | None:
-    """Read a problem's own tests, as JSON in a text or plain; None where there are none.
+    """Read a problem's own tests, as JSON text or plain data; None if it has none.
 
     Raises
     ------
     DataError
-        If they are something else.
+        If they have a different format.
     """
     data = value
     if isinstance(value, str):
@@ -91,7 +91,7 @@ def tested_source(source: str, tests: TestSuite) -> str:
 
 
 def _joined_text(value: Value) -> str:
-    """Join lines that stand in a list."""
+    """Join a list of lines."""
     if isinstance(value, list):
         return "\n".join(map(_joined_text, value))
     return value if isinstance(value, str) else str(value)
@@ -123,11 +123,11 @@ Row: TypeAlias = "Mapping[str, Any]"
 
 @dataclass(frozen=True)
 class LoadingOptions:
-    """Which rows are used, and what bounds programs whose tests are run.
+    """Selection of rows, and limits of programs whose tests are run.
 
-    ``solution_number`` is the place of the one solution of a row of APPS that is used, all if
-    None; ``run_own_tests``: whether programs are run on their problem's own tests, and left out
-    where these contradict the label.
+    ``solution_number`` is the index of the only solution of a row of APPS that is used, all if
+    None; ``run_own_tests``: whether programs are run on their problem's own tests, and dropped if
+    these contradict the label.
     """
 
     difficulties: tuple[str, ...] = ()
@@ -168,12 +168,12 @@ def load_jsonl_examples(path: Path, options: LoadingOptions) -> dict[str, list[E
 
 
 def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -> list[Example]:
-    """Turn rows, each with its place for messages, into examples.
+    """Convert rows, each with its location for messages, to examples.
 
     Raises
     ------
     DataError
-        With the place and the field of what is wrong, or where a label and the tests disagree.
+        With the location and the invalid field, or if a label and the tests disagree.
     """
     found: list[Example | _Untested] = []
     for place, row in rows:
@@ -206,7 +206,7 @@ def _program(item: _Untested, source: str) -> Program:
 
 
 def _label(item: _Untested, result: ProgramResult) -> int | None:
-    """Return the label; None for what is left out."""
+    """Return the label; None for dropped rows."""
     if item.may_be_left_out:
         says_y = result.passed if item.y else result.status in BUGGY
         return item.y if says_y else None
@@ -351,7 +351,7 @@ def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Exam
     Raises
     ------
     DataError
-        If it can't be read, or a row has another layout than ``loaders`` knows.
+        If it can't be read, or the layout of a row is not supported.
     """
     splits = load_hub_splits(name, "dataset=hub:FOLDER")
     return {

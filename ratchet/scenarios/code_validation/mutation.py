@@ -282,7 +282,7 @@ def wrong_method(node: ast.AST, names: Names) -> list[Replacement]:
 
 
 def early_return(node: ast.AST, names: Names) -> list[Replacement]:
-    """What is returned after a loop is returned in it: one level too deep."""
+    """Move the return after a loop into it: one level too deep."""
     if not isinstance(node, ast.FunctionDef) or len(node.body) < 2:
         return []
     loop, last = node.body[-2:]
@@ -367,14 +367,14 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed program, and which kinds of changes were made."""
+    """A changed program, and the kinds of its changes."""
 
     source: str
     kinds: tuple[str, ...]
 
 
 def normalize(source: str) -> str:
-    """Write a program as all programs of a dataset are written, so that style tells nothing."""
+    """Normalise a program, so that its style does not reveal its origin."""
     return ast.unparse(ast.parse(source))
 
 

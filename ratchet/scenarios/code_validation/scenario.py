@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 _NO_GAME = "bug_generator"
-"""The folder of templates that no agent of a game is told."""
+"""The folder of templates that are not for agents of a game."""
 VARIABLES = (
     "question",
     "solution",
@@ -58,10 +58,10 @@ _STANCES = {0: "reject", 1: "accept"}
 
 @dataclass(frozen=True)
 class SystemPrompts:
-    """The system prompts of all agents of a protocol. Made by :meth:`of`.
+    """The system prompts of all agents of a protocol; use :meth:`of`.
 
     ``templates`` and ``max_response_words`` are by agent; ``max_questions`` is the number of the
-    verifier's turns, and ``scale`` how it decides.
+    verifier's turns, and ``scale`` its decision scale.
     """
 
     templates: Mapping[str, Template]
@@ -108,7 +108,7 @@ class SystemPrompts:
 def template_files(
     hyper_params: HyperParameters, handler: ProtocolHandler, base_dir: Path | None = None
 ) -> dict[str, Path]:
-    """Return the file of each agent's template, by a name that doesn't say where it lies.
+    """Return the file of each agent's template, by a name without its path.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def built_in_kinds() -> tuple[str, ...]:
 
 
 def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tuple[Path, ...]:
-    """Return the folders that the templates of a protocol may lie in, in order.
+    """Return the folders that may contain the templates of a protocol, in order.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tupl
     kind
         ``"full"`` or ``"compact"``.
     handler
-        The protocol: templates may lie beside the file it is written in.
+        The protocol: templates may be next to its file.
     """
     name = class_name(protocol)
     beside = Path(inspect.getfile(type(handler))).parent / "templates" / kind / name
@@ -214,10 +214,10 @@ def _load(file: Path, agent: str, handler: ProtocolHandler) -> Template:
 
 
 def _check(template: Template, file: Path, agent: str, handler: ProtocolHandler) -> None:
-    """Check the variables, so that rendering can't fail and a drawn stance is told."""
+    """Check the variables, so that rendering can't fail and a sampled stance is included."""
     if not template.is_valid():
         raise PromptTemplateError(
-            f"{file}: has a '$' that begins no variable; expected ${', $'.join(VARIABLES)}, or"
+            f"{file}: '$' without a variable; expected ${', $'.join(VARIABLES)}, or"
             " '$$' for the sign itself."
         )
     found = template.get_identifiers()
@@ -238,9 +238,9 @@ def _check(template: Template, file: Path, agent: str, handler: ProtocolHandler)
     missing = [name for name in needed if name not in found]
     if missing:
         raise PromptTemplateError(
-            f"{file}: has no ${', $'.join(missing)}, so that agent {agent!r} would not be told;"
-            f" got ${', $'.join(found) or 'nothing'}. Add it, or take the built-in templates"
-            " `full`, which have it." + _HINT * ("{{" in template.template)
+            f"{file}: has no ${', $'.join(missing)}, so agent {agent!r} would not see it;"
+            f" got ${', $'.join(found) or 'none'}. Add it, or use the built-in templates"
+            " `full`, which include it." + _HINT * ("{{" in template.template)
         )
 
 
@@ -255,18 +255,18 @@ class CodeValidationScenario(TextScenario):
         return build_code_validation_datasets(hyper_params)
 
     def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
-        """Return ``datasets`` for the hub, beside what chat models need."""
+        """Return ``datasets`` for the hub, and the packages of chat models."""
         needed = list(super().needed_packages(hyper_params))
         return needed + ["datasets"] * hyper_params.dataset.startswith(HUB)
 
     def make_datasets(
         self, hyper_params: HyperParameters, calls: ModelCalls | None = None
     ) -> dict[str, NestedArrayDictDataset]:
-        """Make ``train`` and ``test``, with buggy programs of a chat model where one is named."""
+        """Build ``train`` and ``test``, with buggy programs of a chat model if set."""
         return build_code_validation_datasets(hyper_params, calls)
 
     def asked_for_data(self, hyper_params: HyperParameters) -> tuple[AskedModel, ...]:
-        """Return the model that writes buggy programs, if one is named."""
+        """Return the model that writes buggy programs, if set."""
         parameters = hyper_params.bug_generator
         if not parameters.is_on:
             return ()
@@ -275,7 +275,7 @@ class CodeValidationScenario(TextScenario):
         return (AskedModel(parameters, wanted, most, parameters.max_tokens),)
 
     def data_prompts(self, hyper_params: HyperParameters) -> Mapping[str, Path]:
-        """Return the templates of what that model is told."""
+        """Return the templates of that model's prompt."""
         return FILES if hyper_params.bug_generator.is_on else {}
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
@@ -295,7 +295,7 @@ class CodeValidationScenario(TextScenario):
         return template_files(hyper_params, protocol_handler, self.base_dir)
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Leave out where templates lie: what is in them counts."""
+        """Remove templates' paths: their content enters the key."""
         return without_template_paths(super().without_places(parameters))
 
     def build_system_prompts(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
-    """Puts the common heads on bodies that look at two graphs."""
+    """Builder of agents with the common heads over bodies that see two graphs."""
 
     section_class = GraphIsomorphismAgentParameters
 
@@ -44,9 +44,9 @@ class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
         )
 
     def build_perception(self, hyper_params: HyperParameters) -> GraphPerception:
-        """Return how graph pairs are made ready."""
+        """Return the preparation of graph pairs."""
         return GraphPerception()
 
     def build_manual_agent(self, plan: AgentPlan[GraphIsomorphismAgentParameters]) -> Agent:
-        """Make the hand-made prover or verifier."""
+        """Build the scripted prover or verifier."""
         return build_manual_agent(plan.hyper_params, plan.handler, plan.section, plan.name)

@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 
 def exchange_lengths(handler: ProtocolHandler) -> tuple[int, ...]:
-    """Return of how many rounds each exchange consists, in the order of play; their sum is R.
+    """Return the number of rounds of each exchange, in the order of play; their sum is R.
 
-    An exchange begins wherever a verifier may act, and ends before its next turn, so that a
-    question and the answers to it are one:
+    An exchange starts in each round in which a verifier may act, and ends before its next turn, so
+    that it contains a question and the answers to it:
 
-    - ``nip``: rounds (0, 1), (2, 3) …; if the prover begins 0, (1, 2), (3, 4) …: what it says
-      unasked stands by itself.
-    - ``debate`` and ``mnip``: the same where provers answer at once; if in turn (0, 1, 2),
-      (3, 4, 5) …, and if they begin (0, 1), (2, 3, 4) …. Channels stay apart: in each the question
-      meets that prover's own answer.
-    - ``adp`` and ``merlin_arthur``: 0, 1. Nobody asks, and nothing is tied.
+    - ``nip``: rounds (0, 1), (2, 3) …; if the prover starts 0, (1, 2), (3, 4) …: its first message
+      is a separate exchange.
+    - ``debate`` and ``mnip``: the same if provers answer simultaneously; if in turn (0, 1, 2), (3,
+      4, 5) …, and if they start (0, 1), (2, 3, 4) …. Channels remain separate: each contains the
+      question and that prover's answer.
+    - ``adp`` and ``merlin_arthur``: 0, 1. There are no questions, and no rounds are tied.
 
-    A last exchange may lack its answer. The zero-knowledge version goes by its base protocol.
+    A last exchange may lack its answer. The zero-knowledge version uses its base protocol.
     """
     verifiers = [handler.agent_index(name) for name in handler.verifier_names]
     begins = handler.can_be_active_mask[:, verifiers].any(-1).any(-1)  # [R]
@@ -56,10 +56,10 @@ def exchange_lengths(handler: ProtocolHandler) -> tuple[int, ...]:
 
 
 def tie_rounds(history: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Make one column of the rounds of each exchange: f32 [b, R, …] → [b, exchanges, …].
+    """Reduce the rounds of each exchange to one column: f32 [b, R, …] → [b, exchanges, …].
 
-    A symbol is marked if any round has named it. The largest value says that whatever the order
-    in which it was named, so that a question and the answer to it leave equal marks.
+    A symbol is marked if any round has named it. The maximum is independent of the order, so a
+    question and the answer to it result in equal marks.
     """
     return torch.stack([part.amax(1) for part in torch.split(history, list(lengths), 1)], 1)
 
@@ -68,7 +68,7 @@ NUM_GRAPHS = 2
 
 
 class GraphPerception(Perception):
-    """Adjacency with self-loops, who attends to whom, and which nodes may be named."""
+    """Adjacency with self-loops, attention mask, and mask of nodes that may be named."""
 
     def prepare(self, data: TensorDictBase) -> Prepared:
         """Make graph pairs ready.
@@ -94,8 +94,8 @@ class GraphPerception(Perception):
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
         """Allow nodes that exist; a prover answers in the other graph than the latest message.
 
-        The rule holds for each channel and position by itself. Where the latest message names no
-        node there, or nodes of both graphs (several agents at once), both graphs are open.
+        The rule applies to each channel and position separately. If the latest message names no
+        node there, or nodes of both graphs (several simultaneous agents), both graphs are allowed.
         """
         present: Tensor = data["node_mask"].flatten(1)[:, None, None]
         if not is_prover:
@@ -136,7 +136,7 @@ class GraphIsomorphismBody(AgentBody):
         self.noise_sigma = parameters.noise_sigma
         self.pair_invariant = parameters.use_pair_invariant_pooling
         self.encoder = init.linear(num_features, d_gnn, bias=False)
-        # Without messages all that a node has to begin with, so it must not be zero.
+        # Without messages, the only initial feature of a node, so it must not be zero.
         self.first_features = init.vector(d_gnn)
         self.gnn = GinStack(
             parameters.num_gnn_layers,
@@ -153,7 +153,7 @@ class GraphIsomorphismBody(AgentBody):
         )
         self.node_in = init.linear(d_nodes, d_model, bias=False)
         self.pooled_in = init.linear(d_nodes, d_model, bias=False)
-        # Flags say what a token is; the linear layers beside them need no bias.
+        # Flags mark the kind of a token; the linear layers next to them need no bias.
         self.pooled_flags = init.vector(NUM_GRAPHS, d_model)
         self.node_flag = init.vector(d_model)
         self.linear_in = (
@@ -212,7 +212,7 @@ class GraphIsomorphismBody(AgentBody):
         return run.view(*data["node_weight"].shape, -1)
 
     def precompute(self, inputs: AgentInput) -> NeighbourSums:
-        """Return what each node sums in the first layer of the GNN."""
+        """Return the sums of each node in the first layer of the GNN."""
         return self._neighbour_sums(inputs, share=True)
 
     def _neighbour_sums(self, inputs: AgentInput, *, share: bool) -> NeighbourSums:
@@ -260,7 +260,7 @@ class GraphIsomorphismBody(AgentBody):
 
 
 def _with_heard(mask: Tensor) -> Tensor:
-    """Put a token first that everything attends to, and that attends to what pooled tokens do."""
+    """Prepend a token that all tokens attend to, and that attends like pooled tokens."""
     mask = F.pad(mask, (1, 0, 1, 0), value=1.0)
     mask[:, 1:, 0] = mask[:, 1:, 1]
     return mask

@@ -38,7 +38,7 @@ def erdos_renyi(
 
 
 def relabel(adjacency: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Rename the nodes of each graph of [N, n, n] by a random permutation of its own."""
+    """Rename the nodes of each graph of [N, n, n] by a separate random permutation."""
     num_graphs, n, _ = adjacency.shape
     order = rng.random((num_graphs, n)).argsort(-1)
     rows = np.take_along_axis(adjacency, order[:, :, None], axis=1)
@@ -58,10 +58,10 @@ def switch_edges(
 ) -> NDArray[np.uint8]:
     """Replace edges ab, cd by ac, bd, several times: no node's degree changes.
 
-    Graphs [N, n, n] are left as they are. In each ``num_switches`` [N] are made, or fewer where no
-    fitting edges were found. Where ``matched`` [N] is true, only those with deg b = deg c and deg a
-    = deg d are: then no node changes the degrees of its neighbours either, and the two graphs pass
-    two rounds of colour refinement.
+    Graphs [N, n, n] are not modified. Each undergoes ``num_switches`` [N] switches, or fewer if no
+    suitable edges were found. Where ``matched`` [N] is true, switches require deg b = deg c and deg
+    a = deg d: then the degrees of each node's neighbours are preserved as well, and the two graphs
+    are equal in two rounds of colour refinement.
     """
     result = adjacency.copy()
     dense = adjacency.sum((1, 2), dtype=np.int64) * 2 > adjacency.shape[-1] * (
@@ -107,10 +107,10 @@ def _find_switch(
 
 
 MAX_COPIES = 4
-"""How often a non-isomorphic pair may come back with its graphs relabelled."""
+"""Maximal number of relabelled copies of a non-isomorphic pair."""
 
 MAX_DRAWS = 10_000
-"""Draws of one graph before its size is said to be too small."""
+"""Number of samples of one graph before its size is reported as too small."""
 
 REUSED = -1
 """The kind of isomorphic pairs whose graph is also in a non-isomorphic one."""
@@ -119,8 +119,8 @@ REUSED = -1
 class GraphPool:
     """Random graphs of one side.
 
-    It has the share (0, 1) of all graphs; the salt decides which. The ``last`` side has the upper
-    end of the keys' range instead of the lower one.
+    It contains the share (0, 1) of all graphs, selected by the salt. The ``last`` side has the
+    upper end of the range of keys, the other one the lower end.
     """
 
     def __init__(self, *, salt: int, share: float, last: bool) -> None:
@@ -230,7 +230,7 @@ class PairPool:
 
 MAX_SWITCHES = 3
 BATCH = 4096
-"""Most candidates made at once for one size and density."""
+"""Maximal number of candidates of one size and density in a batch."""
 
 MAX_BATCHES = 16
 """Batches of candidates for one size and one score; a batch without a find is the last one too."""
@@ -241,10 +241,10 @@ NEW_ISOMORPHIC, SCORE_1, SCORE_2, SCORE_HIGHER = range(4)
 
 @dataclass(frozen=True)
 class PairMix:
-    """What a set of pairs is made of.
+    """Composition of a set of pairs.
 
     ``uniform`` spreads every kind of pair as evenly as possible over sizes and probabilities;
-    otherwise each pair's size and probability are drawn at random.
+    otherwise each pair's size and probability are sampled.
     """
 
     num_pairs: int
@@ -270,8 +270,8 @@ class PairMix:
 class GraphPairs:
     """A set of graph pairs. ``n`` is the largest size; smaller graphs are padded with absent nodes.
 
-    ``adjacency`` is [N, 2, n, n], the others [N].
-    ``wl_score`` is 0 for isomorphic pairs, else the refinement round that tells the pair apart.
+    ``adjacency`` is [N, 2, n, n], the others [N]. ``wl_score`` is 0 for isomorphic pairs, else the
+    refinement round that distinguishes the pair.
     """
 
     adjacency: NDArray[np.uint8]
@@ -350,7 +350,7 @@ def _propose(
     cells: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
-    """Make one candidate for each entry of ``cells`` (all of one size), and keep what fits."""
+    """Create one candidate per entry of ``cells`` (all of one size), and keep suitable ones."""
     n = found.cells[int(cells[0])][0]
     probabilities = np.array([found.cells[cell][1] for cell in cells])
     first, first_keys = pool.draw(n, probabilities, rng)
@@ -384,7 +384,7 @@ def _fill_from_elsewhere(
     quotas: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
-    """Take what some cells lack from cells that had enough, a few times if need be."""
+    """Fill missing pairs of some cells from other cells, several times if necessary."""
     for _ in range(8):
         missing = (quotas - found.counts).clip(0)
         if not missing.any():
@@ -410,7 +410,7 @@ def _fill_from_elsewhere(
 
 
 def _reuse_graphs(found: PairPool, count: int, rng: np.random.Generator) -> None:
-    """Add isomorphic pairs: graphs of the non-isomorphic pairs beside shuffles of themselves."""
+    """Add isomorphic pairs: graphs of the non-isomorphic pairs with relabelled copies."""
     pairs, _, cells, kinds = found.gather()
     index = np.flatnonzero(kinds != NEW_ISOMORPHIC)
     if not count or not index.size:
@@ -429,7 +429,7 @@ def _reuse_graphs(found: PairPool, count: int, rng: np.random.Generator) -> None
         if position > 20 * (count + len(source)):
             raise DataError(
                 f"graph_isomorphism: {count - added} distinct isomorphic pairs are missing; the"
-                " graphs are too small. Add larger graph_sizes or ask for fewer pairs."
+                " graphs are too small. Add larger graph_sizes or reduce num_pairs."
             )
 
 

@@ -21,18 +21,18 @@ from ratchet.agents.networks.layers import Initializer, Layer, ready_layers
 
 @dataclass(frozen=True)
 class NeighbourSums:
-    """What nodes sum over themselves and their neighbours before anything is learned.
+    """Sums of features over nodes and their neighbours, independent of weights.
 
-    The first layer's sum of encoded features, Σ (W x + b) over a node and its neighbours, is
-    W Σx + b · (their number): the sums do not depend on weights, and many nodes have the same
-    ones. So the first layer is computed once for each different sum.
+    The first layer's sum of encoded features, Σ (W x + b) over a node and its neighbours, is W Σx +
+    b · (their number): the sums do not depend on weights, and many nodes have equal sums. The first
+    layer is therefore computed once per different sum.
 
     Attributes
     ----------
     sums
-        f32 [U, F + 1]: different sums of features, and the number of nodes they go over.
+        f32 [U, F + 1]: different sums of features, with the numbers of their nodes.
     index
-        i64 [b, 2, n, c]: which of them is each node's, in each copy of the features.
+        i64 [b, 2, n, c]: index of each node's sum, in each copy of the features.
     """
 
     sums: Tensor
@@ -44,9 +44,9 @@ class NeighbourSums:
     ) -> NeighbourSums:
         """Sum features f32 [b, 2, n, F] over adjacency f32 [b, 2, n, n] with self-loops.
 
-        With ``bare_copy`` there is a (further) copy of the nodes whose features are zero; it is the
-        only one, of F = 0 features, where features are None. ``share`` finds out which sums are the
-        same: worth it for what is used several times.
+        ``bare_copy`` adds a copy of the nodes whose features are zero; it is the only copy, with F
+        = 0 features, if features are None. ``share`` finds equal sums, which pays off for sums that
+        are used several times.
         """
         b, graphs, n, _ = adjacency.shape
         degree = adjacency.sum(-1)  # [b, 2, n]
@@ -97,9 +97,9 @@ class GinStack(nn.Module):
         """Pass messages L times: f32 [2b, n, c · d].
 
         ``sums`` f32 [U, d] are the different sums over nodes and their neighbours in the first
-        layer, ``index`` i64 [b, 2, n, c] which of them is each node's, in each copy of the
+        layer, ``index`` i64 [b, 2, n, c] the index of each node's sum, in each copy of the
         features. ``adjacency`` f32 [b, 2, n, n] is symmetric, with self-loops; absent nodes have
-        none, so that nothing of theirs is ever read: their own features are meaningless.
+        none, so that their features, which are meaningless, are never read.
         """
         layers: list[Layer] = [(self.in_weight, self.in_bias), (self.out_weight, self.out_bias)]
         size = index.numel() * self.in_weight.shape[1]
@@ -222,12 +222,11 @@ class TransformerStack(nn.Module):
 
 
 def attention_mask(node_mask: Tensor) -> Tensor:
-    """Return who attends to whom, f32 [b, T, T] (key, query) with T = 2 + 2n: 1 where attended.
+    """Return the attention mask, f32 [b, T, T] (key, query) with T = 2 + 2n: 1 if attended.
 
-    Pooled tokens attend to everything that exists, as ``node_mask`` bool [b, 2, n] says. A node
-    attends to the pooled tokens and the other graph's nodes, not to itself nor its own graph: the
-    GNN has seen to those. An absent node attends like one that exists, and nobody attends to it. No
-    query is without keys.
+    Pooled tokens attend to all existing nodes (``node_mask`` bool [b, 2, n]). A node attends to the
+    pooled tokens and the other graph's nodes, not to its own graph, which the GNN covers. An absent
+    node attends like an existing one, but no token attends to it. Each query has at least one key.
     """
     b, _, n = node_mask.shape
     side = torch.arange(2 * n + 2, device=node_mask.device).sub(2).div(n, rounding_mode="floor")

@@ -1,10 +1,10 @@
 """The transformer stack as one operation on a tape, for CPUs.
 
-Layouts are chosen so that nothing is copied: queries, keys and values are [b·H, e, T] and attention
-is kept as [b·H, key, query], where products with thin matrices are fastest. The softmax is
-2^s / Σ 2^s without a maximum; scores are cut at ±80 instead, far outside what occurs (log₂ units),
-with the gradient passing through. tanh(x) = 2σ(2x) − 1 has its factors and shift in the weights.
-Shape letters as in :mod:`ratchet.scenarios.graph_isomorphism.graph_networks`.
+Layouts are chosen to avoid copies: queries, keys and values are [b·H, e, T] and attention is stored
+as [b·H, key, query], where products with thin matrices are fastest. The softmax is 2^s / Σ 2^s
+without a maximum; scores are clamped at ±80 instead, far outside the usual range (log₂ units), with
+the gradient passing through. tanh(x) = 2σ(2x) − 1 has its factors and shift in the weights. Shape
+letters as in :mod:`ratchet.scenarios.graph_isomorphism.graph_networks`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _stack_layers(layers: Sequence[Grads]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Folds:
-    """Puts constant factors into the weights, for all layers at once.
+    """Folds constant factors into the weights, for all layers together.
 
     Queries are scaled by log₂(e)/√e, so that 2^s is the softmax's exponential; the gradients of
     queries and keys lack factors, which go into the weights they meet next. To the values of each

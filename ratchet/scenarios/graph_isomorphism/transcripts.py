@@ -1,7 +1,7 @@
-"""Episodes on graphs as the report's transcripts show them: who pointed where, round by round.
+"""Transcripts of episodes on graphs for the report: the named nodes, round by round.
 
-Found by name (:meth:`GraphIsomorphismEnvironment.transcripts`), so that what pictures are drawn
-from is in no training stage's code fingerprint.
+Imported by name (:meth:`GraphIsomorphismEnvironment.transcripts`), so that code of pictures does
+not enter training stages' code fingerprints.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def graph_transcripts(
 
 
 def _picture(adjacency: Tensor, present: Tensor) -> dict[str, Any]:
-    """Lay out a graph ``[N, N]``: the same each time, whatever was drawn before."""
+    """Lay out a graph ``[N, N]``: independent of earlier drawings."""
     there = np.flatnonzero(present.cpu().numpy())
     edges = np.argwhere(np.triu(adjacency.cpu().numpy(), 1))
     graph = nx.Graph()
@@ -104,7 +104,7 @@ class _Reader:
         return array
 
     def episodes(self) -> Iterator[Episode]:
-        """Go through the episodes that lie in the batch from their first round to their end."""
+        """Iterate over the episodes that are complete in the batch."""
         for environment, ends in enumerate(self.ends):
             start = 0
             for stop in np.flatnonzero(ends).tolist():

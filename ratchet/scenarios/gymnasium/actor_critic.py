@@ -29,7 +29,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class ActionDistribution(ABC):
-    """What an agent may do in B frames, and how likely it is."""
+    """Distribution over an agent's actions in B frames."""
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -37,7 +37,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def mode(self) -> Tensor:
-        """Return the likeliest actions [B, K]."""
+        """Return the most likely actions [B, K]."""
 
     @abstractmethod
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ class ActionDistribution(ABC):
 
 
 class DiscreteActionDistribution(ActionDistribution):
-    """Independent choices, one after the other in the logits f32 [B, Σ sizes]."""
+    """Independent choices, concatenated in the logits f32 [B, Σ sizes]."""
 
     def __init__(self, logits: Tensor, sizes: tuple[int, ...]) -> None:
         self.logits = logits
@@ -62,7 +62,7 @@ class DiscreteActionDistribution(ActionDistribution):
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
     def mode(self) -> Tensor:
-        """Return the likeliest."""
+        """Return the most likely actions."""
         return torch.stack([f.argmax(-1) for f in divide(self.logits, self.sizes)], -1)
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ class DiscreteActionDistribution(ActionDistribution):
 
 
 class ContinuousActionDistribution(ActionDistribution):
-    """Independent normal numbers; what lies outside the bounds is moved there by the environment.
+    """Independent normal numbers, which the environment clamps to the bounds.
 
     Means are f32 [B, K], log deviations f32 [K].
     """
@@ -141,8 +141,8 @@ OBSERVATION = ("agents", "observation")
 class FeatureNormalizer(Normalizer):
     """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D).
 
-    Agents of one of the groups of ``alike``, places among the A, have the same; images, of the
-    agents in the places of ``images``, are left as they are.
+    Agents of the same group in ``alike``, indices of agents, share them; images, of the agents with
+    indices ``images``, are not normalised.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class FeatureNormalizer(Normalizer):
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")
 _MEMORY = ("agents", "memory")
-"""What agents remember before a frame, f32 [*B, A, M]; none of agents that do not."""
+"""Agents' recurrent states before a frame, f32 [*B, A, M]; zero for agents without one."""
 _NEXT_MEMORY = "next_memory"
 _ROUND = "round"
 _DEFER = object()
@@ -308,7 +308,7 @@ class ControlActorCritic(ActorCritic):
 
     @torch.no_grad()
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
-        """Score all frames of rollouts [E, T] at once; see :class:`ActorCritic`."""
+        """Score all frames of rollouts [E, T] together; see :class:`ActorCritic`."""
         if cache is not _DEFER:
             return
         frames = rollouts.select(*self.frame_keys, strict=False).reshape(-1)
@@ -348,7 +348,7 @@ class ControlActorCritic(ActorCritic):
     def asked(
         self, td: TensorDictBase, agents: Sequence[str] | None
     ) -> tuple[dict[str, Seen], dict[str, Tensor | None]]:
-        """Return what all agents see, and the actions of those who are asked for."""
+        """Return the inputs of all agents, and the actions of the requested ones."""
         actions = td.get(_ACTION).flatten(0, -3)
         chosen = {
             name: self._chosen(actions, name) if agents is None or name in agents else None
@@ -385,7 +385,7 @@ class ControlActorCritic(ActorCritic):
         )
 
     def _inputs(self, td: TensorDictBase) -> dict[str, Seen]:
-        """Return what each agent's policy and critic see, normalised; of rows of steps [e·T]."""
+        """Return the normalised inputs of each agent's networks; for rows of steps [e·T]."""
         observation = td.get(OBSERVATION).flatten(0, -3)
         observation = self.normalizer(observation) if self.normalizes else observation.float()
         seen = {name: sights.show(observation) for name, sights in self.sights.items()}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Past(NamedTuple):
-    """What is remembered before each frame, f32 [*B, M], and whether an episode begins with it.
+    """Recurrent state before each frame, f32 [*B, M], and whether an episode starts with it.
 
     *B is B, or e rows of T steps.
     """
@@ -39,7 +39,7 @@ class Past(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What an agent's policy and critic are shown of B frames: f32 [B, d] each; and the past."""
+    """Inputs of an agent's policy and critic in B frames, f32 [B, d] each; and recurrent state."""
 
     policy: Tensor
     critic: Tensor
@@ -48,16 +48,16 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Sight:
-    """What one network is shown: whose observations, and then a number for each agent it may be.
+    """Inputs of one network: observations of some agents, and a one-hot agent index.
 
     Attributes
     ----------
     places
-        Where they are among the agents.
+        The agents' indices.
     spaces
-        Theirs.
+        The agents' spaces.
     identity
-        Which of how many agents is told; None if that is not.
+        The agent's index and the number of agents; None if it is not an input.
     """
 
     places: tuple[int, ...]
@@ -71,7 +71,7 @@ class Sight:
         return sum(space.observation_size for space in self.spaces) + told
 
     def show(self, observation: Tensor) -> Tensor:
-        """Take out of observations f32 [B, A, D] what is seen: [B, size]."""
+        """Select the visible part of observations f32 [B, A, D]: [B, size]."""
         shown = [
             observation[:, place, : space.observation_size]
             for place, space in zip(self.places, self.spaces, strict=True)
@@ -100,7 +100,7 @@ class Sights(NamedTuple):
 def agent_sights(
     spaces: AgentSpaces, sections: Mapping[str, GymnasiumAgentParameters]
 ) -> dict[str, Sights]:
-    """Return what each agent's networks are shown."""
+    """Return the inputs of each agent's networks."""
     everybody = tuple(range(len(spaces.names))), tuple(spaces.by_name.values())
     found = {}
     for place, (name, space) in enumerate(spaces.by_name.items()):
@@ -118,9 +118,9 @@ _NUM_STATES = {"gru": 1, "lstm": 2}
 
 
 class RecurrentBody(AgentPart):
-    """Remembers ``size`` numbers (``lstm``: two states of as many) of the features before.
+    """Recurrent network with a state of ``size`` numbers (``lstm``: two such states).
 
-    What it is given to remember may be wider: the first numbers are its own.
+    The given state may be wider: the first numbers are used.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Body(AgentPart):
 
 
 class ConvolutionalBody(AgentPart):
-    """Convolutions over the images in what is seen, and a perceptron over all that comes of them.
+    """Convolutions over the images among the inputs, and a perceptron over their features.
 
     Images of several agents, and those of a stack of frames, are channels of one. Bytes are scaled
     to [0, 1].
@@ -247,7 +247,7 @@ class ConvolutionalBody(AgentPart):
             if min(height, width) < kernel:
                 raise ParameterError(
                     f"{where}.convolutions: the kernel of layer {index + 1} is {kernel} wide, but"
-                    f" what comes to it is {height} × {width}; observations are {self.shape}."
+                    f" its input is {height} × {width}; observations are {self.shape}."
                     " Expected smaller kernels or strides, e.g. [[16, 3, 1], [32, 3, 2]]."
                 )
             made.append(init.convolution(channels, d_out, kernel, stride))
@@ -259,7 +259,7 @@ class ConvolutionalBody(AgentPart):
         self.num_features = self.top.num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Make features of x f32 [B, d]: pixels, and then whatever else is seen."""
+        """Compute features of x f32 [B, d]: pixels, followed by other inputs."""
         act, hidden = activation(self.activation_name), self._images(x)
         for layer in self.convolutions:
             hidden = act(layer(hidden))
@@ -298,12 +298,12 @@ def sees_images(sight: Sight, parameters: GymnasiumAgentParameters) -> bool:
 def build_body(
     sight: Sight, parameters: GymnasiumAgentParameters, init: Initializer, where: str
 ) -> AnyBody:
-    """Build what makes features of a sight; ``where`` is the section in the experiment.
+    """Build the body for network inputs; ``where`` is the section in the experiment.
 
     Raises
     ------
     ParameterError
-        If images are asked for and there are none, or none that convolutions fit.
+        If images are expected but missing, or too small for the convolutions.
     """
     body: Body | ConvolutionalBody
     if sees_images(sight, parameters):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _PATH = "gymnasium.wrappers"
 _RUNNING_MEANS = ("NormalizeObservation", "NormalizeReward")
-"""What they have seen lies in the simulator, which no stage keeps."""
+"""Their statistics are in the simulator, which no stage stores."""
 _Base = TypeVar("_Base")
 
 
@@ -72,18 +72,18 @@ def wrapped(
 
 
 def refuse_wrappers(wrappers: Iterable[Reference], name: str) -> None:
-    """Refuse wrappers of an environment that is none of gymnasium's.
+    """Refuse wrappers of an environment that is not a gymnasium environment.
 
     Raises
     ------
     ParameterError
-        If there are some.
+        If wrappers are set.
     """
     names = [reference.name for reference in wrappers]
     if names:
         raise ParameterError(
-            f"{_PATH}: got {names} for {name!r}, expected none, as it is no environment of"
-            " gymnasium's. TorchRL's trainers have torchrl.transforms for any environment."
+            f"{_PATH}: got {names} for {name!r}, expected none, as it is not a gymnasium"
+            " environment. TorchRL's trainers have torchrl.transforms for any environment."
         )
 
 
@@ -107,8 +107,8 @@ def class_by_name(
     if not (isinstance(found, type) and issubclass(found, base)):
         known = [n for n, v in inspect.getmembers(home, inspect.isclass) if issubclass(v, base)]
         raise UnknownNameError(
-            f"{path}: {home.__name__} has no class {name!r}.{nearest(name, known)} One of your own"
-            " is given as 'path/to/file.py:ClassName'."
+            f"{path}: {home.__name__} has no class {name!r}.{nearest(name, known)} Give a custom"
+            " class as 'path/to/file.py:ClassName'."
         )
     return found
 
@@ -116,7 +116,7 @@ def class_by_name(
 def classes_of_files(
     references: Iterable[Reference], base_dir: Path | str | None = None
 ) -> tuple[type, ...]:
-    """Return the classes that lie in files of a user's, for code fingerprints."""
+    """Return the custom classes in users' files, for code fingerprints."""
     return tuple(load_class(r.name, base_dir) for r in references if is_class_spec(r.name))
 
 
@@ -124,12 +124,12 @@ def classes_of_files(
 def checked_arguments(
     name: str, kwargs: Mapping[str, Any], path: str = "gymnasium.environment_kwargs"
 ) -> Iterator[None]:
-    """Say of a constructor that is called within which arguments it got.
+    """Add the arguments of a constructor to errors raised within the context.
 
     Raises
     ------
     ParameterError
-        If it does not take them.
+        If it does not accept them.
     """
     try:
         yield
@@ -153,7 +153,7 @@ class BatchedGame:
     max_episode_steps: int | None
 
     def spaces(self) -> AgentSpaces:
-        """Return what agents observe and do."""
+        """Return the agents' spaces."""
         return AgentSpaces(self.make().agents)
 
 
@@ -168,7 +168,7 @@ class SimulatedGame:
     source: type | None = None
 
     def spaces(self) -> AgentSpaces:
-        """Return what agents observe and do."""
+        """Return the agents' spaces."""
         simulator = self.make()
         try:
             return simulator.spaces
@@ -177,13 +177,13 @@ class SimulatedGame:
 
 
 class LibraryGame(SimulatedGame):
-    """An environment of TorchRL's, which its trainers play; others as far as it can be simulated.
+    """A TorchRL environment, for its trainers; for others if it can be simulated.
 
-    To simulate it is refused by ``make`` and, before a run, by :meth:`check`.
+    If not, ``make`` raises and, before a run, :meth:`check`.
     """
 
     def spaces(self) -> AgentSpaces:
-        """Return its agents', or one's of whom nothing else is known here."""
+        """Return its agents' spaces, or those of one agent if they are unknown."""
         try:
             return super().spaces()
         except ParameterError:
@@ -198,16 +198,16 @@ Game = BatchedGame | SimulatedGame
 
 
 def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Game:
-    """Return the environment whose id is ``dataset``, made as the section ``gymnasium`` says.
+    """Return the environment whose id is ``dataset``, configured by the section ``gymnasium``.
 
     The path of a user's file starts from ``base_dir``, the working folder if not given.
 
     Raises
     ------
     UnknownNameError
-        If there is no such environment; with the nearest id.
+        If the environment is unknown; with the nearest id.
     ParameterError
-        If it cannot be played as ``gymnasium.implementation`` asks for.
+        If it does not support ``gymnasium.implementation``.
     """
     name, section = hyper_params.dataset, hyper_params.gymnasium
     if suite_of(name) is not None:
@@ -242,7 +242,7 @@ def _wants_simulator(hyper_params: HyperParameters) -> bool:
 
 def _refuse_to_simulate(name: str) -> Simulator:
     raise ParameterError(
-        f"dataset: {name!r} is an environment of TorchRL's, which only its trainers play;"
+        f"dataset: {name!r} is a TorchRL environment, which only its trainers support;"
         " expected one of them, e.g. `trainer: torchrl_ppo`."
     )
 
@@ -294,7 +294,7 @@ def _from_class(
 
 
 def _is_torchrls(found: type) -> bool:
-    """Return whether a class is an environment of TorchRL's, which is then imported already."""
+    """Return whether a class is a TorchRL environment; TorchRL is then already imported."""
     return any(
         base.__name__ == "EnvBase" and base.__module__.startswith("torchrl.")
         for base in found.__mro__
@@ -349,9 +349,9 @@ def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None
 
 
 def needed_packages(hyper_params: HyperParameters) -> list[str]:
-    """Return the packages that play the environment ``dataset``; none if dynamics on tensors do.
+    """Return the packages required by the environment ``dataset``; none for dynamics on tensors.
 
-    Of a user's own file nothing is known: importing it says what it lacks.
+    Packages of users' files are unknown: importing the file reports missing ones.
     """
     name = hyper_params.dataset
     stands_in = name in ENVIRONMENTS.names() and not _wants_simulator(hyper_params)
@@ -361,7 +361,7 @@ def needed_packages(hyper_params: HyperParameters) -> list[str]:
 
 
 def _packages_of(name: str) -> list[str]:
-    """Return the packages that have an environment: of PettingZoo's, that of its module too."""
+    """Return the packages of an environment; for PettingZoo, also that of its module."""
     suite = suite_of(name)
     if suite is not None:
         return ["gymnasium", suite]

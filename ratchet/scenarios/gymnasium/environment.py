@@ -52,17 +52,17 @@ def environment_shape(
 ) -> RolloutShape:
     """Return the shape of one iteration's rollouts.
 
-    In training ``gymnasium.num_envs`` environments, 8 by default, for as many steps as make up
-    ``rl.frames_per_batch`` (1000 if it is none); ``rl.steps_per_env_per_iteration`` gives the steps
-    instead, and the environments then follow from the frames if they are not given.
+    In training ``gymnasium.num_envs`` environments, 8 by default, for the number of steps that
+    results in ``rl.frames_per_batch`` (1000 if not set); ``rl.steps_per_env_per_iteration`` gives
+    the steps instead, and the environments then follow from the frames if they are not given.
 
-    In tests all episodes at once, or where that is costly as many as it takes to play them all in
+    In tests all episodes together, or for costly environments the number that completes them in
     ``rl.num_test_iterations`` rounds.
 
     Raises
     ------
     ParameterError
-        If environments times steps are not the frames.
+        If environments times steps differ from the frames.
     """
     if not train:
         together = math.ceil(num_datapoints / rl.num_test_iterations)
@@ -90,15 +90,15 @@ def environment_shape(
 
 DYNAMICS = "dynamics"
 _MEMORY = ("agents", "memory")
-"""What agents remember, if they do: nothing where an episode begins."""
+"""Agents' recurrent state, if any: zero at the start of an episode."""
 Nested = dict[str, Any]
 """Tensors by name, and mappings of them."""
 
 
 class ControlEnvironment(TensorEnvironment):
-    """What batched and simulated environments share.
+    """Base class of batched and simulated environments.
 
-    Episodes that have ended must be begun anew before the next step.
+    Episodes that have ended must be restarted before the next step.
     """
 
     outcome_keys: tuple[Key, ...] = (
@@ -108,7 +108,7 @@ class ControlEnvironment(TensorEnvironment):
     )
     hidden_keys: ClassVar[tuple[str, ...]] = (DYNAMICS,)
     plays_tests_at_once: ClassVar[bool] = False
-    """Whether all test episodes are played side by side."""
+    """Whether all test episodes run in parallel."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class ControlEnvironment(TensorEnvironment):
         )
 
     def _first(self, ids: Tensor, seeds: Tensor, observation: Tensor) -> Nested:
-        """Put first states together, as far as all environments have the same."""
+        """Create first states from the parts that all environments share."""
         over = torch.zeros(ids.shape, dtype=torch.bool, device=self.device)
         nothing = torch.zeros(observation.shape[:-1], device=self.device)
         return {
@@ -149,11 +149,11 @@ class ControlEnvironment(TensorEnvironment):
 
     @property
     def num_films(self) -> int:
-        """As many as the section says."""
+        """The number of the section ``gymnasium``."""
         return 0 if self.train else self.section.num_test_videos
 
     def film(self, played: Mapping[int, Sequence[Tensor]]) -> tuple[bytes, ...]:
-        """Have a simulator play and draw episodes, given their actions ``[A, K]``."""
+        """Render episodes in a simulator, given their actions ``[A, K]``."""
         if not played:
             return ()
         assert isinstance(self.protocol_handler, SimulatorProtocolHandler)
@@ -168,7 +168,7 @@ class ControlEnvironment(TensorEnvironment):
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDictBase:
-        """Begin new episodes where ``mask`` is true, and keep the other states."""
+        """Start new episodes where ``mask`` is true, and keep the other states."""
         where = check_new_episodes(mask, ids, seeds)
         if len(where) == 0:
             return td
@@ -179,14 +179,14 @@ class ControlEnvironment(TensorEnvironment):
         return _tensordict(_replaced(td, fresh, where), td.batch_size)
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
-        """Begin episodes; see :class:`TensorEnvironment`."""
+        """Start episodes; see :class:`TensorEnvironment`."""
         ids, seeds = self.new_episodes(ids, seeds)
         fresh = self._begin(torch.arange(len(ids)), ids, seeds)
         return _tensordict(fresh, torch.Size([len(ids)]))
 
     @abstractmethod
     def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
-        """Begin episodes in the places int64 [k]: first states [k]."""
+        """Start episodes at the indices int64 [k]: first states [k]."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
         """Return the states' tensors by dotted name."""
@@ -204,7 +204,7 @@ _CHOICES = tuple(("agents", name) for name in ("action", "log_prob", "value"))
 
 
 def _replaced(old: TensorDictBase, new: Nested, where: Tensor) -> Nested:
-    """Return what ``new`` has, as ``old`` has it but for the rows ``where``."""
+    """Return the values of ``old``, with the rows ``where`` replaced by those of ``new``."""
     return {
         name: (
             _replaced(old.get(name), value, where)
@@ -283,7 +283,7 @@ class BatchedEnvironment(ControlEnvironment):
 
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor] | None:
-        """What actions are kept within, f32 [A, K] each; None if all are choices."""
+        """Bounds of actions, f32 [A, K] each; None if all are choices."""
         if self.spaces.all_discrete:
             return None
         shape = (len(self.spaces.names), self.spaces.action_width)

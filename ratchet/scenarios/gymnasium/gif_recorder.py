@@ -30,7 +30,7 @@ def rendering_simulator(hyper_params: HyperParameters, base_dir: Path | None = N
     Raises
     ------
     ParameterError
-        If there is none.
+        If the environment doesn't render.
     """
     game = find_game(hyper_params.replace({"gymnasium.implementation": "simulated"}), base_dir)
     if not isinstance(game, SimulatedGame) or isinstance(game, LibraryGame):
@@ -68,7 +68,7 @@ def check_pictures(hyper_params: HyperParameters, base_dir: Path | None = None) 
 
 
 def _takes_mode(source: type) -> bool:
-    """Return whether a user's class has the argument; else it renders so by itself."""
+    """Return whether a user's class has the argument; otherwise it renders without the argument."""
     parameters = inspect.signature(source).parameters.values()
     return any(p.name == _MODE or p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -95,7 +95,7 @@ MAX_FRAMES = 250
 """Of longer episodes every second frame is shown, every third …"""
 MAX_BYTES = 1_500_000
 _LARGEST, _SMALLEST = 256, 128
-"""Sides are scaled to lie between these."""
+"""Range of the sides of scaled pictures."""
 _COLORS = 64
 _TICK = 10
 """Milliseconds; what times of frames are multiples of."""
@@ -123,7 +123,7 @@ def film_episodes(
 def _pictures(
     simulator: Simulator, seed: int, actions: Sequence[npt.NDArray[Any]]
 ) -> list[Picture]:
-    """Play the actions [A, K] of an episode; return what it looked like before and after each."""
+    """Execute the actions [A, K] of an episode; return the pictures before and after each."""
     simulator.reset(seed)
     pictures = [simulator.render()]
     for action in actions:

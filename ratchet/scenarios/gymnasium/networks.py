@@ -57,10 +57,9 @@ class Head(AgentPart):
 
 @dataclass
 class ControlAgent:
-    """One agent: what it perceives and does, and its parts; none if it acts at random.
+    """One agent: its inputs, actions and parts; a random agent has no parts.
 
-    ``value_body`` is the critic's own; None where it shares the policy's. Agents may have the same
-    parts.
+    ``value_body`` is the critic's body; None if it shares the policy's. Agents may share parts.
     """
 
     name: str
@@ -85,7 +84,7 @@ class ControlAgent:
     @property
     def towers(self) -> list[tuple[list[Layer], list[Layer]]]:
         """Hidden layers and heads of each perceptron: policy and critic together, or one each."""
-        assert isinstance(self.body, Body)  # not asked of random agents, nor of other networks
+        assert isinstance(self.body, Body)  # not called for random agents or other networks
         assert self.policy_head is not None
         assert self.value_head is not None
         policy, value = self.policy_head.weights, self.value_head.weights
@@ -96,7 +95,7 @@ class ControlAgent:
 
     @property
     def sees_images(self) -> bool:
-        """Whether what it observes are pixels, which are not normalised."""
+        """Whether its observations are pixels, which are not normalised."""
         alone = Sight((0,), (self.space,))
         return self.body is not None and sees_images(alone, self.parameters)
 
@@ -112,7 +111,7 @@ class ControlAgent:
         return self.body is None
 
     def policy_and_value(self, seen: Seen) -> tuple[Tensor, Tensor]:
-        """Apply policy and critic to what they see of B frames: [B, outputs] and [B, 1]."""
+        """Apply policy and critic to their inputs in B frames: [B, outputs] and [B, 1]."""
         x = seen.policy
         if self.body is None or self.policy_head is None or self.value_head is None:
             return self._nothing(x)
@@ -141,7 +140,7 @@ class ControlAgent:
             )
             memories.append(after)
         worth, dtype = self.value_head(hidden), seen.policy.dtype
-        kept = memory[:, self.memory_size :]  # of whoever remembers more
+        kept = memory[:, self.memory_size :]  # of agents with a larger state
         return said.to(dtype), worth.to(dtype), torch.cat([*memories, kept], -1).to(dtype)
 
     def policy(self, x: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class SimulatorProtocolHandler(EnvironmentProtocolHandler):
-    """What agents do in an environment of gymnasium's kind.
+    """Agents of a gymnasium-style environment.
 
-    ``dataset`` is the environment's id; the path of a user's own starts from ``base_dir``.
+    ``dataset`` is the environment's id; the path of a custom one starts from ``base_dir``.
     """
 
     def __init__(self, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
@@ -30,7 +30,7 @@ class SimulatorProtocolHandler(EnvironmentProtocolHandler):
 
     @cached_property
     def spaces(self) -> AgentSpaces:
-        """What agents observe and do."""
+        """The agents' spaces."""
         return self.game.spaces()
 
     def check_simulated(self) -> None:

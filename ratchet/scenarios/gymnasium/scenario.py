@@ -32,9 +32,9 @@ _SEED_BOUND = 2**31
 
 
 def build_seed_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Draw the seeds of ``train`` and ``test``, all different.
+    """Sample the seeds of ``train`` and ``test``, all different.
 
-    More training seeds leave those of tests as they are.
+    The number of training seeds does not affect those of tests.
     """
     section: GymnasiumParameters = hyper_params.gymnasium
     rng = numpy_generator(hyper_params.seed, "gymnasium", purpose="seeds")
@@ -52,7 +52,7 @@ def build_seed_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDa
 
 @register_scenario("gymnasium")
 class GymnasiumScenario(TensorScenario[ControlAgent]):
-    """Agents act in an environment that pays them."""
+    """Agents act in an environment with rewards."""
 
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
@@ -60,7 +60,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         return GymnasiumAgentParameters
 
     def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
-        """Return what simulates the environment, where it is not played on tensors."""
+        """Return the packages that simulate the environment, unless it runs on tensors."""
         return needed_packages(hyper_params)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
@@ -93,7 +93,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
     def check_hand_made(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler, name: str
     ) -> None:
-        """Refuse it: there is none."""
+        """Refuse it: there are no scripted agents."""
         _section(hyper_params, name)
 
     def build_agents(
@@ -103,12 +103,12 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         trainer_type: str,
         device: str | torch.device = "cpu",
     ) -> dict[str, ControlAgent]:
-        """Make the agents with their initial weights.
+        """Build the agents with their initial weights.
 
         Raises
         ------
         ParameterError
-            If an agent or its training cannot be as asked for.
+            If the parameters of an agent or its training are not supported.
         """
         if trainer_type == "solo_agent" or hyper_params.pretrain_agents:
             path = "pretrain_agents" if hyper_params.pretrain_agents else "trainer"
@@ -139,7 +139,7 @@ def _played(protocol_handler: ProtocolHandler) -> SimulatorProtocolHandler:
     if not isinstance(protocol_handler, SimulatorProtocolHandler):
         raise ParameterError(
             f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"
-            " 'gymnasium', expected 'environment', since an environment has rules of its own."
+            " 'gymnasium', expected 'environment', since an environment defines its rules."
             " Leave it out."
         )
     return protocol_handler
@@ -153,7 +153,7 @@ def _section(hyper_params: HyperParameters, name: str) -> GymnasiumAgentParamete
         )
     if section.use_manual_architecture:
         raise ParameterError(
-            f"agents.{name}.use_manual_architecture: got True, but there is no hand-made agent for"
+            f"agents.{name}.use_manual_architecture: got True, but there is no scripted agent for"
             " environments. Leave it out."
         )
     return section

@@ -1,7 +1,7 @@
-"""Environments that are simulated, one simulator for each episode that is played side by side.
+"""Simulated environments, with one simulator for each parallel episode.
 
 A simulator's state cannot be saved, but an episode is a function of its seed and the actions so
-far: these are kept, and played again where an interrupted run goes on.
+far: these are stored, and executed again when an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SimulatedEnvironment(ControlEnvironment):
         self._past: list[list[npt.NDArray[Any]]] = []
 
     def own(self) -> Self:
-        """Return an environment with simulators of its own."""
+        """Return an environment with separate simulators."""
         mine = copy.copy(self)
         mine._simulators, mine._past = [], []
         return mine
@@ -72,7 +72,7 @@ class SimulatedEnvironment(ControlEnvironment):
         self._simulators, self._past = [], []
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
-        """Begin episodes; see :class:`TensorEnvironment`."""
+        """Start episodes; see :class:`TensorEnvironment`."""
         ids, seeds = self.new_episodes(ids, seeds)
         while len(self._simulators) < len(ids):
             self._simulators.append(self.game.make())

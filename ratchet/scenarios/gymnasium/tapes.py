@@ -1,4 +1,4 @@
-"""The agents of an environment on a tape: perceptrons, and the scores of what they did.
+"""Recorder of an environment's agents on a tape: perceptrons, and scores of actions.
 
 B frames, A agents, K wide actions.
 """
@@ -33,7 +33,7 @@ _LARGE = 4096
 def record_agents(
     agents: ControlActorCritic, td: TensorDictBase, names: Sequence[str] | None = None
 ) -> Record | None:
-    """Record what :meth:`ControlActorCritic.score` gives, if nobody's parts are of another kind."""
+    """Record :meth:`ControlActorCritic.score`, if all agents' parts are supported."""
     inputs, chosen = agents.asked(td, names)
     if not all(_can_record(agent, agents.parts[name]) for name, agent in agents.agents.items()):
         return None
@@ -44,7 +44,7 @@ def record_agents(
 
 
 def _can_record(agent: ControlAgent, parts: nn.Module) -> bool:
-    """Return whether what an agent computes is what is recorded here, with parts looked at."""
+    """Return whether an agent's parts are those that this module records."""
     return (
         type(agent) is ControlAgent
         and agent.parameters.activation_function in _ACTIVATIONS
@@ -71,7 +71,7 @@ def _record_scores(
 
 
 def _record_agent(tape: Tape, agent: ControlAgent, seen: Seen) -> tuple[Var, Var]:
-    """Record policy and critic on what they see of B frames: [B, outputs] and [B, 1]."""
+    """Record policy and critic on their inputs in B frames: [B, outputs] and [B, 1]."""
     if agent.is_random:
         said, worth = (Var(nothing, needs_grad=False) for nothing in agent.policy_and_value(seen))
         return said, worth

@@ -1,4 +1,4 @@
-"""An environment of TorchRL's, one episode of one agent at a time."""
+"""A TorchRL environment, one episode of one agent at a time."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 
 class TorchRlSimulator(Simulator):
-    """Plays a subclass of ``torchrl.envs.EnvBase``; observations are laid side by side.
+    """Simulator of a subclass of ``torchrl.envs.EnvBase``; observations are concatenated.
 
-    Many draw from torch's global generator. Each episode has one of its own, which begins with the
-    seed, and puts the process's back.
+    Many sample from torch's global generator. Each episode has a separate state of it, initialised
+    by the seed, and restores the process's.
 
     Raises
     ------
     ParameterError
-        If it has several agents or episodes, or its actions are of another kind.
+        If it has several agents or episodes, or its actions are of an unsupported kind.
     """
 
     def __init__(self, env: EnvBase, max_episode_steps: int | None = None) -> None:
@@ -75,7 +75,7 @@ class TorchRlSimulator(Simulator):
         self._action_spec = action
 
     def reset(self, seed: int) -> Numbers:
-        """Begin an episode."""
+        """Start an episode."""
         self._num_steps = 0
         with seeded_globals(seed):
             self.env.set_seed(seed)

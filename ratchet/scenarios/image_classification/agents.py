@@ -71,9 +71,9 @@ class ConvBlock(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside a shortcut (He et al. 2016, the basic block), without batch norm.
+    """Two convolutions with a shortcut (He et al. 2016, the basic block), without batch norm.
 
-    The shortcut is a convolution of single pixels where channels or size change.
+    The shortcut is a 1 × 1 convolution if channels or size change.
     """
 
     def __init__(self, init: Initializer, spec: BlockSpec) -> None:
@@ -98,9 +98,9 @@ BLOCKS: dict[str, type[ConvBlock] | type[ResidualBlock]] = {
 
 
 class BlockGroup(nn.Module):
-    """Blocks one after the other, the first of which doubles the channels, then max-pooling.
+    """A sequence of blocks, the first of which doubles the channels, then max-pooling.
 
-    ``grid`` are the height and width that come out, whatever the stride.
+    ``grid`` are the height and width of the output, regardless of the stride.
     """
 
     def __init__(
@@ -154,10 +154,10 @@ class ImagePerception(Perception):
 
 @dataclass(frozen=True)
 class BodyShape:
-    """Sizes of what goes into an image body and comes out: image (C, H, W), grid (h, w).
+    """Sizes of inputs and outputs of an image body: image (C, H, W), grid (h, w).
 
-    ``d_history`` is F, the features of the whole conversation for each symbol, ``d_message`` those
-    of the latest messages. ``embedding`` is the data's field with pretrained embeddings and their
+    ``d_history`` is F, the features of the conversation for each symbol, ``d_message`` those of the
+    latest messages. ``embedding`` is the data's field with pretrained embeddings and their
     channels, None without.
     """
 
@@ -171,11 +171,11 @@ class BodyShape:
 
 
 class ImageBody(AgentBody):
-    """A convolutional network over the image and the conversation laid upon it.
+    """A convolutional network over the image and the conversation, as additional channels.
 
-    The conversation is one layer for each round, channel and position, spread over the pixels
-    that each latent pixel stands for. A perceptron for each pixel, then groups of blocks; the
-    latest messages are added to what they make of the latent pixels.
+    The conversation is one layer for each round, channel and position, repeated over the pixels of
+    each latent pixel. A perceptron for each pixel, then groups of blocks; the latest messages are
+    added to their features of the latent pixels.
     """
 
     def __init__(
@@ -270,13 +270,13 @@ class ImageAgentBuilder(AgentBuilder[ImageClassificationAgentParameters]):
         return ImageBody(plan.section, section, shape, init, read)
 
     def build_perception(self, hyper_params: HyperParameters) -> ImagePerception:
-        """Return how images are made ready."""
+        """Return the preparation of images."""
         height, width = latent_grid(hyper_params)
         return ImagePerception(height * width)
 
 
 def backbones(hyper_params: HyperParameters, names: Iterable[str]) -> list[str]:
-    """Return the pretrained backbones of some agents; random agents look at nothing."""
+    """Return the pretrained backbones of some agents; random agents have none."""
     sections = [hyper_params.agents[name] for name in names]
     models = {
         section.pretrained_embeddings_model

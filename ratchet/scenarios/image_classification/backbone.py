@@ -36,13 +36,13 @@ _READ_FILES = (".safetensors", "config.json")
 
 
 def local_model_files(name: str) -> dict[str, str]:
-    """Return what decides a backbone in a folder: SHA-256 by name; nothing for one on the hub."""
+    """Return the SHA-256 by name of a local backbone's files; empty for one on the hub."""
     hashes = hash_files(Path(name).expanduser())
     return {file: digest for file, digest in hashes.items() if file.endswith(_READ_FILES)}
 
 
 def content_name(name: str) -> str:
-    """Return a backbone's name by what it is: one in a folder by the hash of its files."""
+    """Return a backbone's name by content: a local one by the hash of its files."""
     files = local_model_files(name)
     if not files:
         return name
@@ -72,7 +72,7 @@ def embedding_channels(name: str) -> int:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images are made ready: resized, then shifted and scaled by channel."""
+    """Preparation of images: resized, then shifted and scaled by channel."""
 
     size: tuple[int, int] = (DEFAULT_SIZE, DEFAULT_SIZE)
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -80,7 +80,7 @@ class Preprocessing:
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> Preprocessing:
-        """Read a model's ``preprocessor_config.json``; what it does not say has its default."""
+        """Read a model's ``preprocessor_config.json``; missing values have defaults."""
         size = content.get("size", DEFAULT_SIZE)
         if isinstance(size, dict):
             edge = size.get("shortest_edge", DEFAULT_SIZE)
@@ -120,7 +120,7 @@ class Backbone:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What decides its results: its files' hashes, or its revision on the hub."""
+        """The inputs of its results: its files' hashes, or its revision on the hub."""
         files = local_model_files(self.name)
         if files:
             return files
@@ -130,7 +130,7 @@ class Backbone:
     def embed(self, images: Tensor) -> Tensor:
         """Map images uint8 [b, 1 or 3, H, W] to features f32 [b, c, h, w], on the CPU.
 
-        Of a transformer's tokens, those that stand for no patch are left out.
+        A transformer's tokens that do not represent a patch are dropped.
 
         Raises
         ------
@@ -212,15 +212,15 @@ def embedding_fields(dataset: TensorDictDataset) -> list[str]:
 def add_embeddings(
     datasets: Mapping[str, TensorDictDataset], models: Iterable[str], settings: ExperimentSettings
 ) -> dict[str, TensorDictDataset]:
-    """Put the embeddings of all backbones, by folder or name, beside ``image`` uint8 [N, C, H, W].
+    """Add the embeddings of all backbones, by folder or name, to ``image`` uint8 [N, C, H, W].
 
-    The datasets come back with a field f16 [N, c, h, w] for each backbone; row i is image i's. Of
+    The returned datasets have a field f16 [N, c, h, w] for each backbone; row i is image i's. Of
     the settings ``home``, ``device`` and ``pretrained_embeddings_batch_size`` are read.
 
     Raises
     ------
     DataError
-        If a backbone can't be read, or what was kept is damaged.
+        If a backbone can't be read, or stored embeddings are damaged.
     """
     added = dict(datasets)
     root = Path(settings.home) / FOLDER
@@ -238,7 +238,7 @@ def add_embeddings(
 
 
 def _key(images: Tensor, backbone: Backbone) -> str:
-    """Hash all that embeddings depend on."""
+    """Hash all inputs of embeddings."""
     pixels = hashlib.sha256(images.contiguous().numpy().data).hexdigest()
     content = {
         "schema": SCHEMA,
@@ -268,14 +268,14 @@ def _compute(kept: Path, images: Tensor, backbone: Backbone, batch_size: int) ->
         if not kept.is_dir():
             aside.rename(kept)
     except OSError:
-        if not kept.is_dir():  # somebody else may have been quicker with the same
+        if not kept.is_dir():  # another process may have stored the same
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def _read(kept: Path, size: int) -> Tensor:
-    """Map embeddings [N, c, h, w] into memory and check that they are what was written."""
+    """Map embeddings [N, c, h, w] into memory and check their content."""
     try:
         description = json.loads((kept / DESCRIPTION_FILE).read_text())
         array = np.load(kept / ARRAY_FILE, mmap_mode="c", allow_pickle=False)
@@ -288,14 +288,14 @@ def _read(kept: Path, size: int) -> Tensor:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(_damaged(kept, str(error))) from error
     if not whole:
-        raise DataError(_damaged(kept, "its content is not what was written"))
+        raise DataError(_damaged(kept, "its content has changed"))
     return torch.from_numpy(array)
 
 
 def _damaged(kept: Path, why: str) -> str:
     return (
-        f"the embeddings in {kept} are damaged: {why}. Remove the folder; they are computed anew"
-        " the next time."
+        f"the embeddings in {kept} are damaged: {why}. Remove the folder; they are recomputed"
+        " when they are needed."
     )
 
 

@@ -55,13 +55,13 @@ SOURCES = {
 def read_dataset_name(name: str) -> tuple[str, ImageSource, str | None]:
     """Read the name of a dataset: ``NAME``, or ``NAME:PLACE`` for a copy.
 
-    Returned are the name, what is known of it, and the place: a folder or a name on the hub, None
-    for ``digits``.
+    Returns the name, its description, and the location: a folder or a name on the hub, None for
+    ``digits``.
 
     Raises
     ------
     ParameterError
-        If there is no such dataset, or a copy of ``digits`` is asked for.
+        If the dataset is unknown, or a copy of ``digits`` is requested.
     """
     kind, _, place = name.partition(":")
     if kind not in SOURCES:
@@ -81,7 +81,7 @@ def latent_grid(hyper_params: HyperParameters) -> tuple[int, int]:
     Raises
     ------
     ParameterError
-        If nothing is left of an image.
+        If no pixel of an image remains.
     """
     _, source, _ = read_dataset_name(hyper_params.dataset)
     groups: int = hyper_params.image_classification.num_block_groups
@@ -89,7 +89,7 @@ def latent_grid(hyper_params: HyperParameters) -> tuple[int, int]:
     if min(height, width) >> groups == 0:
         most = min(height, width).bit_length() - 1
         raise ParameterError(
-            f"image_classification.num_block_groups: got {groups}, which leaves nothing of images"
+            f"image_classification.num_block_groups: got {groups}, too many for images"
             f" of {height} x {width} pixels, expected at most {most}."
         )
     return height >> groups, width >> groups
@@ -174,7 +174,7 @@ def _read_split(rows: Any, source: ImageSource, where: str) -> LabelledImages:  
 
 
 def _find_columns(rows: Any, source: ImageSource, where: str) -> tuple[str, str]:  # noqa: ANN401
-    """Find the column of images, whatever its name, and check that of the labels."""
+    """Find the column of images by its type, and check that of the labels."""
     from datasets import Image
 
     pictures = [name for name, feature in rows.features.items() if isinstance(feature, Image)]
@@ -234,16 +234,16 @@ LARGEST_BYTE = 255.0
 
 
 def build_image_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Make ``train`` and ``test``.
+    """Build ``train`` and ``test``.
 
     They have ``image`` uint8 [N, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [N, C] (of the
-    training images, values from 0 to 1), ``y`` and ``original_class`` int64 [N]. Where the data
-    have no test set of their own, ``test_size`` of them are taken at random.
+    training images, values from 0 to 1), ``y`` and ``original_class`` int64 [N]. If the data have
+    no test set, ``test_size`` of them are sampled for it.
 
     Raises
     ------
     ParameterError
-        If there is no such dataset, or its classes cannot be made binary so.
+        If the dataset is unknown, or its classes cannot be reduced to two in this way.
     DataError
         If it can't be read, or a label has no image.
     """
@@ -283,7 +283,7 @@ def _split(
 def _choose(
     data: LabelledImages, labels: NDArray[np.int64], balanced: bool, seed: int, side: str
 ) -> LabelledImages:
-    """Shuffle the images that have a label; balanced, leave out what one label has too many."""
+    """Shuffle the images with a label; if balanced, drop surplus images of one label."""
     rng = numpy_generator(seed, "image_classification", purpose=f"order/{side}")
     order = rng.permutation(len(data))
     y = labels[data.classes[order]]

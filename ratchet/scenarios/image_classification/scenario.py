@@ -58,7 +58,7 @@ class ImageClassificationScenario(MessageScenario):
         return build_image_datasets(hyper_params)
 
     def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
-        """Return ``datasets`` for what is on the hub, and ``transformers`` for backbones."""
+        """Return ``datasets`` for data on the hub, and ``transformers`` for backbones."""
         _, source, _ = read_dataset_name(hyper_params.dataset)
         handler = build_protocol_handler(hyper_params, base_dir=self.base_dir)
         embeds = bool(backbones(hyper_params, handler.agent_names))

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from ratchet.parameters.base import Reference
 
 Scoring = Callable[[Task, str, "Sequence[ChatMessage]"], "float | Evaluation"]
-"""Task, the model's last reply, and the whole conversation → what it is worth."""
+"""Task, the model's last reply, and the conversation → reward or evaluation."""
 
 
 class Evaluator(ABC):
-    """Says what an answer is worth. Parameters are what the experiment gives beside the name."""
+    """Evaluator of answers. Parameters are those next to the name in the experiment."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name in messages."""
         return readable_name(type(self))
 
     @abstractmethod
@@ -77,12 +77,12 @@ EVALUATORS: Registry[Evaluator] = Registry(
 
 
 def checked(scored: object, evaluator: str, task: Task) -> Evaluation:
-    """Return what was scored as an evaluation of finite numbers.
+    """Return a score as an evaluation of finite numbers.
 
     Raises
     ------
     DataError
-        Naming evaluator and task, if it is none.
+        With evaluator and task, if it is not.
     """
     evaluation = Evaluation(scored) if is_number(scored) else scored  # type: ignore[arg-type]
     about = f"evaluator {evaluator}, task {task.task_id!r}"
@@ -102,7 +102,7 @@ def find_scoring(reference: Reference, base_dir: Path | None) -> Callable[..., o
     Raises
     ------
     ParameterError, UnknownNameError
-        If there is none of that name, or it is neither.
+        If the name is unknown, or it is neither.
     """
     if not is_class_spec(reference.name):
         return EVALUATORS.find(reference.name)
@@ -122,14 +122,14 @@ def find_scoring(reference: Reference, base_dir: Path | None) -> Callable[..., o
 
 
 def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evaluator:
-    """Make the evaluator that an experiment names.
+    """Build the evaluator that an experiment names.
 
-    A class that is no :class:`Evaluator` must make what can be called like a function.
+    Instances of a class that is not an :class:`Evaluator` must be callable like a function.
 
     Raises
     ------
     ParameterError, UnknownNameError
-        If there is none, or it does not take the parameters beside its name.
+        If the name is unknown, or it does not accept the parameters next to its name.
     """
     found = find_scoring(reference, base_dir)
     if not isinstance(found, type):
@@ -138,7 +138,7 @@ def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evalu
         made = found(**reference.given)
     except TypeError as error:
         raise ParameterError(
-            f"language_task.evaluator: {reference.name} can't be made with"
+            f"language_task.evaluator: {reference.name} does not accept"
             f" {dict(reference.given)}: {error}."
         ) from error
     if isinstance(made, Evaluator):
@@ -153,7 +153,7 @@ def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evalu
 
 @EVALUATORS.register("exact")
 class ExactMatch(Evaluator):
-    """1 for the right answer, spaces around it aside; 0 for any other."""
+    """1 for the correct answer, ignoring surrounding spaces; 0 for any other."""
 
     def score(
         self, task: Task, completion: str, messages: Sequence[ChatMessage]
@@ -165,7 +165,7 @@ class ExactMatch(Evaluator):
 
 @EVALUATORS.register("partial")
 class PartialMatch(Evaluator):
-    """The share of symbols that are right and in their places, of the longer of the two."""
+    """The share of symbols that are correct and in position, of the longer of the two."""
 
     def score(
         self, task: Task, completion: str, messages: Sequence[ChatMessage]

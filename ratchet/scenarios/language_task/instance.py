@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageAgent:
-    """An agent by name; its model is made by whoever trains it."""
+    """An agent by name; its trainer creates its model."""
 
     name: str
     parameters: LanguageAgentParameters
@@ -40,7 +40,7 @@ class LanguageAgent:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """What is played on one dataset, and where its tasks come from."""
+    """The game on one dataset, and the source of its tasks."""
 
     dataset: TaskDataset
     source: TaskSource
@@ -51,7 +51,7 @@ _Instance: TypeAlias = ScenarioInstance[TaskDataset, TaskEnvironment, LanguageAg
 
 
 class LanguageTaskInstance(_Instance):
-    """What trainers of language models work with."""
+    """Components of an experiment for trainers of language models."""
 
     def play(
         self,
@@ -98,7 +98,7 @@ class LanguageTaskInstance(_Instance):
     def transcripts(
         self, dataset: str, trajectories: Sequence[Trajectory], tokenizer: ChatTokenizer
     ) -> list[Transcript]:
-        """Write down what was asked and answered in tasks of a dataset, for the report."""
+        """Return the prompts and answers of tasks of a dataset, for the report."""
         module = import_module("ratchet.scenarios.language_task.transcripts")
         written: list[Transcript] = module.task_transcripts(
             trajectories, self.datasets[dataset], tokenizer
@@ -117,9 +117,9 @@ class LanguageTaskInstance(_Instance):
 
     @property
     def characters(self) -> str:
-        """What tasks, answers and environments are written with, each character once.
+        """All characters of tasks, answers and environments, each once.
 
-        For the tokenizer of a model that is made for them.
+        For the tokenizer of a small model built for them.
         """
         environment = self.train_environment
         written = environment.source.characters() or "".join(

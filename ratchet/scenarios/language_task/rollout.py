@@ -25,11 +25,11 @@ class Segment:
     logprobs: list[float] = field(default_factory=list)
 
     def read(self, ids: Sequence[int]) -> None:
-        """Append what the model reads."""
+        """Append tokens that the model reads."""
         self._append(ids, 0, [0.0] * len(ids))
 
     def write(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Append what the model has written, id by id."""
+        """Append generated tokens, id by id."""
         self._append(ids, 1, logprobs)
 
     def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
@@ -40,7 +40,7 @@ class Segment:
 
 @dataclass
 class Attempt:
-    """What came of a rollout so far; begun anew where it is played again."""
+    """Result of a rollout so far; reset when the rollout is retried."""
 
     episode: Episode
     messages: list[ChatMessage]
@@ -52,7 +52,7 @@ class Attempt:
     evaluation: Evaluation | None = None
 
     def end(self, reason: Literal["stop", "length", "environment"]) -> None:
-        """Note that nothing more is said, and why."""
+        """Record the end of the conversation and its reason."""
         self.is_over, self.finish_reason = True, reason
 
 
@@ -74,13 +74,13 @@ class Rollout:
 
     @property
     def played(self) -> Attempt:
-        """The attempt that counts, of a rollout that has begun."""
+        """The current attempt of a rollout that has started."""
         assert self.attempt is not None
         return self.attempt
 
     @property
     def evaluation(self) -> Evaluation:
-        """What a rollout was worth that is over."""
+        """The evaluation of a finished rollout."""
         assert self.played.evaluation is not None
         return self.played.evaluation
 
@@ -115,10 +115,9 @@ class Rollout:
 def rollout_metrics(
     rollouts: Sequence[Rollout], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
-    """Return what trajectories don't tell: counts, and means over the rollouts that are left.
+    """Return metrics that trajectories don't contain: counts, and means of rollouts.
 
-    What they do tell (scores, lengths, how they ended) is a trainer's to say, of those it learns
-    from.
+    Trainers report the others (scores, lengths, reasons of ends) for the rollouts that they use.
     """
     kept = [rollout for rollout in rollouts if not rollout.is_dropped]
     counts = {

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.task import Evaluation, PromptFormat, Task
 
 _TRANSIENT = (OSError, EOFError)
-"""What may go well another time: the network's errors are among them."""
+"""Errors that may not recur, including network errors."""
 
 
 @contextmanager
 def blamed(who: str, task_id: str) -> Iterator[None]:
-    """Say of an error of somebody's code whose it is, and with which task it was raised.
+    """Add the responsible code and the task to an error of custom code.
 
     Raises
     ------
     TaskCodeError
-        For what would be raised again.
+        For errors that would recur.
     RolloutError
-        For what may go well another time.
+        For errors that may not recur.
     """
     try:
         yield
@@ -54,16 +54,16 @@ def blamed(who: str, task_id: str) -> Iterator[None]:
         kind = RolloutError if isinstance(error, _TRANSIENT) else TaskCodeError
         raise kind(
             f"{who}, task {task_id!r}: {type(error).__name__}: {error}"
-            f" ({custom_code_location(error)}). Correct it; language.failures says what is done"
-            " about an episode that fails."
+            f" ({custom_code_location(error)}). Correct it; language.failures sets the handling"
+            " of failed episodes."
         ) from error
 
 
 class FailurePolicy:
-    """What is done about a rollout that fails; the base lets its error travel."""
+    """Policy for failed rollouts; the base class raises their error."""
 
     drops: bool = False
-    """Whether a rollout that failed for good is left out; else its error travels."""
+    """Whether a rollout that failed after all retries is dropped; else its error is raised."""
 
     def plays_again(self, num_failures: int) -> bool:
         """Return whether a rollout is played again that has failed that often."""
@@ -96,7 +96,7 @@ class AtLeast(FailurePolicy):
     drops = True
 
     def check_group(self, group_id: str, left: int, size: int) -> None:
-        """Check that there are enough; all, in a group that never had as many."""
+        """Check that enough rollouts succeeded; all of them, in smaller groups."""
         wanted = min(self.fewest, size)
         if left < wanted:
             raise DataError(
@@ -110,7 +110,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a model writes: ``max_tokens`` bounds one reply."""
+    """Sampling parameters: ``max_tokens`` limits one reply."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -119,23 +119,23 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is played, and how it is put.
+    """The game, and the format of its prompts.
 
     Attributes
     ----------
     environment
-        What is around a task.
+        The environment of tasks.
     evaluator
-        What scores it; None: the environment's episodes do so themselves.
+        The evaluator; None: the environment's episodes score themselves.
     chat
-        Whether messages are written by the model's chat template, else as plain text.
+        Whether messages use the model's chat template, else plain text.
     system_prompt
-        What is said first, where a task doesn't say something itself.
+        The system prompt, if a task has none.
     max_turns
-        The most replies, where the environment doesn't say.
+        The most replies, if the environment doesn't set it.
     max_sequence_length
-        The most tokens of an episode, with its prompt; None: no more than replies may have. What is
-        longer is cut off before it is scored: evaluators see what was said until then.
+        The most tokens of an episode, with its prompt; None: only replies are limited. Longer
+        episodes are truncated before evaluation: evaluators see the truncated conversation.
     """
 
     environment: LanguageEnvironment
@@ -146,7 +146,7 @@ class Rules:
     max_sequence_length: int | None = None
 
     def opening(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return what the model reads first: these messages, after the system prompt."""
+        """Return the first messages for the model, after the system prompt."""
         has_own = any(message.role == "system" for message in messages)
         first = [] if has_own or not self.system_prompt else [self.system_prompt]
         return [*(ChatMessage("system", text) for text in first), *messages]
@@ -154,7 +154,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Played:
-    """What was played: trajectories in the order of the tasks, and numbers about them."""
+    """Generated rollouts: trajectories in the order of the tasks, and metrics."""
 
     trajectories: list[Trajectory]
     metrics: dict[str, float] = field(default_factory=dict)
@@ -176,16 +176,16 @@ def play(
     is_validation: bool = False,
     model_version: int = 0,
 ) -> Played:
-    """Play each task ``group_size`` times, all at once: one call of the engine a turn.
+    """Generate ``group_size`` rollouts of each task concurrently, with one engine call per turn.
 
-    Groups are named by iteration and task, and by ``attempt`` where an iteration plays again. What
-    is done about an error of a rollout's own says ``failure``, :class:`FailFast` when not given; an
-    error of the engine's travels.
+    Groups are named by iteration and task, and by ``attempt`` if an iteration is retried.
+    ``failure`` handles errors of single rollouts (default: :class:`FailFast`); engine errors are
+    raised.
 
     Raises
     ------
     DataError
-        If a prompt leaves no room for a reply, or too few of a group are left.
+        If a prompt leaves no space for a reply, or too few of a group remain.
     """
     policy = FailFast() if failure is None else failure
     stage = "test" if is_validation else "roll_out"
@@ -220,7 +220,7 @@ def play(
 
 @dataclass
 class _Player:
-    """Plays rollouts to their ends, side by side."""
+    """Runs rollouts to their ends concurrently."""
 
     engine: RolloutEngine
     writer: PromptFormat
@@ -228,9 +228,9 @@ class _Player:
     sampling: Sampling
     failure: FailurePolicy
     derive: Callable[[str], int]
-    """Makes a seed for what is named."""
+    """Returns a seed for a name."""
     _openings: dict[tuple[ChatMessage, ...], list[int]] = field(default_factory=dict)
-    """What was encoded: a group begins alike."""
+    """Cache of encoded prompts, which rollouts of a group share."""
 
     def play(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
@@ -321,7 +321,7 @@ class _Player:
             attempt.evaluation = self._evaluate(rollout)
 
     def _answer(self, rollout: Rollout, before: tuple[ChatMessage, ...]) -> None:
-        """Have the environment answer, and let the model read it."""
+        """Append the environment's response to the model's context."""
         attempt = rollout.played
         with self._environment(rollout):
             turn = attempt.episode.answer(attempt.reply)
@@ -358,7 +358,7 @@ class _Player:
 
 
 def _group_ids(tasks: Sequence[Task], iteration: int, attempt: int) -> list[str]:
-    """Name the groups: a task that comes again in one iteration has a group of its own."""
+    """Name the groups: a task that is repeated in one iteration has a separate group."""
     seen: Counter[str] = Counter()
     names = []
     for task in tasks:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 class LanguageTaskScenario(Scenario):
     """A language model does tasks that are scored."""
 
-    # what a run was chosen or stopped by is no test of it
+    # data that selected or stopped a run cannot test it
     untested: ClassVar[frozenset[str]] = frozenset({"train", VALIDATION})
 
     @classmethod
@@ -59,7 +59,7 @@ class LanguageTaskScenario(Scenario):
         return LanguageAgentParameters
 
     def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return what text is made tokens with."""
+        """Return the packages of the tokenizer."""
         return ("tokenizers",)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TaskDataset]:
@@ -79,8 +79,8 @@ class LanguageTaskScenario(Scenario):
         made = set_apart(built, wanted, num_train)
         if untested := sorted(made.keys() - self.untested - {*self.test_sets(hyper_params)}):
             raise DataError(
-                f"dataset: {hyper_params.dataset} has the sets {untested}, which nothing would test"
-                " on. Expected 'train', 'test' and, if need be, 'validation'; further test sets are"
+                f"dataset: {hyper_params.dataset} has the sets {untested}, which no stage tests"
+                " on. Expected 'train', 'test' and, optionally, 'validation'; further test sets are"
                 " files of a folder."
             )
         most = hyper_params.dataset_options.max_train_size
@@ -102,7 +102,7 @@ class LanguageTaskScenario(Scenario):
         return (TaskDataset, TaskFiles, set_apart)
 
     def own_data_code(self, hyper_params: HyperParameters) -> tuple[Callable[..., object], ...]:
-        """Return what draws or brings these tasks."""
+        """Return the source of these tasks."""
         if hyper_params.dataset.startswith(PREFIX):
             return (VerifiersTasks, find_loader(hyper_params.dataset, self.base_dir))
         return () if self._files(hyper_params) else (self._source_class(hyper_params),)
@@ -115,7 +115,7 @@ class LanguageTaskScenario(Scenario):
         return {} if files is None else hash_files(files)
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Leave out where files of tasks lie: what is in them is the data's."""
+        """Remove paths of task files: their content is in the data's key."""
         dataset = parameters.get("dataset")
         if not isinstance(dataset, str) or is_class_spec(dataset):
             return parameters
@@ -125,7 +125,7 @@ class LanguageTaskScenario(Scenario):
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> tuple[Callable[..., object], ...]:
-        """Return what is around tasks and scores them."""
+        """Return the environment and evaluator of tasks."""
         section: LanguageTaskParameters = hyper_params.language_task
         code = list(self.own_data_code(hyper_params)) or [TaskFiles]
         environment: type[LanguageEnvironment]
@@ -158,8 +158,8 @@ class LanguageTaskScenario(Scenario):
         if not isinstance(protocol_handler, TaskProtocolHandler):
             raise ParameterError(
                 f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"
-                " 'language_task', expected 'environment', since tasks have environments with rules"
-                " of their own. Leave it out."
+                " 'language_task', expected 'environment', since environments of tasks define"
+                " their rules. Leave it out."
             )
         source = self._source(hyper_params)
         rules = self._rules(hyper_params.language_task, source)
@@ -225,19 +225,19 @@ class LanguageTaskScenario(Scenario):
 
 
 def build_environment(reference: Reference, base_dir: Path | None = None) -> LanguageEnvironment:
-    """Make the environment that an experiment names.
+    """Build the environment that an experiment names.
 
     Raises
     ------
     ParameterError, UnknownNameError
-        If there is none, or it does not take the parameters beside its name.
+        If the name is unknown, or it does not accept the parameters next to its name.
     """
     found = ENVIRONMENTS.find(reference.name, base_dir)
     try:
         return found(**reference.given)
     except TypeError as error:
         raise ParameterError(
-            f"language_task.environment: {reference.name} can't be made with"
+            f"language_task.environment: {reference.name} does not accept"
             f" {dict(reference.given)}: {error}."
         ) from error
 

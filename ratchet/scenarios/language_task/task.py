@@ -32,12 +32,12 @@ Prompt = str | tuple[ChatMessage, ...]
 
 EXACT_MATCH = "exact_match"
 NUM_TURNS = "num_turns"
-"""The metric by which evaluators say whether an answer is right: 1 or 0."""
+"""The metric of evaluators for correct answers: 1 or 0."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: what is asked, and what an evaluator knows about the answer.
+    """One task: its prompt, and the answer and information for evaluators.
 
     Raises
     ------
@@ -66,7 +66,7 @@ class Task:
 
     @property
     def prompt_key(self) -> str:
-        """The prompt as canonical JSON: what must not be on both sides."""
+        """The prompt as canonical JSON, which must not be in both train and test."""
         return json.dumps([message.to_dict() for message in self.messages], sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Task:
         answer, info = data["answer"], data.get("info") or {}
         if answer is None:
             raise TypeError(
-                "answer is null, expected what is right, or an empty text where nothing is"
+                "answer is null, expected the correct answer, or an empty text if there is none"
             )
         if not isinstance(info, Mapping):
             raise TypeError(f"info is {type(info).__name__}, expected an object")
@@ -102,10 +102,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluator says of an answer.
+    """Evaluation of an answer.
 
-    ``parts`` are what the reward is made of, ``metrics`` what is worth knowing besides; numbers
-    only, finite.
+    ``parts`` are the components of the reward, ``metrics`` further values; finite numbers.
     """
 
     reward: float
@@ -161,9 +160,9 @@ class TaskDataset(StoredDataset):
         if len(ids := Counter(task.task_id for task in self._tasks)) < len(self._tasks):
             (task_id, count), *_ = ids.most_common(1)
             raise DataError(
-                f"dataset: got {count} tasks of id {task_id!r}, expected each id once. A task that"
-                " is read without a task_id has one made of its prompt: leave out prompts that come"
-                " again, or give them ids."
+                f"dataset: got {count} tasks of id {task_id!r}, expected each id once. A task"
+                " without a task_id has one derived from its prompt: remove repeated prompts,"
+                " or add ids."
             )
 
     def __len__(self) -> int:
@@ -177,7 +176,7 @@ class TaskDataset(StoredDataset):
 
     @property
     def fields(self) -> list[str]:
-        """What each task has."""
+        """The fields of each task."""
         return ["answer", "info", "prompt", "task_id"]
 
     def _lines(self) -> Iterator[str]:
@@ -196,7 +195,7 @@ class TaskDataset(StoredDataset):
 
     @classmethod
     def _load_data(cls, file: Path, size: int) -> Self:
-        # not splitlines: other separators may stand in a text
+        # not splitlines: texts may contain other separators
         lines = file.read_text(encoding="utf-8").split("\n")
         tasks = [Task.from_dict(json.loads(line)) for line in lines if line]
         if len(tasks) != size:
@@ -218,29 +217,29 @@ class PromptFormat(ABC):
     def more(
         self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
     ) -> list[int] | None:
-        """Return the ids between a reply, with its end token, and where the model writes next.
+        """Return the ids between a reply, with its end token, and the model's next reply.
 
-        None if what was before reads otherwise now, so that it must be written anew.
+        None if the earlier conversation is formatted differently now and must be encoded again.
         """
 
     def reply(self, text: str) -> list[int]:
-        """Return the ids of a reply that somebody else has thought up, with its end token."""
+        """Return the ids of a reply that the model did not generate, with its end token."""
         said = self.tokenizer.spell_out(ChatMessage("assistant", text))
         return [*self.tokenizer.encode(said), self.tokenizer.end_ids[0]]
 
 
 class TextFormat(PromptFormat):
-    """One message behind the other, with nothing in between."""
+    """Messages concatenated without separators."""
 
     def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the ids of what they say."""
+        """Return the ids of the messages."""
         spelled = (self.tokenizer.spell_out(message) for message in messages)
         return [token for text in spelled for token in self.tokenizer.encode(text)]
 
     def more(
         self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
     ) -> list[int] | None:
-        """Return the ids of what is new."""
+        """Return the ids of the new messages."""
         return self.prompt(new)
 
 
@@ -248,18 +247,18 @@ class ChatFormat(PromptFormat):
     """By the chat template of the model."""
 
     def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the ids of the chat, with how the next message begins."""
+        """Return the ids of the chat, with the start of the next message."""
         return self.tokenizer.prompt_ids(messages)
 
     def more(
         self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
     ) -> list[int] | None:
-        """Return the ids of what the template writes behind the reply's end token."""
+        """Return the ids that the template adds after the reply's end token."""
         said = ChatMessage("assistant", reply)
         written = self.tokenizer.render(before, answer=True) + self.tokenizer.spell_out(said)
         now = self.tokenizer.render([*before, said, *new], answer=True)
         if not now.startswith(written):
-            return None  # the template shortens or moves what was said
+            return None  # the template shortens or moves earlier messages
         rest = now[len(written) :]
         ends = (self.tokenizer.token_text(end) for end in self.tokenizer.end_ids)
         end = next((end for end in ends if rest.startswith(end)), "")

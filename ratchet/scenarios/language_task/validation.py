@@ -25,12 +25,12 @@ _SCORED = 3
 
 
 def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> None:
-    """Refuse options that environment or evaluator do not take; neither is made.
+    """Refuse options that environment or evaluator do not accept, without creating them.
 
     Raises
     ------
     ParameterError, UnknownNameError
-        With the nearest option, or if there is nothing of that name.
+        With the nearest option, or if the name is unknown.
     """
     if section.environment is not None:
         found = ENVIRONMENTS.find(section.environment.name, base_dir)
@@ -67,7 +67,7 @@ def check_sizes(section: LanguageTaskParameters, dataset: str) -> None:
 def _check(reference: Reference, found: Callable[..., object], path: str, first: int = 0) -> None:
     try:
         signature = inspect.signature(found)
-    except (TypeError, ValueError):  # of what is made in C, nothing is known
+    except (TypeError, ValueError):  # callables written in C have no signature
         return
     try:
         signature.bind(*[None] * first, **reference.given)
@@ -75,7 +75,7 @@ def _check(reference: Reference, found: Callable[..., object], path: str, first:
         takes = list(signature.parameters)[first:]
         unknown = [name for name in reference.given if name not in takes]
         raise ParameterError(
-            f"{path}: {reference.name} can't be made with {dict(reference.given)}: {error}."
+            f"{path}: {reference.name} does not accept {dict(reference.given)}: {error}."
             f"{nearest(unknown[0], takes) if unknown else ''}"
         ) from error
 
@@ -86,15 +86,15 @@ VALIDATION = "validation"
 def set_apart(
     tasks: Mapping[str, Sequence[Task]], wanted: int, num_train: int | None
 ) -> dict[str, Sequence[Task]]:
-    """Add the set ``validation``: the last ``wanted`` tasks for training, which lose them.
+    """Add the set ``validation``: the last ``wanted`` training tasks, which are removed there.
 
-    Unless the tasks have such a set, of which it is the first (all for 0). No prompt of it is left
-    for training.
+    If the tasks have such a set, its first ``wanted`` tasks are used (all for 0). Its prompts are
+    removed from training.
 
     Raises
     ------
     DataError
-        If nothing is left for training.
+        If no training task remains.
     """
     train, own = tasks["train"], tasks.get(VALIDATION)
     if own is None and not wanted:
@@ -111,14 +111,14 @@ def set_apart(
 
 
 def check_validation(hyper_params: HyperParameters, base_dir: Path | None) -> None:
-    """Refuse ``validate_every`` where there are no tasks to validate with.
+    """Refuse ``validate_every`` without validation tasks.
 
     Raises
     ------
     ParameterError
-        If there are none.
+        If there are no validation tasks.
     UnknownNameError, DataError
-        If it is not known what the dataset is.
+        If the dataset is unknown.
     """
     every = hyper_params.language.validate_every
     if every is None or hyper_params.language_task.num_validation:

@@ -33,15 +33,15 @@ _ENTRANCE = "load_environment"
 
 
 def find_loader(dataset: str, base_dir: Path | None) -> Callable[..., Any]:
-    """Return the function that makes the environment of ``verifiers:NAME``.
+    """Return the function that creates the environment of ``verifiers:NAME``.
 
     The name is a package's (``owner/some-game`` and ``some-game`` are ``some_game``), that of a
-    Python file, or of a folder with the package's file, whose paths start from ``base_dir``.
+    Python file, or of a folder with the package's file, relative to ``base_dir``.
 
     Raises
     ------
     ParameterError
-        If there is none, or it has no ``load_environment``.
+        If it is missing, or has no ``load_environment``.
     """
     name = dataset.removeprefix(PREFIX)
     module = _find_module(name, base_dir)
@@ -72,7 +72,7 @@ def _find_module(name: str, base_dir: Path | None) -> ModuleType:
         ) from error
 
 
-def settled(value: Any) -> Any:  # noqa: ANN401 -- whatever the function returns
+def settled(value: Any) -> Any:  # noqa: ANN401 -- the function's result, of any type
     """Return a value, awaited where it is to be."""
     if not inspect.isawaitable(value):
         return value
@@ -97,12 +97,12 @@ _OF_GROUPS = frozenset({"states", "prompts", "completions", "answers", "tasks", 
 class Rubric:
     """The weighted reward functions of an environment's rubric, or of its group of rubrics.
 
-    Functions of weight 0 are metrics. An error in one travels.
+    Functions of weight 0 are metrics. Their errors are raised.
 
     Raises
     ------
     ParameterError
-        If there are none, or one scores whole groups.
+        If there are none, or one scores groups.
     """
 
     def __init__(self, environment: Any) -> None:  # noqa: ANN401 -- of a package that isn't known
@@ -125,7 +125,7 @@ class Rubric:
         self._parser = {} if parser is None else {"parser": parser}
 
     def score(self, state: Mapping[str, Any]) -> Evaluation:
-        """Return the weighted sum and what it is made of."""
+        """Return the weighted sum and its components."""
         names = ("prompt", "completion", "answer", "info", "task")
         given = {**self._parser, **{name: state[name] for name in names}, "state": state}
         reward, parts, metrics = 0.0, dict[str, float](), dict[str, float]()
@@ -137,7 +137,7 @@ class Rubric:
 
 
 _Scored = tuple[Callable[..., Any], float, Mapping[str, Any]]
-"""A function, its weight, and what its rubric hands to it besides."""
+"""A function, its weight, and further arguments from its rubric."""
 
 
 def _functions(rubric: object) -> Iterator[_Scored]:
@@ -156,7 +156,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 _TIMES = ("start_time", "generation_ms", "scoring_ms", "total_ms")
-"""What such environments write down of a rollout's time; nothing here reads it."""
+"""Timing record that such environments write; not read here."""
 
 
 class VerifiersEnvironment(LanguageEnvironment):
@@ -176,7 +176,7 @@ class VerifiersEnvironment(LanguageEnvironment):
         self.max_turns = (given if given and given > 0 else None) if talks else 1
 
     def begin(self, task: Task, seed: int) -> Episode:
-        """Begin with the state that the environment sets up."""
+        """Start with the environment's initial state."""
         return VerifiersEpisode(self, task)
 
 
@@ -224,7 +224,7 @@ class VerifiersEpisode(Episode):
         return _in_our_words(prompt)
 
     def answer(self, reply: str) -> Turn:
-        """Have the environment say whether that was all, or what comes next."""
+        """Let the environment end the episode or return the next messages."""
         self._record(reply)
         if self._is_completed():
             return Turn(done=True)
@@ -236,7 +236,7 @@ class VerifiersEpisode(Episode):
         return Turn(messages, done=self._is_completed())
 
     def evaluate(self, completion: str, messages: Sequence[ChatMessage]) -> Evaluation | None:
-        """Score by the rubric, with a last reply that nobody has answered."""
+        """Score with the rubric, including a last reply without a response."""
         said = [message.content for message in messages if message.role == "assistant"]
         before = sum(message.role == "assistant" for message in self.opening)
         if len(said) - before > self._num_replies:
@@ -282,7 +282,7 @@ def _in_our_words(said: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage,
 class VerifiersTasks(TaskSource):
     """The rows of an environment's ``dataset``, and of its ``eval_dataset`` if it has one.
 
-    A row's ``prompt`` is taken as it is; of ``question`` one is made, with the environment's
+    A row's ``prompt`` is used unchanged; a ``question`` is converted to one with the environment's
     ``system_prompt`` and ``few_shot``.
     """
 

@@ -41,7 +41,7 @@ class TextAgent:
     parameters: TextAgentParameters
 
     async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
-        """Return what the agent does on what it sees."""
+        """Return the agent's actions for a view."""
         return await self.whole.act(view, context)
 
 
@@ -59,7 +59,7 @@ class TextScenario(Scenario):
         return TextAgentParameters
 
     def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return what the embedded service reads text with, where a model is its."""
+        """Return the packages of the embedded service, if a model uses it."""
         if os.environ.get(EMBEDDED_URL_VARIABLE):
             return ()
         names = build_protocol_handler(hyper_params, base_dir=self.base_dir).agent_names
@@ -77,7 +77,7 @@ class TextScenario(Scenario):
     def build_system_prompts(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> SystemPromptSource:
-        """Read what agents are told first.
+        """Read the agents' system prompts.
 
         Raises
         ------

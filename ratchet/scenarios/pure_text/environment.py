@@ -49,7 +49,7 @@ class TextEnvironmentSpecs:
 
     @cached_property
     def observation(self) -> CompositeSpec:
-        """What agents see, each its own part of it."""
+        """Specs of observations, of which each agent sees a part."""
         return CompositeSpec(
             {
                 "question": StringArraySpec(),
@@ -64,12 +64,12 @@ class TextEnvironmentSpecs:
 
     @cached_property
     def state(self) -> CompositeSpec:
-        """What belongs to the state and no agent sees."""
+        """Specs of values of the state that no agent sees."""
         return CompositeSpec({"y": IntArraySpec(low=0, high=1)})
 
     @cached_property
     def action(self) -> CompositeSpec:
-        """What agents do."""
+        """Specs of actions."""
         agents = (self.num_agents,)
         return CompositeSpec(
             {
@@ -83,12 +83,12 @@ class TextEnvironmentSpecs:
 
     @cached_property
     def reward(self) -> CompositeSpec:
-        """What agents are paid."""
+        """Specs of rewards."""
         return CompositeSpec({"agents": {"reward": FloatArraySpec((self.num_agents,))}})
 
     @cached_property
     def done(self) -> CompositeSpec:
-        """Whether the episode, and each agent in it, has come to an end."""
+        """Specs of the end of the episode and of each agent in it."""
         return CompositeSpec(
             {
                 "done": BoolArraySpec(),
@@ -98,7 +98,7 @@ class TextEnvironmentSpecs:
         )
 
     def blank_state(self, size: int) -> NestedArrayDict:
-        """Make states [size] in which nothing was said yet."""
+        """Create states [size] without messages."""
         blank = NestedArrayDict({}, size)
         for spec in (self.observation, self.state, self.done):
             blank.update(spec.blank(size))
@@ -130,14 +130,14 @@ class PureTextEnvironment:
 
     The state is a NestedArrayDict [B]: ``question``, ``solution`` text; ``y``, ``datapoint_id``,
     ``seed``, ``prover_stance``, ``round`` int64; ``message_history`` text [B, R, C] and
-    ``message_agent_id`` int64 [B, R, C] (-1 nobody); ``raw_message_history`` text [B, R, A];
-    ``done`` (over, decided or cut off), ``terminated`` (cut off) bool; ``("agents", "done")``
-    bool [B, A].
+    ``message_agent_id`` int64 [B, R, C] (-1 for none); ``raw_message_history`` text [B, R, A];
+    ``done`` (decided or truncated), ``terminated`` (truncated) bool; ``("agents", "done")`` bool
+    [B, A].
 
     Parameters
     ----------
     hyper_params
-        Of these: ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
+        Uses ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
     dataset
         With ``question``, ``solution``, ``y`` and ``datapoint_id``.
 
@@ -179,7 +179,7 @@ class PureTextEnvironment:
 
     @property
     def num_rollouts_per_iteration(self) -> int:
-        """Episodes in one iteration: as many as asked for in training, else one a datapoint."""
+        """Episodes in one iteration: as configured in training, else one per datapoint."""
         if not self.train:
             return len(self.dataset)
         asked: int | None = self.hyper_params.rl.rollouts_per_iteration
@@ -187,7 +187,7 @@ class PureTextEnvironment:
 
     @property
     def num_envs(self) -> int:
-        """The same: every episode of an iteration is an environment of its own."""
+        """The same: every episode of an iteration is a separate environment."""
         return self.num_rollouts_per_iteration
 
     @property
@@ -201,47 +201,47 @@ class PureTextEnvironment:
         return (self.num_rollouts_per_iteration,)
 
     def prover_stances(self, seeds: Integers) -> Integers:
-        """Return what a single prover argues for, int64 [B] of 0 and 1.
+        """Return the stances of a single prover, int64 [B] of 0 and 1.
 
-        1 unless ``protocol_common.randomize_prover_stance``; then drawn by each episode's seed.
+        1 unless ``protocol_common.randomize_prover_stance``; then sampled by each episode's seed.
         """
         return np.array([self.prover_stance(seed) for seed in seeds.tolist()], dtype=np.int64)
 
     def prover_stance(self, seed: int) -> int:
-        """Return what a single prover argues for in the episode of a seed."""
+        """Return the stance of a single prover in the episode of a seed."""
         if not self.protocol_handler.common.randomize_prover_stance:
             return 1
         return derive_seed(seed, "prover_stance") & 1
 
     @cached_property
     def specs(self) -> TextEnvironmentSpecs:
-        """What all values look like."""
+        """Specs of all values."""
         handler = self.protocol_handler
         return TextEnvironmentSpecs(self.max_rounds, handler.num_agents, handler.num_channels)
 
     @property
     def observation_spec(self) -> CompositeSpec:
-        """What agents see, each its own part of it."""
+        """Specs of observations, of which each agent sees a part."""
         return self.specs.observation
 
     @property
     def action_spec(self) -> CompositeSpec:
-        """What agents do."""
+        """Specs of actions."""
         return self.specs.action
 
     @property
     def state_spec(self) -> CompositeSpec:
-        """What belongs to the state and no agent sees."""
+        """Specs of values of the state that no agent sees."""
         return self.specs.state
 
     @property
     def reward_spec(self) -> CompositeSpec:
-        """What agents are paid."""
+        """Specs of rewards."""
         return self.specs.reward
 
     @property
     def done_spec(self) -> CompositeSpec:
-        """Whether the episode, and each agent in it, has come to an end."""
+        """Specs of the end of the episode and of each agent in it."""
         return self.specs.done
 
     def reset(
@@ -249,10 +249,10 @@ class PureTextEnvironment:
         datapoint_ids: Sequence[int] | Integers | None = None,
         seeds: Sequence[int] | Integers | None = None,
     ) -> NestedArrayDict:
-        """Return first states [B] of places in the dataset, int64 [B], and seeds, int64 [B].
+        """Return first states [B] of indices in the dataset, int64 [B], and seeds, int64 [B].
 
-        What is not given are the next datapoints of an order of its own, as many as
-        :attr:`batch_size` says, and their places in that order. How far it has come is in no state.
+        By default, uses the next :attr:`batch_size` datapoints of an internal order, and their
+        positions in that order, which are not part of the state.
         """
         start = self._begun
         if datapoint_ids is None:
@@ -268,7 +268,7 @@ class PureTextEnvironment:
         return state
 
     def active_agents(self, state: NestedArrayDict) -> Booleans:
-        """Return who acts where, bool [B, A, C]; nobody after an episode's end."""
+        """Return which agents act in which channels, bool [B, A, C]; none after the end."""
         handler = self.protocol_handler
         active = handler.get_active_agents_mask_from_rounds_and_seed(state["round"], state["seed"])
         playing = ~(state["done"][:, None] | state["agents", "done"])
@@ -278,12 +278,12 @@ class PureTextEnvironment:
     def step(
         self, state: NestedArrayDict, outputs: NestedArrayDict
     ) -> tuple[NestedArrayDict, Floats]:
-        """Play what the agents do.
+        """Apply the agents' actions.
 
         Parameters
         ----------
         state
-            States [B], left as they are.
+            States [B], which are not modified.
         outputs
             ``("agents", "message")`` text [B, A, C], ``("agents", "raw_message")`` text [B, A]
             and ``("agents", "decision")`` int64 [B, A]; if given, ``("agents", "confidence")``
@@ -292,15 +292,15 @@ class PureTextEnvironment:
         Returns
         -------
         next_state
-            States [B]. What agents do out of turn changes nothing. An ended episode stays as it
-            is.
+            States [B]. Actions out of turn have no effect. An ended episode does not change.
         reward
             float32 [B, A].
 
         Raises
         ------
         ProtocolSpecificationError
-            If two agents write in one channel at once, or an episode goes on after its last round.
+            If two agents write in one channel in a round, or an episode continues after its last
+            round.
         """
         active = self.active_agents(state)
         asked = state.select(*_JUDGED)
@@ -325,7 +325,7 @@ class PureTextEnvironment:
         return following, reward
 
     def _confidence(self, outputs: NestedArrayDict, in_turn: Booleans) -> torch.Tensor | None:
-        """Return how sure the verifier is, float64 [B], where its answers can say so."""
+        """Return the verifier's confidence, float64 [B], if its scale has degrees."""
         if not self.rules.scale.has_degrees or ("agents", "confidence") not in outputs:
             return None
         verifier = self.rules.places[self.protocol_handler.verifier_names[0]]
@@ -335,7 +335,7 @@ class PureTextEnvironment:
     def _write_messages(
         self, state: NestedArrayDict, active: Booleans, outputs: NestedArrayDict
     ) -> None:
-        """Write what active agents said into the histories, in place."""
+        """Write active agents' messages into the histories, in place."""
         crowded = np.argwhere(active.sum(1) > 1)
         if len(crowded):
             row, channel = crowded[0]

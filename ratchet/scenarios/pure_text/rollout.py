@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> NestedArrayDict:
     """Return an episode as rollouts [1].
 
-    Steps that were not played are padding: nobody acts, nothing is paid, and ``done`` and
-    ``terminated`` stay what they were at the end.
+    Steps that were not played are padding without actions and rewards, in which ``done`` and
+    ``terminated`` have their final values.
     """
     rules, position = environment.rules, episode.position
     size = (rules.num_rounds, len(rules.agent_names), len(rules.channel_names))
@@ -105,10 +105,10 @@ def _write_step(
 
 
 class TextActor(Protocol):
-    """An agent that acts on what it sees."""
+    """An agent that acts on a view."""
 
     async def act(self, view: AgentView, context: CallContext) -> AgentAction:
-        """Return what the agent does; ``context.call_prefix`` names the rollout and its node."""
+        """Return the agent's actions; ``context.call_prefix`` names the rollout and its node."""
 
 
 async def sample_rollout(
@@ -119,21 +119,21 @@ async def sample_rollout(
     rollout_id: int,
     call_context: CallContext,
 ) -> NestedArrayDict:
-    """Play one rollout from beginning to end.
+    """Sample one rollout from start to end.
 
     Parameters
     ----------
     datapoint_id
-        A place in the dataset.
+        An index in the dataset.
     rollout_id
-        Its place in the plan.
+        Its index in the plan.
     call_context
-        What calls are made with; ``r<rollout_id>`` is added to its ``call_prefix``.
+        The context of calls; ``r<rollout_id>`` is added to its ``call_prefix``.
 
     Returns
     -------
     NestedArrayDict
-        Batch [1], as :func:`ratchet.rollouts.specs.rollout_spec` says.
+        Batch [1], with the layout of :func:`ratchet.rollouts.specs.rollout_spec`.
     """
     episode = begin_episode(environment, datapoint_id, seed, rollout_id)
     prefix = "/".join(filter(None, (call_context.call_prefix, f"r{rollout_id}")))
@@ -151,22 +151,22 @@ async def play_step(
     *,
     node_id: int = -1,
 ) -> Episode:
-    """Play one step, in which all whose turn it is act at once; return the episode after it.
+    """Run one step, in which all active agents act concurrently; return the episode after it.
 
     Parameters
     ----------
     episode
-        One that goes on; left as it is, so that several steps can be played from it.
+        An unfinished episode, not modified, so that several steps can start from it.
     call_context
-        What calls are made with; the ids of calls are its ``call_prefix``, round and agent, so
-        siblings need prefixes of their own.
+        The context of calls; the ids of calls are its ``call_prefix``, round and agent, so siblings
+        need separate prefixes.
     node_id
         The node of a tree that the step leads to.
 
     Raises
     ------
     RatchetError
-        What an agent raised, when all others of this step have ended.
+        An agent's error, after all others of this step have ended.
     """
     actions = await ask_agents(environment, agents, episode, call_context)
     return advance_episode(environment, episode, actions, node_id=node_id)
@@ -185,7 +185,7 @@ async def ask_agents(
     calls = [agents[name].act(view_of(rules, position, name), call_context) for name in names]
     if len(calls) == 1:
         return {names[0]: await calls[0]}
-    # What the others were answered is paid for, so it is waited for even if one fails.
+    # The other calls are billed, so wait for them even if one fails.
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     actions = {}
     for name, outcome in zip(names, outcomes, strict=True):

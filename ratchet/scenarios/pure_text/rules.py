@@ -28,12 +28,12 @@ from ratchet.rollouts.specs import NO_DECISION
 
 
 def check_common(handler: ProtocolHandler) -> None:
-    """Check ``protocol_common``, however the handler was made.
+    """Check ``protocol_common``, regardless of how the handler was created.
 
     Raises
     ------
     ParameterError
-        With zero knowledge, or stances that are drawn for anything but a single prover.
+        With zero knowledge, or sampled stances without exactly one prover.
     """
     common = handler.common
     if common.zero_knowledge:
@@ -52,7 +52,7 @@ def check_common(handler: ProtocolHandler) -> None:
 
 
 def check_speakers(handler: ProtocolHandler, num_seeds: int) -> None:
-    """Check for the first seeds that a channel never has two speakers at once.
+    """Check for the first seeds that a channel never has two speakers in a round.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def crowded_channel(
     return ProtocolSpecificationError(
         f"{type(handler).__name__}: in round {round} channel"
         f" {handler.message_channel_names[channel]!r} has the speakers {speakers}; in a text"
-        " scenario expected at most one. Give each a channel of its own, or a round."
+        " scenario expected at most one. Give each a separate channel or round."
     )
 
 
@@ -84,8 +84,8 @@ def endless(handler: ProtocolHandler) -> ProtocolSpecificationError:
     """Make the error for an episode that does not end with its last round."""
     last = handler.max_message_rounds - 1
     return ProtocolSpecificationError(
-        f"{type(handler).__name__}: an episode goes on after round {last}, its last; expected"
-        " step_interaction_protocol to say that it is done or terminated."
+        f"{type(handler).__name__}: an episode continues after round {last}, its last; expected"
+        " step_interaction_protocol to mark it as done or terminated."
     )
 
 
@@ -103,7 +103,7 @@ _JUDGEMENT = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one agent may do in one round; no ``channels`` if it isn't its turn.
+    """Allowed actions of one agent in one round; no ``channels`` if it isn't its turn.
 
     ``headers`` are those its reply must have, by channel; ``is_last``: it never acts later.
     """
@@ -115,21 +115,21 @@ class Turn:
 
 
 class Outcome(NamedTuple):
-    """What a round came to: ``rewards`` by agent."""
+    """Outcome of a round: ``rewards`` by agent."""
 
     decided: bool
     terminated: bool
     rewards: tuple[float, ...]
 
     def unsure(self, other: Outcome, confidence: float) -> Outcome:
-        """Return what it comes to if the decision is sure to some degree: see decision scales."""
+        """Return the outcome for a decision of some confidence: see decision scales."""
         share = (1 + confidence) / 2
         pairs = zip(self.rewards, other.rewards, strict=True)
         return self._replace(rewards=tuple(share * r + (1 - share) * o for r, o in pairs))
 
 
 class RoundRules:
-    """One protocol, read for text.
+    """Rules of one protocol for text scenarios.
 
     Parameters
     ----------
@@ -139,9 +139,10 @@ class RoundRules:
     Raises
     ------
     ProtocolSpecificationError
-        If it doesn't take part in text scenarios, or lets two agents write in one channel at once.
+        If it doesn't take part in text scenarios, or lets two agents write in one channel in a
+        round.
     ParameterError
-        If it is played in zero knowledge, or stances are drawn where not a single prover is paid.
+        With zero knowledge, or sampled stances without exactly one rewarded prover.
     """
 
     def __init__(self, handler: ProtocolHandler) -> None:
@@ -170,11 +171,11 @@ class RoundRules:
         check_speakers(handler, 1 if self._ignores_seed else _SEEDS_TRIED)
 
     def turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
-        """Return who may do what, by round and agent, for an episode's seed."""
+        """Return the allowed actions, by round and agent, for an episode's seed."""
         return self._turns(self._like(seed))
 
     def turn(self, round: int, seed: int, agent: str) -> Turn:
-        """Return what an agent may do in a round; nothing after the last."""
+        """Return an agent's allowed actions in a round; empty after the last."""
         if round >= self.num_rounds:
             return Turn()
         return self.turns(seed)[round][self.places[agent]]
@@ -188,10 +189,10 @@ class RoundRules:
         decisions: tuple[int, ...],
         confidence: float = 1.0,
     ) -> Outcome | None:
-        """Judge a round of an episode that goes on; None if the protocol judges in its own way.
+        """Return the outcome of a round; None for protocols with custom judgement.
 
-        ``stance`` is what a single prover argues for; decisions are 0, 1 or 2 by agent, and the
-        verifier's is as sure as ``confidence`` says.
+        ``stance`` is that of a single prover; decisions are 0, 1 or 2 by agent, and ``confidence``
+        is the verifier's.
         """
         if self._verifier is None:
             return None
@@ -202,13 +203,13 @@ class RoundRules:
         return outcomes[decision].unsure(outcomes[1 - decision], confidence)
 
     def counted_decision(self, decision: int, y: int) -> int:
-        """Return what a decision of a verifier that may decide counts as, for the true label y."""
+        """Return the effective decision of a verifier that may decide, for the true label y."""
         return decision if self._forced is None else self._forced[y]
 
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
-        """Return what a prover argues for, 0 reject or 1 accept; None for who isn't one.
+        """Return a prover's stance, 0 reject or 1 accept; None for other agents.
 
-        It is the decision that pays the prover; the episode's stance for a single one.
+        It is the decision for which the prover is rewarded; the episode's stance for a single one.
         """
         provers = self.handler.prover_names
         if agent not in provers:
@@ -273,7 +274,7 @@ class RoundRules:
 
     @cached_property
     def _verifier(self) -> int | None:
-        """The verifier's place, if its decision is all that the usual judgement reads."""
+        """The verifier's index, if the usual judgement reads only its decision."""
         usual = SingleVerifierProtocolHandler.step_interaction_protocol
         handler = self.handler
         if not isinstance(handler, SingleVerifierProtocolHandler):
@@ -284,7 +285,7 @@ class RoundRules:
 
     @cached_property
     def _judges_by_turns(self) -> bool:
-        """Whether a seed decides who acts and nothing else, as in the usual judgement."""
+        """Whether a seed affects only the order of play, as in the usual judgement."""
         own, usual = type(self.handler), SingleVerifierProtocolHandler
         return issubclass(own, usual) and all(
             getattr(own, name) is getattr(usual, name) for name in _JUDGEMENT
@@ -341,7 +342,7 @@ class RoundRules:
         return round >= self.handler.min_message_rounds - 1
 
     def _ask_outcomes(self, seed: int, y: int, stance: int) -> tuple[tuple[Outcome, ...], ...]:
-        """Judge every round and decision at once: outcomes by round and decision."""
+        """Compute the outcomes of all rounds and decisions together, by round and decision."""
         assert self._verifier is not None  # asked by ``outcome`` only
         shape, num_agents = (self.num_rounds, 3), len(self.agent_names)
         decision = torch.full((*shape, num_agents), 2)

@@ -25,14 +25,14 @@ from ratchet.seeding import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """All that an agent may see at a step, and what it may answer.
+    """Everything an agent may see at a step, and its allowed answers.
 
     Attributes
     ----------
     stance
-        What a prover argues for: 0 reject, 1 accept; None for a verifier.
+        A prover's stance: 0 reject, 1 accept; None for a verifier.
     own_raw_messages, messages
-        Its own replies, and what was written in the channels it sees, itself included; by round.
+        Its own replies, and all messages in the channels it sees, including its own; by round.
     is_last_round
         Whether it never acts again after this round.
     headers
@@ -42,11 +42,11 @@ class AgentView:
     channels
         The channels it sees, in the protocol's order.
     names
-        What it knows each agent by; None for who is anonymous.
+        The names of agents; None for anonymous ones.
     shuffles_channels
-        Whether its prompt shows the channels of a round in an order drawn by the seed.
+        Whether its prompt shows the channels of a round in an order sampled by the seed.
     datapoint_id
-        For error messages; no prompt has it.
+        For error messages; not part of prompts.
     """
 
     agent_name: str
@@ -69,13 +69,13 @@ class AgentView:
 def agent_view(
     state: NestedArrayDict, index: int, agent: str, handler: ProtocolHandler
 ) -> AgentView:
-    """Return what an agent sees in one of the states [B] of a ``PureTextEnvironment``."""
+    """Return an agent's view in one of the states [B] of a ``PureTextEnvironment``."""
     rules = rules_of(handler)
     return view_of(rules, position_of(rules, state, index), agent)
 
 
 def view_of(rules: RoundRules, position: Position, agent: str) -> AgentView:
-    """Return what an agent sees in a position."""
+    """Return an agent's view of a position."""
     channels = rules.visible_channels[agent]
     turn = rules.turn(position.round, position.seed, agent)
     return AgentView(
@@ -125,19 +125,19 @@ def position_of(rules: RoundRules, state: NestedArrayDict, index: int) -> Positi
 
 
 def build_prompt(view: AgentView, spec: TextAgentSpec, system_prompt: str) -> list[ChatMessage]:
-    """Write an agent's prompt.
+    """Build an agent's prompt.
 
     Parameters
     ----------
     system_prompt
-        What it is told first, see ``SystemPrompts.render`` of the scenario.
+        The system prompt, see ``SystemPrompts.render`` of the scenario.
 
     Returns
     -------
     list of ChatMessage
-        The system prompt; for each round the agent's own reply (role assistant), then what others
-        wrote in the channels it sees (role user, with their names unless anonymous); the spec's
-        system message of the last round, if it is that. Empty messages are left out.
+        The system prompt; for each round the agent's own reply (role assistant), then others'
+        messages in the channels it sees (role user, with their names unless anonymous); the spec's
+        system message in the last round. Empty messages are omitted.
     """
     own: dict[int, str] = {}
     if spec.shows_own_raw_messages:
@@ -174,7 +174,7 @@ def _order(seed: int, channels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _heard(view: AgentView, round: int, messages: Sequence[SentMessage]) -> list[ChatMessage]:
-    """Return what others wrote in a round, channel by channel."""
+    """Return others' messages of a round, by channel."""
     if view.shuffles_channels and len(messages) > 1:
         order = channel_order(view.seed, round, view.channels)
         messages = sorted(messages, key=lambda message: order.index(message.channel))

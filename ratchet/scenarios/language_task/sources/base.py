@@ -24,47 +24,47 @@ if TYPE_CHECKING:
 SIDES = ("train", "test")
 _DRAWN = {"train": 2000, "test": 200}
 _MOST_MISSES = 2000
-"""Draws in a row that give nothing new, after which there is nothing new."""
+"""Consecutive samples without a new task, after which tasks count as exhausted."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many tasks are wanted of each side (None: not said), and how they are told apart."""
+    """Requested number of tasks of each side (None: not set), and the split into sides."""
 
     train: int | None = None
     test: int | None = None
     test_size: float = 0.2
 
     def of(self, side: str) -> int | None:
-        """Return how many a side should have."""
+        """Return the requested number of tasks of a side."""
         known = {"train": self.train, "validation": None}
         return known.get(side, self.test)
 
 
 class TaskSource(ABC):
-    """Where tasks come from. One's own is given as ``dataset: path/to/file.py:Class``.
+    """Source of tasks. A custom one is set as ``dataset: path/to/file.py:Class``.
 
-    ``section`` is what the experiment says of its tasks.
+    ``section`` is the experiment's section of tasks.
     """
 
     instruction: ClassVar[str] = ""
-    """What a chat model is told first where the experiment says nothing else."""
+    """The default system prompt of chat models."""
 
     def __init__(self, section: LanguageTaskParameters) -> None:
         self.section = section
 
     @abstractmethod
     def build(self, seed: int, sizes: Sizes) -> Mapping[str, Sequence[Task]]:
-        """Make the tasks of ``train`` and ``test``, and of ``validation`` if there are any.
+        """Return the tasks of ``train`` and ``test``, and of ``validation`` if any.
 
         Raises
         ------
         DataError
-            If they can't be made or read.
+            If they can't be generated or read.
         """
 
     def characters(self) -> str:
-        """Return what prompts and answers may be written with; of the tasks found, if empty."""
+        """Return the characters of prompts and answers; if empty, those of the tasks are used."""
         return ""
 
     def demonstrate(self, task: Task) -> str:
@@ -72,7 +72,7 @@ class TaskSource(ABC):
         return task.answer
 
     def environment(self) -> LanguageEnvironment | None:
-        """Return what is around these tasks; None: a single turn."""
+        """Return the environment of these tasks; None: a single turn."""
         return None
 
 
@@ -84,9 +84,9 @@ class DrawnTasks(TaskSource):
         """Draw a task; the same one may come again."""
 
     def build(self, seed: int, sizes: Sizes) -> dict[str, list[Task]]:
-        """Draw until there are enough of each side, no prompt twice.
+        """Sample until each side has enough tasks, no prompt twice.
 
-        A prompt's hash decides its side, so that larger sets begin with the smaller ones' tasks.
+        A prompt's hash determines its side, so larger sets start with the tasks of smaller ones.
         """
         salt = derive_seed(seed, "language_task", purpose="sides")
         return {side: self._draw_side(side, seed, sizes, salt) for side in SIDES}
@@ -105,8 +105,8 @@ class DrawnTasks(TaskSource):
                 found[key] = task
         if len(found) < wanted:
             raise DataError(
-                f"language_task: there are no more than {len(found)} different {side} tasks of"
-                f" {type(self).__name__}, expected {wanted}. Ask for longer ones, set"
+                f"language_task: only {len(found)} different {side} tasks of"
+                f" {type(self).__name__}, expected {wanted}. Choose longer tasks, set"
                 f" language_task.num_{side} to at most {len(found)}, or choose another test_size."
             )
         return list(found.values())
@@ -130,8 +130,8 @@ class TaskFiles(TaskSource):
     """Tasks of a file ``NAME.jsonl``, or of a folder with ``train.jsonl`` and ``test.jsonl``.
 
     A line has ``prompt`` (a text, or a list of messages, which may be called ``messages`` too) and
-    ``answer``; ``task_id`` if tasks have names (else it is made of the prompt), and ``info`` for
-    evaluators.
+    ``answer``; ``task_id`` if tasks have names (otherwise derived from the prompt), and ``info``
+    for evaluators.
     """
 
     def __init__(self, section: LanguageTaskParameters, path: Path) -> None:
@@ -215,7 +215,7 @@ def read_tasks(file: Path) -> list[Task]:
 
 
 def task_of_row(row: object) -> Task:
-    """Make a task of a row; its id is made of the prompt where it has none."""
+    """Convert a row to a task; a missing id is derived from the prompt."""
     if not isinstance(row, Mapping):
         raise TypeError(f"got {type(row).__name__}, expected an object")
     prompt = row.get("messages") or row["prompt"]

@@ -14,7 +14,7 @@ SYMBOLS = ascii_lowercase + ascii_uppercase + digits
 
 @SOURCES.register("reverse")
 class Reverse(DrawnTasks):
-    """``bcade=`` is answered by ``edacb``; each symbol is drawn evenly and by itself."""
+    """``bcade=`` is answered by ``edacb``; each symbol is sampled uniformly and independently."""
 
     instruction = "Write the letters before the sign = backwards. Answer with nothing else."
 

@@ -25,9 +25,9 @@ Example: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PreferencePair:
-    """Two replies to one prompt, of which one is to be preferred.
+    """Two replies to one prompt, a preferred and a rejected one.
 
-    ``prompt`` is the JSON list of chat messages that rollouts hold.
+    ``prompt`` is the JSON list of chat messages in rollouts.
     """
 
     prompt: str
@@ -103,7 +103,7 @@ def sha256_of(content: bytes) -> str:
 
 
 def _acted(rollouts: NestedArrayDict, agent_index: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return where an agent was asked, bool[N, T]."""
+    """Return the steps in which an agent was called, bool[N, T]."""
     acted: np.ndarray[Any, np.dtype[np.bool_]]
     acted = rollouts["agents", "active"][:, :, agent_index] & ~rollouts["padding"]
     return acted
