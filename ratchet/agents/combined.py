@@ -174,7 +174,7 @@ class CombinedAgents(ActorCritic):
 
         In addition to log_prob, entropy and value f32 [B, A], ``agents`` contain, with ``logits``,
         ``message_logits`` [B, A, C, P, S] and ``decision_logits`` [B, A, 3]. Generators are for
-        noise in the bodies, if there is any; torch's global one when None.
+        noise in the bodies, if any; torch's global one when None.
         """
         turns = self._gatherer.gather(td, agents, generators, None)
         columns = self._score(td, [(turn, self._taken(td, turn)) for turn in turns])

@@ -1,7 +1,7 @@
 """Fast path of small networks: hand-written reverse-mode differentiation on a tape.
 
 Autograd records every operation on every tensor, which for small networks costs as much as the
-arithmetic. Here an operation as large as a stack of layers adds one step to a :class:`Tape`, and
+arithmetic. Here an operation of the size of a stack of layers adds one step to a :class:`Tape`, and
 autograd sees the complete tape as one operation. Each network also has a plain ``forward`` and
 contains no tape code: a *recorder*, registered for exactly its class, computes the same outputs on
 a tape. Networks use their ``forward`` for everything that a tape does not support: other devices,
@@ -37,7 +37,7 @@ def only_plain_operations() -> Iterator[None]:
 
 
 def may_record(tensor: Tensor) -> bool:
-    """Return whether a tape currently supports computing on a tensor.
+    """Return whether a tape currently supports operations on a tensor.
 
     False on other devices than the CPU, in mixed precision, and inside ``torch.func`` transforms or
     forward-mode differentiation.

@@ -1,6 +1,6 @@
 """Protocols with one verifier: how its decision ends the game and determines the rewards.
 
-Base classes between the general ``ProtocolHandler`` and the protocols, which have one module each.
+Base classes between the general ``ProtocolHandler`` and the protocols, with one module each.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ def check_text_specs(handler: ProtocolHandler) -> dict[str, TextAgentSpec]:
     Raises
     ------
     ProtocolSpecificationError
-        If the protocol doesn't take part in text scenarios, a header is missing, or two agents have
-        the same name.
+        If the protocol doesn't support text scenarios, a header is missing, or two agents have the
+        same name.
     """
     specs = {name: handler.text_agent_spec(name) for name in handler.agent_names}
     names = [spec.human_name for spec in specs.values()]

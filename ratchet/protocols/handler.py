@@ -254,7 +254,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return 0.0
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Return how an agent takes part in text scenarios.
+        """Return an agent's spec for text scenarios.
 
         Raises
         ------

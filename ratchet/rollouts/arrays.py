@@ -1,7 +1,7 @@
 """Arrays of rollouts: the supported types, indices into batches, and checks that arrays match.
 
-The types are text, int64, floats and booleans; :func:`as_leaf` converts values to them. Imports
-nothing of :class:`NestedArrayDict`, which is built on it.
+The types are text, int64, floats and booleans; :func:`as_leaf` converts values to them.
+:class:`NestedArrayDict` is built on this module.
 """
 
 from __future__ import annotations

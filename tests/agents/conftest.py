@@ -55,7 +55,7 @@ class Game:
         return self.environment.reset(ids, torch.arange(size))
 
     def play(self, size: int = 12, steps: int = 3, **options: Any) -> list[TensorDictBase]:
-        """Play without resets; frames as they are after acting."""
+        """Play without resets; return the frames after acting."""
         td, generators, frames = self.reset(size), self.generators(), []
         for _ in range(steps):
             td = self.agents.act(td, generators=generators, **options)

@@ -1,4 +1,4 @@
-"""A recorder of one's own against the network that it stands in for; the guide's code."""
+"""A custom recorder compared with its network; the guide's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tape does not know exactly is left to autograd: against operations one by one."""
+"""Networks that a tape does not support exactly use autograd, compared with single operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs make zeros and blanks that they accept, and say where something is wrong."""
+"""Specs create zeros and blanks that they accept, and report the location of errors."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_an_index_does_to_each_array_what_numpy_does(plain_dicts, flatten, data)
     assert got.batch_size == expected_size
     flat = dict(got.leaves())
     for path, array in flatten(plain).items():
-        # Every array is looked at through its batch dimensions alone.
+        # Only the batch dimensions of each array are compared.
         cells = np.empty(batch, dtype=object)
         for place in np.ndindex(*batch):
             cells[place] = array[place]

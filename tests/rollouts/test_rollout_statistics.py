@@ -1,4 +1,4 @@
-"""The statistics of rollouts agree with a slow judge who looks at one rollout after the other."""
+"""Statistics of rollouts agree with a slow reference that reads rollouts sequentially."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollouts of tensors come back from a file as they were."""
+"""Rollouts of tensors are unchanged by saving and loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transcripts tell what was said, by whom and when, and read back as they were written."""
+"""Transcripts contain all messages with agent and round, and are unchanged by a round trip."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def one_game():
     agents["prompt"][0, 0, 0] = json.dumps([{"role": "system", "content": "Argue."}])
     agents["decision"][0, 1, 1] = 1
     agents["reward"][0, 1] = [1, -1]
-    # What stands in steps that were not played or by agents who did not act is not told.
+    # Steps that were not played and agents that did not act are omitted.
     agents["raw_message"][0, 2, 0] = agents["raw_message"][0, 1, 0] = "never said"
     agents["active"][0, 2, 0] = True
     return rollouts
@@ -160,7 +160,7 @@ def test_wrong_arguments_are_named(one_game, tmp_path):
         write_transcripts(tmp_path, one_game, AGENTS, CHANNELS, format="xml")
     with pytest.raises(ArrayShapeError, match=r"agents\.message: got shape \(1, 3, 2, 1\)"):
         raw_transcripts(one_game, AGENTS, ("main", "side"))
-    with pytest.raises(UnknownNameError, match="say which with verifier_name"):
+    with pytest.raises(UnknownNameError, match="set verifier_name"):
         raw_transcripts(one_game, ("a", "b"), CHANNELS)
     assert raw_transcripts(one_game, ("a", "b"), CHANNELS, verifier_name="a")[0]["decision"] == 2
 
@@ -183,7 +183,7 @@ def test_a_sample_is_spread_evenly_and_the_others_keep_what_came_of_them(tmp_pat
 
 
 def test_thinking_and_why_a_reply_is_invalid_stand_beside_what_was_said(one_game):
-    """What is not known of an earlier version's rollouts is left out."""
+    """Fields that rollouts of earlier versions lack are omitted."""
     agents = one_game.nested("agents")
     before = report_transcripts(one_game, AGENTS, CHANNELS)
     agents["thinking"][0, 0, 0], agents["invalid_reason"][0, 0, 0] = "Hm.", "an empty reply"

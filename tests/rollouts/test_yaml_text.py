@@ -1,4 +1,4 @@
-"""What is written as YAML reads back as it was, and shows lines as lines."""
+"""YAML text is unchanged by a round trip, and contains lines as blocks."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def make_environment(small_datasets):
 
 
 class RandomPolicy:
-    """Draws everything uniformly for everybody, also for those whose turn it is not."""
+    """Samples all actions uniformly for all agents, also out of turn."""
 
     def __init__(self, environment, seed: int = 0, decide: bool = True) -> None:
         self.environment = environment

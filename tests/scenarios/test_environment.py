@@ -11,7 +11,7 @@ PROTOCOLS = {
     "nip": {},
     "adp": {},
     "debate": {},
-    "debate, one after the other": {"debate_protocol": {"sequential": True}},
+    "debate, sequential": {"debate_protocol": {"sequential": True}},
     "merlin_arthur": {},
     "mnip": {},
     "solo_verifier": {},

@@ -1,4 +1,4 @@
-"""Data go through page-locked memory where the settings ask for it, and only then."""
+"""Data are copied through page-locked memory only if the settings enable it."""
 
 from __future__ import annotations
 

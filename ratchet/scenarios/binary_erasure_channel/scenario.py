@@ -1,8 +1,8 @@
 """Erasure-channel game: a prover sends a symbol about a bit over a channel that may erase it.
 
 The dataset contains every combination of bit, look and erasure as often as its probability
-requires, up to whole numbers, so that the analytic solution holds for the dataset itself and not
-only on average.
+requires, up to rounding, so that the analytic solution holds for the dataset itself and not only on
+average.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Datasets of programs by name: ``generated``, ``jsonl:PATH``, ``hub:NAME``.
 
 Train and test share no question: where a dataset has no splits, the hash of a question determines
-its side. Buggy solutions are mutants, or are written by a language model.
+its side. Buggy solutions are mutants or come from a language model.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Body of an agent that sees two graphs: GIN, pooling, a transformer.
 
-Symmetries: relabelling a graph's nodes permutes the node representations and changes nothing else;
-with pair-invariant pooling, swapping the graphs swaps them and changes nothing else. Absent nodes
-have no influence. Agents with ``tie_exchanges`` read the marks of an exchange's rounds (a
-verifier's question and the answers to it) as one column. Shape letters: b rows, n nodes of the
-larger graph, F input features, d features.
+Symmetries: relabelling a graph's nodes only permutes the node representations; with pair-invariant
+pooling, swapping the graphs only swaps them. Absent nodes have no influence. Agents with
+``tie_exchanges`` read the marks of an exchange's rounds (a verifier's question and the answers) as
+one column. Shape letters: b rows, n nodes of the larger graph, F input features, d features.
 """
 
 from __future__ import annotations
@@ -92,7 +91,8 @@ class GraphPerception(Perception):
         return data["node_mask"][0].numel()
 
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
-        """Allow nodes that exist; a prover answers in the other graph than the latest message.
+        """Allow nodes that exist; a prover answers in the graph that the latest message does not
+        name.
 
         The rule applies to each channel and position separately. If the latest message names no
         node there, or nodes of both graphs (several simultaneous agents), both graphs are allowed.

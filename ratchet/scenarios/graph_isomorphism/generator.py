@@ -119,7 +119,7 @@ REUSED = -1
 class GraphPool:
     """Random graphs of one side.
 
-    It contains the share (0, 1) of all graphs, selected by the salt. The ``last`` side has the
+    It contains the share (0, 1) of all graphs, selected by the salt. The ``last`` side uses the
     upper end of the range of keys, the other one the lower end.
     """
 

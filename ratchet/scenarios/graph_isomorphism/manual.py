@@ -2,7 +2,7 @@
 
 An upper bound for what trained agents can reach. Both agents read the conversation as pairs
 (question, answer), assign a unique colour to the two nodes of each pair, and refine colours in
-``num_gnn_layers`` Weisfeiler–Lehman rounds (the GNN's own power).
+``num_gnn_layers`` Weisfeiler–Lehman rounds (as many as the GNN has layers).
 
 - The verifier rejects as soon as the graphs' colours differ in number. It accepts when every colour
   is one node in each graph (then refinement has checked the pairing edge by edge), or when it has

@@ -30,8 +30,8 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     observations. ``policy_gain`` scales the last layer's initial weights: nearly uniform at the
     start.
 
-    Agents of one ``shared_model_group`` have one network, and ``observes_agent_id`` tells each
-    network for which agent it acts; otherwise each agent has a separate network. A
+    Agents of one ``shared_model_group`` have one network, and ``observes_agent_id`` adds the
+    agent's index to the inputs; otherwise each agent has a separate network. A
     ``centralised_critic`` sees all agents' observations, with separate layers; policies see only
     their agent's.
 

@@ -214,8 +214,8 @@ def add_embeddings(
 ) -> dict[str, TensorDictDataset]:
     """Add the embeddings of all backbones, by folder or name, to ``image`` uint8 [N, C, H, W].
 
-    The returned datasets have a field f16 [N, c, h, w] for each backbone; row i is image i's. Of
-    the settings ``home``, ``device`` and ``pretrained_embeddings_batch_size`` are read.
+    The returned datasets have a field f16 [N, c, h, w] for each backbone; row i is image i's. Reads
+    the settings ``home``, ``device`` and ``pretrained_embeddings_batch_size``.
 
     Raises
     ------

@@ -92,7 +92,7 @@ class Task:
         answer, info = data["answer"], data.get("info") or {}
         if answer is None:
             raise TypeError(
-                "answer is null, expected the correct answer, or an empty text if there is none"
+                "answer is null, expected the correct answer, or an empty text without one"
             )
         if not isinstance(info, Mapping):
             raise TypeError(f"info is {type(info).__name__}, expected an object")

@@ -59,7 +59,7 @@ def check_sizes(section: LanguageTaskParameters, dataset: str) -> None:
         raise ParameterError(
             f"language_task.num_train: got {section.num_train}, with num_validation"
             f" {section.num_validation} and num_test {section.num_test}, but {dataset} has at most"
-            f" {most} different tasks as configured; expected no more together. Ask for longer"
+            f" {most} different tasks as configured; expected no more in total. Choose longer"
             " ones, or for fewer."
         )
 

@@ -102,7 +102,7 @@ class Rubric:
     Raises
     ------
     ParameterError
-        If there are none, or one scores groups.
+        If there are no reward functions, or one scores groups.
     """
 
     def __init__(self, environment: Any) -> None:  # noqa: ANN401 -- of a package that isn't known

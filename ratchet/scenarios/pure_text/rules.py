@@ -139,8 +139,7 @@ class RoundRules:
     Raises
     ------
     ProtocolSpecificationError
-        If it doesn't take part in text scenarios, or lets two agents write in one channel in a
-        round.
+        If it doesn't support text scenarios, or lets two agents write in one channel in a round.
     ParameterError
         With zero knowledge, or sampled stances without exactly one rewarded prover.
     """

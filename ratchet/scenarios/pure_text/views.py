@@ -2,9 +2,9 @@
 
 A view excludes the label and all channels that are hidden from its agent. Prompts are a pure
 function of a view, the agent's spec and its system prompt: system prompt, each round's own reply
-and messages of others, and in the last round a message that says so. The supervisor message at the
-end restates how the agent may answer: models that lose the format of replies in a long
-conversation keep it, and models that require a user's message get one.
+and messages of others, and in the last round a message about it. The supervisor message at the end
+restates how the agent may answer: models that lose the format of replies in a long conversation
+keep it, and models that require a user's message get one.
 """
 
 from __future__ import annotations

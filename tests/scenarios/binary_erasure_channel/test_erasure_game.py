@@ -1,4 +1,4 @@
-"""The game is what it says: deals, the channel, who sees what, and its known answers."""
+"""The game matches its description: deals, channel, observations and analytic solution."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def environment_of(hyper_params, side="train"):
 
 
 def say(environment, td, symbol):
-    """Everybody says the same symbol everywhere; nobody decides."""
+    """All agents send the same symbol everywhere, without decisions."""
     agents, (channels, positions, _) = (
         len(environment.protocol_handler.agent_names),
         (environment.message_shape),

@@ -14,7 +14,7 @@ SEEDS = (0, 1, 2)
 
 
 def train_against(trainer, verifier_of):
-    """Train anew, with the verifier of another trainer's end."""
+    """Train again, with the final verifier of a different trainer."""
     state = trainer.initial_state()
     agents = {**state.agents, "verifier": verifier_of.agents["verifier"]}
     trainer.state = replace(state, agents=agents, normalization=verifier_of.normalization)

@@ -1,4 +1,4 @@
-"""Datasets that are read: what is in them, and what is said of mistakes."""
+"""Datasets that are read: their content, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ METHOD = "class Solution:\n    def add(self, a: int, b: int) -> List[int]:\n    
 
 
 def apps_row(number, solutions, tests):
-    """Return a row as APPS has it: what is in it stands in texts."""
+    """Return a row in the layout of APPS, with JSON texts."""
     return {
         "problem_id": number,
         "question": f"Problem {number}.",

@@ -1,4 +1,4 @@
-"""System prompts: every protocol has them, what is wrong with one is said before anything runs."""
+"""System prompts: every protocol has them, and errors in them are reported before a run."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_an_edited_template_is_played_anew(own_templates):
 
 @pytest.fixture
 def own_folder(tmp_path):
-    """Templates of the user's own, beside an experiment's file."""
+    """Custom templates, next to an experiment's file."""
     folder = tmp_path / "prompts"
     folder.mkdir()
     (folder / "prover.txt").write_text("Mine: $question $solution, say $agent_stance_string.")

@@ -81,7 +81,7 @@ def graphs(size, seed=0):
 
 
 def pooled(body, adjacency, said):
-    """Return what the two graphs are pooled to, [b, 2, D], where ``said`` are (node, node) pairs.
+    """Return the pooled representations of the two graphs, [b, 2, D], for (node, node) pairs.
 
     Node numbers are symbols; the second of a pair answers the first.
     """
@@ -103,7 +103,7 @@ def verifier_body(**changes):
 
 
 def questions(places):
-    """Ask for every node of the first graph, and answer rightly; after a first right exchange."""
+    """Send every node of the first graph, with correct answers, after a first correct exchange."""
     for node in range(NODES):
         asked, answered = node, NODES + int(places[node])
         yield [(asked, answered)]

@@ -65,7 +65,7 @@ def make_body(kind, d_linear_history=None):
 
 
 def derivatives(body, inputs, *, second):
-    """What the body makes of the input, and the derivatives with respect to its parameters."""
+    """The body's outputs, and their derivatives with respect to its parameters."""
     weights = list(body.parameters())
     made = body(inputs)
     outputs = [made.pooled, made.symbols * inputs.data["node_weight"].flatten(1).unsqueeze(2)]

@@ -1,4 +1,4 @@
-"""The hand-made agents: what they reach, and what they refuse."""
+"""Scripted agents: their accuracy, and the parameters that they refuse."""
 
 from __future__ import annotations
 

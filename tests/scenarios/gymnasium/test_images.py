@@ -1,4 +1,4 @@
-"""Convolutions where observations are images: which, of what shape, and what they compute."""
+"""Convolutions over image observations: layers, shapes and results."""
 
 from __future__ import annotations
 

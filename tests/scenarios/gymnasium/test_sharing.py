@@ -1,4 +1,4 @@
-"""Agents with one network, and critics that see everybody: exactly what is shared and seen."""
+"""Agents with one network, and critics that see all agents: shared weights and inputs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_agents_of_a_group_have_the_parts_of_the_first_and_the_others_their_own(
     alone, _ = built()
     assert torch.equal(one["body.layers.0.weight"], alone.parts["one"].body.layers[0].weight)
     groups = agents.parameter_groups(rl)
-    assert {group.agent for group in groups} == set(NAMES)  # all of whom learn
+    assert {group.agent for group in groups} == set(NAMES)  # all agents learn
 
 
 @pytest.mark.parametrize("group", [None, "all"])

@@ -1,4 +1,4 @@
-"""Simulators of gymnasium and PettingZoo, one for each episode, that can be taken up again."""
+"""Simulators of gymnasium and PettingZoo, one per episode, that can be resumed."""
 
 from __future__ import annotations
 

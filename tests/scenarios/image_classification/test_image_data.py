@@ -1,4 +1,4 @@
-"""Images and labels are the source's own, split, made binary and balanced as was asked."""
+"""Images and labels are the source's, split, reduced to two classes and balanced as configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretrained embeddings are the backbone's own, computed once, and lie beside their images."""
+"""Pretrained embeddings are the backbone's, computed once, and stored with their images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of environments and evaluators are refused before anything is made."""
+"""Invalid options of environments and evaluators are refused before their construction."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def backwards(prompt, request):
 
 @pytest.fixture
 def played(tokenizer, engine_saying):
-    """Play; what is not given is as in the plainest case."""
+    """Generate rollouts; defaults are those of the simplest case."""
 
     def run(
         reply=backwards, tasks=TASKS, environment=None, evaluator=None, rules=None, most=20, **more
@@ -139,7 +139,7 @@ def test_an_engine_that_writes_more_than_asked_is_cut_too(played, monkeypatch, e
 def test_a_reply_that_reaches_its_own_bound_is_cut_off(played):
     found, _ = played(most=3)
     assert all(t.is_truncated and t.num_written == 3 for t in found.trajectories)
-    assert all(t.reward == 1.0 for t in found.trajectories), "as far as it goes it is right"
+    assert all(t.reward == 1.0 for t in found.trajectories), "the truncated answer is correct"
 
 
 def test_a_prompt_without_room_for_a_reply_is_an_error(played):
@@ -166,7 +166,7 @@ def test_a_chat_is_written_by_its_template(played, tokenizer):
 
 
 class Guess(PlainEpisode):
-    """Says whether a digit is too small or too large, up to three times."""
+    """Responds whether a digit is too small or too large, up to three times."""
 
     def answer(self, reply):
         self.said.append(reply)
@@ -195,7 +195,9 @@ def count_up(prompt, request):
 @pytest.mark.parametrize("chat", [False, True])
 def test_turns_are_appended_and_never_tokenized_again(played, tokenizer, chat):
     found, engine = played(count_up, NUMBERS, Guessing(), rules={"chat": chat}, group_size=1)
-    assert [len(asked) for asked in engine.asked] == [3, 2, 1], "one call a turn, of all that go on"
+    assert [len(asked) for asked in engine.asked] == [3, 2, 1], (
+        "one call per turn, for all unfinished episodes"
+    )
     assert [t.metrics["guesses"] for t in found.trajectories] == [1, 2, 3]
     assert [t.finish_reason for t in found.trajectories] == ["environment"] * 3
     assert [t.reward for t in found.trajectories] == [1.0] * 3
@@ -220,7 +222,7 @@ def test_turns_are_appended_and_never_tokenized_again(played, tokenizer, chat):
             *tokenizer.encode(" more:"),
         ]
     )
-    assert last.tokens[:-2] == expected, "as the model would read it if it were written at once"
+    assert last.tokens[:-2] == expected, "as if the conversation were encoded together"
     assert last.metrics["num_turns"] == 3
 
 
@@ -241,7 +243,7 @@ def test_an_answer_that_leaves_no_room_ends_the_episode(played):
 
 
 class Forgetful(LanguageEnvironment):
-    """Has the model read its last reply alone, so that the conversation is another."""
+    """Replaces the conversation by the model's last reply."""
 
     def begin(self, task, seed):
         class Rewriting(PlainEpisode):
@@ -264,7 +266,9 @@ def test_a_rewritten_history_gives_several_trajectories_of_one_run(played, token
     texts = [tokenizer.decode(t.tokens) for t in found.trajectories]
     assert texts == ["abc=x", "x+y", "y+cba"]
     assert {t.attempt_id for t in found.trajectories} == {"3/abc/0"}
-    assert {t.reward for t in found.trajectories} == {1.0}, "each has what the whole was worth"
+    assert {t.reward for t in found.trajectories} == {1.0}, (
+        "each has the reward of the conversation"
+    )
     assert found.metrics["rollout/num_rollouts"] == 1
     assert found.metrics["rollout/num_trajectories"] == 3
 
@@ -380,7 +384,7 @@ def test_an_error_of_ones_own_code_names_it_and_is_not_raised_twice(played, tmp_
     )
     with pytest.raises(TaskCodeError, match=says) as caught:
         played(evaluator=function)
-    assert isinstance(caught.value, DataError), "no other attempt is made"
+    assert isinstance(caught.value, DataError), "there is no second attempt"
 
     class Broken(SingleTurn):
         def begin(self, task, seed):

@@ -1,4 +1,4 @@
-"""A model's programs are run in the sandbox, and it reads what they print."""
+"""A model's programs run in the sandbox, and the model reads their output."""
 
 from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
 from ratchet.scenarios.language_task.evaluators import ExactMatch

@@ -1,4 +1,4 @@
-"""Tasks are drawn from the seed, read from files, told apart, and kept bit for bit."""
+"""Tasks are sampled by the seed, read from files, split, and stored bit for bit."""
 
 import json
 
@@ -25,7 +25,7 @@ def datasets(dataset, base_dir=None, **section):
 
 
 def answer_of(prompt):
-    """Work an arithmetic question out in another way than the task does."""
+    """Compute an arithmetic answer independently of the task."""
     return str(eval(prompt.rstrip("=").replace("/", "//")))
 
 

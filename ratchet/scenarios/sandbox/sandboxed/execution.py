@@ -139,7 +139,7 @@ def _dump(value: object) -> str:
 
 
 def _count_steps(max_steps: int) -> None:
-    """Stop after a number of its own instructions: the same on every machine, however slow."""
+    """Stop after a number of the program's instructions, which is the same on every machine."""
     left = max_steps
 
     def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
