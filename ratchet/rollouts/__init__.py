@@ -1,4 +1,4 @@
-"""What was played: nested dictionaries of arrays, datasets, files, statistics and transcripts.
+"""Rollouts: nested dictionaries of arrays, datasets, files, statistics and transcripts.
 
 Names are imported on first use, so that ``import ratchet.rollouts`` costs nothing.
 """

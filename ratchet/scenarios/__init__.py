@@ -1,4 +1,4 @@
-"""What is played: one package a scenario, none knows another.
+"""Scenarios: the games, one package each, independent of each other.
 
 Names are imported on first use, so that finding the scenarios' parameters costs nothing.
 """
@@ -34,4 +34,4 @@ BUILT_IN = {
         "language_task",
     )
 }
-"""Name → the module that registers it; its parameters are in the module ``parameters`` beside."""
+"""Name → the module that registers it; its package has the parameters in ``parameters``."""

@@ -91,8 +91,7 @@ class GraphPerception(Perception):
         return data["node_mask"][0].numel()
 
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
-        """Allow nodes that exist; a prover answers in the graph that the latest message does not
-        name.
+        """Allow existing nodes; a prover answers in the graph that the latest message doesn't name.
 
         The rule applies to each channel and position separately. If the latest message names no
         node there, or nodes of both graphs (several simultaneous agents), both graphs are allowed.

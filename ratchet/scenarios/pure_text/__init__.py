@@ -1,6 +1,6 @@
-"""Games played in text by chat models: episodes, what agents see, prompts and replies.
+"""Games in text for chat models: episodes, views of agents, prompts and replies.
 
-Names are imported on first use; inside Ratchet the concrete modules are imported.
+Names are imported on first use; Ratchet itself imports the concrete modules.
 """
 
 from __future__ import annotations

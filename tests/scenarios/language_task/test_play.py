@@ -195,9 +195,7 @@ def count_up(prompt, request):
 @pytest.mark.parametrize("chat", [False, True])
 def test_turns_are_appended_and_never_tokenized_again(played, tokenizer, chat):
     found, engine = played(count_up, NUMBERS, Guessing(), rules={"chat": chat}, group_size=1)
-    assert [len(asked) for asked in engine.asked] == [3, 2, 1], (
-        "one call per turn, for all unfinished episodes"
-    )
+    assert [len(asked) for asked in engine.asked] == [3, 2, 1], "one call per turn"
     assert [t.metrics["guesses"] for t in found.trajectories] == [1, 2, 3]
     assert [t.finish_reason for t in found.trajectories] == ["environment"] * 3
     assert [t.reward for t in found.trajectories] == [1.0] * 3
@@ -266,9 +264,7 @@ def test_a_rewritten_history_gives_several_trajectories_of_one_run(played, token
     texts = [tokenizer.decode(t.tokens) for t in found.trajectories]
     assert texts == ["abc=x", "x+y", "y+cba"]
     assert {t.attempt_id for t in found.trajectories} == {"3/abc/0"}
-    assert {t.reward for t in found.trajectories} == {1.0}, (
-        "each has the reward of the conversation"
-    )
+    assert {t.reward for t in found.trajectories} == {1.0}, "the conversation's reward"
     assert found.metrics["rollout/num_rollouts"] == 1
     assert found.metrics["rollout/num_trajectories"] == 3
 

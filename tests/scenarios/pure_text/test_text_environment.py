@@ -257,9 +257,7 @@ def test_zero_knowledge_is_refused(make_text_game, make_text_parameters):
     hyper_params = make_text_parameters("nip", protocol_common__zero_knowledge=True)
     with pytest.raises(ParameterError, match="zero_knowledge"):
         build_protocol_handler(hyper_params)
-    with pytest.raises(
-        ParameterError, match="zero_knowledge"
-    ):  # regardless of the handler's construction
+    with pytest.raises(ParameterError, match="zero_knowledge"):  # in the environment, too
         make_text_game(NipProtocolHandler, protocol_common__zero_knowledge=True)
 
 
