@@ -26,7 +26,7 @@ from ratchet.agents.networks.heads import (
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.networks.registry import network_class
 from ratchet.agents.parts import Agent, AgentBody, Perception
-from ratchet.agents.tapes import take_fast_path
+from ratchet.agents.tapes import enable_fast_path
 from ratchet.errors import ParameterError
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.seeding import torch_generator
@@ -192,7 +192,7 @@ class AgentBuilder(ABC, Generic[Section]):
         """Run all agents as one actor; :meth:`CombinedAgents.bind` it to an environment."""
         perception = self.build_perception(hyper_params)
         combined = CombinedAgents(agents, handler, hyper_params, perception)
-        take_fast_path(combined)
+        enable_fast_path(combined)
         return combined
 
     def _section(self, hyper_params: HyperParameters, name: str) -> Section:

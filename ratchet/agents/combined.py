@@ -34,16 +34,16 @@ from ratchet.agents.networks.layers import ObservationNormalizer
 from ratchet.agents.parts import Agent, AgentInput, Perception
 from ratchet.agents.turns import (
     DataSource,
-    FrameMemory,
+    FrameCache,
     Generators,
     RolloutCache,
     TakenActions,
     Turn,
     TurnGatherer,
-    lay_out,
-    policy_head_of,
-    rate,
-    values_of,
+    arrange_by_agent,
+    estimate_values,
+    evaluate_actions,
+    policy_head,
 )
 from ratchet.errors import StateError, UnknownNameError, nearest
 
@@ -108,7 +108,7 @@ class CombinedAgents(ActorCritic):
         self._gatherer = TurnGatherer(
             self.agents, self._roles, perception, self.normalizer, self.d_linear
         )
-        self._memory: FrameMemory | None = None
+        self._memory: FrameCache | None = None
 
     @property
     def observation_keys(self) -> tuple[Key, ...]:
@@ -206,7 +206,7 @@ class CombinedAgents(ActorCritic):
         """Cache values of frames [N] that no weight changes."""
         turns = self._gatherer.gather(frames, None, None, None)
         chosen = [(turn, self._taken(frames, turn)) for turn in turns]
-        self._memory = FrameMemory(chosen, frames.batch_size[0], frames.get("round").device)
+        self._memory = FrameCache(chosen, frames.batch_size[0], frames.get("round").device)
         try:
             yield
         finally:
@@ -292,7 +292,7 @@ class CombinedAgents(ActorCritic):
         return MultiAgentDistribution(agents, td.batch_size[0], shape, td.get("round").device)
 
     def _agent_distribution(self, td: TensorDictBase, turn: Turn) -> AgentDistribution:
-        logits = pack_logits(policy_head_of(turn)(turn.shared, turn.inputs), turn.role.layout)
+        logits = pack_logits(policy_head(turn)(turn.shared, turn.inputs), turn.role.layout)
         factors = FactorisedCategorical(logits, *self._masks(td, turn))
         return AgentDistribution(turn.role.index, turn.rows, turn.role.layout, factors)
 
@@ -314,8 +314,10 @@ class CombinedAgents(ActorCritic):
     def _score(
         self, td: TensorDictBase, chosen: Sequence[tuple[Turn, TakenActions]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ratings = [(turn, rate(turn, taken)) for turn, taken in chosen]
-        laid = lay_out(ratings, td.batch_size[0], len(self.agent_names), td.get("round").device)
+        ratings = [(turn, evaluate_actions(turn, taken)) for turn, taken in chosen]
+        laid = arrange_by_agent(
+            ratings, td.batch_size[0], len(self.agent_names), td.get("round").device
+        )
         return cast(tuple[Tensor, Tensor, Tensor], laid.unbind(0))
 
     def _taken(self, td: TensorDictBase, turn: Turn) -> TakenActions:
@@ -327,7 +329,7 @@ class CombinedAgents(ActorCritic):
         columns = {
             turn.role.index: (turn.rows, value)
             for turn in turns
-            if (value := values_of(turn)) is not None
+            if (value := estimate_values(turn)) is not None
         }
         device = turns[0].inputs.round.device if turns else None
         return scatter_columns(columns, size, len(self.agent_names), device)

@@ -254,7 +254,7 @@ def record_of(network: nn.Module, *inputs: object) -> Record | None:
     return known.recorder(network, *inputs)
 
 
-def take_fast_path(network: nn.Module) -> None:
+def enable_fast_path(network: nn.Module) -> None:
     """Have calls of the networks within one go to their recorders, of those that have any."""
     for part in network.modules():
         if type(part) in _RECORDERS:

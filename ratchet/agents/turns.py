@@ -207,7 +207,7 @@ def _invariant(
     return take(kept, rows)
 
 
-NUM_RATINGS = 3
+NUM_EVALUATIONS = 3
 """Log-probability, entropy, value."""
 
 
@@ -234,7 +234,7 @@ class TakenActions:
         return TakenActions(*(take(t, rows) for t in (self.allowed, self.counts, self.actions)))
 
 
-def rate(turn: Turn, taken: TakenActions) -> Tensor:
+def evaluate_actions(turn: Turn, taken: TakenActions) -> Tensor:
     """Return log-probability, entropy and value of an agent's actions, with gradients: f32 [3, b].
 
     Raises
@@ -242,14 +242,14 @@ def rate(turn: Turn, taken: TakenActions) -> Tensor:
     StateError
         If the agent has no policy head.
     """
-    logits = pack_logits(policy_head_of(turn)(turn.shared, turn.inputs), turn.role.layout)
+    logits = pack_logits(policy_head(turn)(turn.shared, turn.inputs), turn.role.layout)
     factors = FactorisedCategorical(logits, taken.allowed, taken.counts)
     log_prob, entropy = factors.log_prob_and_entropy(taken.actions)
-    value = values_of(turn)
+    value = estimate_values(turn)
     return torch.stack([log_prob, entropy, torch.zeros_like(log_prob) if value is None else value])
 
 
-def policy_head_of(turn: Turn) -> AgentPolicyHead:
+def policy_head(turn: Turn) -> AgentPolicyHead:
     """Return an agent's policy head.
 
     Raises
@@ -266,7 +266,7 @@ def policy_head_of(turn: Turn) -> AgentPolicyHead:
     return head
 
 
-def values_of(turn: Turn) -> Tensor | None:
+def estimate_values(turn: Turn) -> Tensor | None:
     """Return an agent's estimated returns f32 [b]; None without a value head."""
     agent, inputs = turn.agent, turn.inputs
     if agent.value_head is None:
@@ -279,24 +279,24 @@ def values_of(turn: Turn) -> Tensor | None:
     return cast(Tensor, agent.value_head(seen, inputs))
 
 
-def lay_out(
+def arrange_by_agent(
     ratings: Sequence[tuple[Turn, Tensor]], size: int, num_agents: int, device: torch.device
 ) -> Tensor:
     """Arrange evaluations [3, b] of agents as f32 [3, B, A], 0 where an agent does not act."""
-    laid = torch.zeros(NUM_RATINGS, size * num_agents, device=device)
+    laid = torch.zeros(NUM_EVALUATIONS, size * num_agents, device=device)
     if not ratings:
-        return laid.view(NUM_RATINGS, size, num_agents)
+        return laid.view(NUM_EVALUATIONS, size, num_agents)
     every = torch.arange(size, device=device)
     places = [
         (every if turn.rows is None else turn.rows) * num_agents + turn.role.index
         for turn, _ in ratings
     ]
     values = torch.cat([rating for _, rating in ratings], dim=1)
-    return laid.index_copy(1, torch.cat(places), values).view(NUM_RATINGS, size, num_agents)
+    return laid.index_copy(1, torch.cat(places), values).view(NUM_EVALUATIONS, size, num_agents)
 
 
 @dataclass(frozen=True)
-class _Remembered:
+class _CachedTurn:
     """One agent's rows, and each frame's index in them: i64 [N], -1 where it does not act."""
 
     turn: Turn
@@ -304,13 +304,13 @@ class _Remembered:
     place: Tensor
 
 
-class FrameMemory:
+class FrameCache:
     """Cache of the turn and actions of each agent that acts in any of N frames."""
 
     def __init__(
         self, chosen: Sequence[tuple[Turn, TakenActions]], num_frames: int, device: torch.device
     ) -> None:
-        self._agents: dict[str, _Remembered] = {}
+        self._agents: dict[str, _CachedTurn] = {}
         every = torch.arange(num_frames, device=device)
         for turn, actions in chosen:
             place = every
@@ -320,7 +320,7 @@ class FrameMemory:
             body = turn.agent.body
             if body is not None:
                 turn.inputs.precomputed = body.precompute(turn.inputs)
-            self._agents[turn.agent.name] = _Remembered(turn, actions, place)
+            self._agents[turn.agent.name] = _CachedTurn(turn, actions, place)
 
     def take(
         self, index: Tensor, names: Sequence[str] | None = None

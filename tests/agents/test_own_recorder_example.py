@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ratchet.agents import tapes
-from ratchet.agents.tapes import only_plain_operations, record_of, take_fast_path
+from ratchet.agents.tapes import enable_fast_path, only_plain_operations, record_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE, GUIDE = ROOT / "examples/own_recorder.py", ROOT / "docs/guides/networks.md"
@@ -29,7 +29,7 @@ def example():
 def network(example):
     torch.manual_seed(0)
     made = torch.nn.Sequential(torch.nn.Linear(3, 4), example.ResidualBlock(4, 5))
-    take_fast_path(made)
+    enable_fast_path(made)
     return made
 
 
@@ -72,7 +72,7 @@ def test_a_copy_computes_with_its_own_weights(network):
 def test_a_subclass_takes_the_plain_path(example):
     own = type("OwnBlock", (example.ResidualBlock,), {"forward": lambda self, x: -x})(4, 5)
     x = torch.randn(2, 4)
-    take_fast_path(own)
+    enable_fast_path(own)
     assert record_of(own, x) is None
     assert torch.equal(own(x), -x)
 

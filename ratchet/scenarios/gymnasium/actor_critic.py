@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.scenarios.gymnasium.bodies import Past, Seen, agent_sights
+from ratchet.scenarios.gymnasium.bodies import NetworkInputs, RecurrentState, agent_input_specs
 from ratchet.scenarios.gymnasium.networks import ControlAgent
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
@@ -214,7 +214,9 @@ class ControlActorCritic(ActorCritic):
         self.parts = nn.ModuleDict(
             {name: nn.ModuleDict(dict(agent.parts())) for name, agent in self.agents.items()}
         )
-        self.sights = agent_sights(spaces, {n: a.parameters for n, a in self.agents.items()})
+        self.input_specs = agent_input_specs(
+            spaces, {n: a.parameters for n, a in self.agents.items()}
+        )
         alike: dict[str, list[int]] = {}
         for place, agent in enumerate(self.agents.values()):
             if (group := agent.parameters.shared_model_group) is not None:
@@ -234,8 +236,8 @@ class ControlActorCritic(ActorCritic):
     @property
     def observation_keys(self) -> tuple[Key, ...]:
         """Observations, and who has left; what is remembered, and when it is not."""
-        seen = (OBSERVATION, _DONE)
-        return (*seen, _MEMORY, _ROUND) if self.is_recurrent else seen
+        keys = (OBSERVATION, _DONE)
+        return (*keys, _MEMORY, _ROUND) if self.is_recurrent else keys
 
     @property
     def action_keys(self) -> tuple[Key, ...]:
@@ -347,7 +349,7 @@ class ControlActorCritic(ActorCritic):
 
     def asked(
         self, td: TensorDictBase, agents: Sequence[str] | None
-    ) -> tuple[dict[str, Seen], dict[str, Tensor | None]]:
+    ) -> tuple[dict[str, NetworkInputs], dict[str, Tensor | None]]:
         """Return the inputs of all agents, and the actions of the requested ones."""
         actions = td.get(_ACTION).flatten(0, -3)
         chosen = {
@@ -384,17 +386,17 @@ class ControlActorCritic(ActorCritic):
             rl, self.agents.values(), solo=solo, solo_body_factor=solo_body_factor
         )
 
-    def _inputs(self, td: TensorDictBase) -> dict[str, Seen]:
+    def _inputs(self, td: TensorDictBase) -> dict[str, NetworkInputs]:
         """Return the normalised inputs of each agent's networks; for rows of steps [e·T]."""
         observation = td.get(OBSERVATION).flatten(0, -3)
         observation = self.normalizer(observation) if self.normalizes else observation.float()
-        seen = {name: sights.show(observation) for name, sights in self.sights.items()}
+        inputs = {name: specs.show(observation) for name, specs in self.input_specs.items()}
         if not self.is_recurrent:
-            return seen
+            return inputs
         memories, begins = td.get(_MEMORY).unbind(-2), td.get(_ROUND) == 0
         return {
-            name: x._replace(past=Past(memory, begins))
-            for (name, x), memory in zip(seen.items(), memories, strict=True)
+            name: x._replace(past=RecurrentState(memory, begins))
+            for (name, x), memory in zip(inputs.items(), memories, strict=True)
         }
 
     def _chosen(self, actions: Tensor, name: str) -> Tensor:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import Convolution, GymnasiumAgentParameters
 
 
-class Past(NamedTuple):
+class RecurrentState(NamedTuple):
     """Recurrent state before each frame, f32 [*B, M], and whether an episode starts with it.
 
     *B is B, or e rows of T steps.
@@ -38,16 +38,16 @@ class Past(NamedTuple):
     begins: Tensor
 
 
-class Seen(NamedTuple):
+class NetworkInputs(NamedTuple):
     """Inputs of an agent's policy and critic in B frames, f32 [B, d] each; and recurrent state."""
 
     policy: Tensor
     critic: Tensor
-    past: Past | None = None
+    past: RecurrentState | None = None
 
 
 @dataclass(frozen=True)
-class Sight:
+class NetworkInputSpec:
     """Inputs of one network: observations of some agents, and a one-hot agent index.
 
     Attributes
@@ -84,31 +84,31 @@ class Sight:
         return shown[0] if len(shown) == 1 else torch.cat(shown, -1)
 
 
-class Sights(NamedTuple):
+class AgentInputSpecs(NamedTuple):
     """Those of an agent's two networks."""
 
-    policy: Sight
-    critic: Sight
+    policy: NetworkInputSpec
+    critic: NetworkInputSpec
 
-    def show(self, observation: Tensor) -> Seen:
+    def show(self, observation: Tensor) -> NetworkInputs:
         """Take out of observations f32 [B, A, D] what the agent's networks see."""
         own = self.policy.show(observation)
         same = self.policy is self.critic
-        return Seen(own, own if same else self.critic.show(observation))
+        return NetworkInputs(own, own if same else self.critic.show(observation))
 
 
-def agent_sights(
+def agent_input_specs(
     spaces: AgentSpaces, sections: Mapping[str, GymnasiumAgentParameters]
-) -> dict[str, Sights]:
+) -> dict[str, AgentInputSpecs]:
     """Return the inputs of each agent's networks."""
     everybody = tuple(range(len(spaces.names))), tuple(spaces.by_name.values())
     found = {}
     for place, (name, space) in enumerate(spaces.by_name.items()):
         section = sections[name]
         identity = (place, len(spaces.names)) if section.observes_agent_id else None
-        own = Sight((place,), (space,), identity)
-        found[name] = Sights(
-            own, Sight(*everybody, identity) if section.centralised_critic else own
+        own = NetworkInputSpec((place,), (space,), identity)
+        found[name] = AgentInputSpecs(
+            own, NetworkInputSpec(*everybody, identity) if section.centralised_critic else own
         )
     return found
 
@@ -153,7 +153,7 @@ class RecurrentBody(AgentPart):
                 getattr(network, weight).copy_(torch.cat([layer.weight for layer in layers]))
                 getattr(network, bias).copy_(torch.cat([layer.bias for layer in layers]))
 
-    def forward(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: RecurrentState) -> tuple[Tensor, Tensor]:
         """Make features of x f32 [B, d], B frames or e·T; return them, and what is remembered then.
 
         Features are [B, size], what is remembered [B, memory_size].
@@ -221,25 +221,25 @@ class ConvolutionalBody(AgentPart):
 
     def __init__(
         self,
-        sight: Sight,
+        input_spec: NetworkInputSpec,
         parameters: GymnasiumAgentParameters,
         init: Initializer,
         where: str,
     ) -> None:
         super().__init__()
-        space = sight.spaces[0]
-        if any(s.shape != space.shape for s in sight.spaces) or space.shape is None:
+        space = input_spec.spaces[0]
+        if any(s.shape != space.shape for s in input_spec.spaces) or space.shape is None:
             raise ParameterError(
                 f"{where}.body: a 'cnn' would see observations of the shapes"
-                f" {[s.shape for s in sight.spaces]}, expected images (of two to four dimensions)"
-                " of one shape. Set it to 'perceptron'."
+                f" {[s.shape for s in input_spec.spaces]}, expected images (of two to four"
+                " dimensions) of one shape. Set it to 'perceptron'."
             )
         self.shape = space.shape
         self.scale = 1 / 255 if space.is_bytes else 1.0
         self.activation_name = parameters.activation_function
-        self.num_pixels = len(sight.spaces) * prod(self.shape)
+        self.num_pixels = len(input_spec.spaces) * prod(self.shape)
         self.channels_last = _has_channels_last(self.shape, parameters.image_channels)
-        first = self._images(torch.zeros(1, sight.size))
+        first = self._images(torch.zeros(1, input_spec.size))
         layers = parameters.convolutions or _usual_convolutions(first)
         made: list[nn.Conv2d] = []
         _, channels, height, width = first.shape
@@ -254,7 +254,7 @@ class ConvolutionalBody(AgentPart):
             channels = d_out
             height, width = ((side - kernel) // stride + 1 for side in (height, width))
         self.convolutions = nn.ModuleList(made)
-        size = channels * height * width + sight.size - self.num_pixels
+        size = channels * height * width + input_spec.size - self.num_pixels
         self.top = Body([size, *parameters.hidden_sizes], init, self.activation_name)
         self.num_features = self.top.num_features
 
@@ -288,15 +288,18 @@ def _usual_convolutions(image: Tensor) -> tuple[Convolution, ...]:
     return _OF_LARGE_IMAGES if min(image.shape[-2:]) >= _LARGE_SIDE else _OF_SMALL_IMAGES
 
 
-def sees_images(sight: Sight, parameters: GymnasiumAgentParameters) -> bool:
+def sees_images(input_spec: NetworkInputSpec, parameters: GymnasiumAgentParameters) -> bool:
     """Return whether a network has convolutions."""
     if parameters.body == "auto":
-        return all(space.is_image for space in sight.spaces)
+        return all(space.is_image for space in input_spec.spaces)
     return parameters.body == "cnn"
 
 
 def build_body(
-    sight: Sight, parameters: GymnasiumAgentParameters, init: Initializer, where: str
+    input_spec: NetworkInputSpec,
+    parameters: GymnasiumAgentParameters,
+    init: Initializer,
+    where: str,
 ) -> AnyBody:
     """Build the body for network inputs; ``where`` is the section in the experiment.
 
@@ -306,10 +309,10 @@ def build_body(
         If images are expected but missing, or too small for the convolutions.
     """
     body: Body | ConvolutionalBody
-    if sees_images(sight, parameters):
-        body = ConvolutionalBody(sight, parameters, init, where)
+    if sees_images(input_spec, parameters):
+        body = ConvolutionalBody(input_spec, parameters, init, where)
     else:
-        sizes = [sight.size, *parameters.hidden_sizes]
+        sizes = [input_spec.size, *parameters.hidden_sizes]
         body = Body(sizes, init, parameters.activation_function)
     if parameters.recurrence is None:
         return body

@@ -145,7 +145,7 @@ PARALLEL = "parallel_env"
 
 
 @dataclass(frozen=True)
-class BatchedGame:
+class BatchedEnvSpec:
     """An environment on tensors; its class ``source`` is in code fingerprints."""
 
     make: Callable[[], Dynamics]
@@ -158,7 +158,7 @@ class BatchedGame:
 
 
 @dataclass(frozen=True)
-class SimulatedGame:
+class SimulatedEnvSpec:
     """An environment that is simulated one episode at a time.
 
     ``source`` is a user's own class, for code fingerprints; None for a library's.
@@ -176,7 +176,7 @@ class SimulatedGame:
             simulator.close()
 
 
-class LibraryGame(SimulatedGame):
+class LibraryGame(SimulatedEnvSpec):
     """A TorchRL environment, for its trainers; for others if it can be simulated.
 
     If not, ``make`` raises and, before a run, :meth:`check`.
@@ -194,7 +194,7 @@ class LibraryGame(SimulatedGame):
         self.make().close()
 
 
-Game = BatchedGame | SimulatedGame
+Game = BatchedEnvSpec | SimulatedEnvSpec
 
 
 def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Game:
@@ -273,10 +273,10 @@ def _from_class(
             environment = wrapped(found(**kwargs), section.wrappers, base_dir)
             return GymnasiumSimulator(environment, cut_off)
 
-        return SimulatedGame(make, found)
+        return SimulatedEnvSpec(make, found)
     refuse_wrappers(section.wrappers, found.__qualname__)
     if issubclass(found, pettingzoo.ParallelEnv):
-        return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
+        return SimulatedEnvSpec(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
     if _is_torchrls(found):
 
         def make() -> Simulator:
@@ -303,15 +303,17 @@ def _is_torchrls(found: type) -> bool:
 
 def _batched(
     dynamics: type[Dynamics], section: GymnasiumParameters, limit: int | None
-) -> BatchedGame:
+) -> BatchedEnvSpec:
     def make() -> Dynamics:
         with checked_arguments(dynamics.__qualname__, section.environment_kwargs):
             return dynamics(**section.environment_kwargs)
 
-    return BatchedGame(make, dynamics, section.max_episode_steps or limit)
+    return BatchedEnvSpec(make, dynamics, section.max_episode_steps or limit)
 
 
-def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None) -> SimulatedGame:
+def _from_library(
+    name: str, section: GymnasiumParameters, base_dir: Path | None
+) -> SimulatedEnvSpec:
     """Play one of gymnasium's or PettingZoo's."""
     require_packages(_packages_of(name), f"dataset: {name!r}")
     import gymnasium
@@ -329,7 +331,7 @@ def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None
             with checked_arguments(name, kwargs):
                 return PettingZooSimulator(parallel_env(**kwargs), limit)
 
-        return SimulatedGame(make_parallel)
+        return SimulatedEnvSpec(make_parallel)
     if ":" not in name and name not in gymnasium.registry:
         raise UnknownNameError(
             f"dataset: no environment {shown(name)}.{nearest(name, gymnasium.registry)} Expected an"
@@ -345,7 +347,7 @@ def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None
             environment = gymnasium.make(name, **kwargs)
         return GymnasiumSimulator(wrapped(environment, section.wrappers, base_dir))
 
-    return SimulatedGame(make)
+    return SimulatedEnvSpec(make)
 
 
 def needed_packages(hyper_params: HyperParameters) -> list[str]:

@@ -19,7 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium.catalogue import BatchedGame
+from ratchet.scenarios.gymnasium.catalogue import BatchedEnvSpec
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.gif_recorder import film_episodes
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
@@ -235,7 +235,7 @@ class BatchedEnvironment(ControlEnvironment):
         protocol_handler: ProtocolHandler,
         *,
         train: bool,
-        game: BatchedGame,
+        game: BatchedEnvSpec,
         device: str | torch.device = "cpu",
     ) -> None:
         self.dynamics: Dynamics = game.make()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium.catalogue import LibraryGame, SimulatedGame, find_game
+from ratchet.scenarios.gymnasium.catalogue import LibraryGame, SimulatedEnvSpec, find_game
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -33,7 +33,7 @@ def rendering_simulator(hyper_params: HyperParameters, base_dir: Path | None = N
         If the environment doesn't render.
     """
     game = find_game(hyper_params.replace({"gymnasium.implementation": "simulated"}), base_dir)
-    if not isinstance(game, SimulatedGame) or isinstance(game, LibraryGame):
+    if not isinstance(game, SimulatedEnvSpec) or isinstance(game, LibraryGame):
         raise _no_pictures(hyper_params, "is none of gymnasium's or PettingZoo's")
     if game.source is None or _takes_mode(game.source):
         kwargs = {**hyper_params.gymnasium.environment_kwargs, _MODE: "rgb_array"}
@@ -42,7 +42,7 @@ def rendering_simulator(hyper_params: HyperParameters, base_dir: Path | None = N
             "gymnasium.environment_kwargs": kwargs,
         }
         game = find_game(hyper_params.replace(changes), base_dir)
-    assert isinstance(game, SimulatedGame)  # as before
+    assert isinstance(game, SimulatedEnvSpec)  # as before
     return game.make()
 
 

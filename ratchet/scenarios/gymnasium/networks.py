@@ -13,15 +13,15 @@ from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentPart
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.bodies import (
+    AgentInputSpecs,
     AnyBody,
     Body,
     Layer,
-    Past,
+    NetworkInputs,
+    NetworkInputSpec,
     RecurrentBody,
-    Seen,
-    Sight,
-    Sights,
-    agent_sights,
+    RecurrentState,
+    agent_input_specs,
     build_body,
     sees_images,
 )
@@ -96,7 +96,7 @@ class ControlAgent:
     @property
     def sees_images(self) -> bool:
         """Whether its observations are pixels, which are not normalised."""
-        alone = Sight((0,), (self.space,))
+        alone = NetworkInputSpec((0,), (self.space,))
         return self.body is not None and sees_images(alone, self.parameters)
 
     @property
@@ -110,36 +110,40 @@ class ControlAgent:
         """Whether there is nothing to compute."""
         return self.body is None
 
-    def policy_and_value(self, seen: Seen) -> tuple[Tensor, Tensor]:
+    def policy_and_value(self, inputs: NetworkInputs) -> tuple[Tensor, Tensor]:
         """Apply policy and critic to their inputs in B frames: [B, outputs] and [B, 1]."""
-        x = seen.policy
+        x = inputs.policy
         if self.body is None or self.policy_head is None or self.value_head is None:
             return self._nothing(x)
-        if seen.past is not None and self.memory_size:
-            return self.remember(seen, seen.past)[:2]
+        if inputs.past is not None and self.memory_size:
+            return self.remember(inputs, inputs.past)[:2]
         hidden = self.body(x)
         said = self.policy_head(hidden)
-        worth = self.value_head(hidden if self.value_body is None else self.value_body(seen.critic))
+        worth = self.value_head(
+            hidden if self.value_body is None else self.value_body(inputs.critic)
+        )
         return said.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
 
-    def remember(self, seen: Seen, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+    def remember(
+        self, inputs: NetworkInputs, past: RecurrentState
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Do as :meth:`policy_and_value`; return also what is remembered then: [B, M]."""
         memory = past.memory.flatten(0, -2)
         if self.memory_size == 0:
-            return *self.policy_and_value(seen), memory
+            return *self.policy_and_value(inputs), memory
         assert isinstance(self.body, RecurrentBody)
         assert self.policy_head is not None
         assert self.value_head is not None
-        hidden, after = self.body(seen.policy, past)
+        hidden, after = self.body(inputs.policy, past)
         said, memories = self.policy_head(hidden), [after]
         if self.value_body is not None:
             assert isinstance(self.value_body, RecurrentBody)
             size = self.body.memory_size
             hidden, after = self.value_body(
-                seen.critic, past._replace(memory=past.memory[..., size:])
+                inputs.critic, past._replace(memory=past.memory[..., size:])
             )
             memories.append(after)
-        worth, dtype = self.value_head(hidden), seen.policy.dtype
+        worth, dtype = self.value_head(hidden), inputs.policy.dtype
         kept = memory[:, self.memory_size :]  # of agents with a larger state
         return said.to(dtype), worth.to(dtype), torch.cat([*memories, kept], -1).to(dtype)
 
@@ -149,14 +153,14 @@ class ControlAgent:
             return self._nothing(x)[0]
         return cast(Tensor, self.policy_head(self.body(x)).to(x.dtype))
 
-    def value(self, seen: Seen) -> Tensor:
+    def value(self, inputs: NetworkInputs) -> Tensor:
         """Apply the critic alone: [B, 1]."""
         body = self.body if self.value_body is None else self.value_body
         if body is None or self.value_head is None:
-            return self._nothing(seen.policy)[1]
-        if seen.past is not None and self.memory_size:
-            return self.remember(seen, seen.past)[1]
-        return cast(Tensor, self.value_head(body(seen.critic)).to(seen.critic.dtype))
+            return self._nothing(inputs.policy)[1]
+        if inputs.past is not None and self.memory_size:
+            return self.remember(inputs, inputs.past)[1]
+        return cast(Tensor, self.value_head(body(inputs.critic)).to(inputs.critic.dtype))
 
     def _nothing(self, x: Tensor) -> tuple[Tensor, Tensor]:
         outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
@@ -176,17 +180,17 @@ def build_agent(
     section: GymnasiumAgentParameters,
     space: AgentSpace,
     device: str | torch.device,
-    sights: Sights | None = None,
+    input_specs: AgentInputSpecs | None = None,
 ) -> ControlAgent:
     """Build an agent with its initial weights.
 
     Each part's are drawn from (seed, "initial_state", 0, part, name): hidden layers with the
-    section's gain, the policy's last with ``policy_gain``, the critic's with 1. Without ``sights``
-    both see the agent's own observations.
+    section's gain, the policy's last with ``policy_gain``, the critic's with 1. Without
+    ``input_specs`` both see the agent's own observations.
     """
-    if sights is None:
-        alone = Sight((0,), (space,))
-        sights = Sights(alone, alone)
+    if input_specs is None:
+        alone = NetworkInputSpec((0,), (space,))
+        input_specs = AgentInputSpecs(alone, alone)
     if section.is_random:
         return ControlAgent(name, section, space)
 
@@ -199,10 +203,10 @@ def build_agent(
     if isinstance(space.actions, ContinuousActions):
         shape = (space.actions.num_factors,)
         log_std = torch.full(shape, section.initial_log_std, device=device)
-    body = build_body(sights.policy, section, init("body", gain), where)
+    body = build_body(input_specs.policy, section, init("body", gain), where)
     value_body = None
     if section.centralised_critic or not hyper_params.rl.use_shared_body:
-        value_body = build_body(sights.critic, section, init("value_body", gain), where)
+        value_body = build_body(input_specs.critic, section, init("value_body", gain), where)
     outputs = num_outputs(space)
     return ControlAgent(
         name,
@@ -230,7 +234,7 @@ def build_all_agents(
     ParameterError
         If agents of a group are not alike.
     """
-    sights = agent_sights(spaces, sections)
+    input_specs = agent_input_specs(spaces, sections)
     firsts: dict[str, str] = {}
     agents: dict[str, ControlAgent] = {}
     for name, space in spaces.by_name.items():
@@ -238,7 +242,9 @@ def build_all_agents(
         group = section.shared_model_group
         first = name if group is None else firsts.setdefault(group, name)
         if first == name:
-            agents[name] = build_agent(hyper_params, name, section, space, device, sights[name])
+            agents[name] = build_agent(
+                hyper_params, name, section, space, device, input_specs[name]
+            )
             continue
         _check_alike(spaces, sections, first, name)
         agents[name] = replace(agents[first], name=name)

@@ -12,7 +12,7 @@ from ratchet.agents.lr_groups import check_shared_factors
 from ratchet.errors import ParameterError
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.catalogue import BatchedGame, needed_packages
+from ratchet.scenarios.gymnasium.catalogue import BatchedEnvSpec, needed_packages
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
 from ratchet.scenarios.gymnasium.networks import ControlAgent, build_all_agents
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
@@ -82,7 +82,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
     ) -> ControlEnvironment:
         """Make the environment of a dataset."""
         game = _played(protocol_handler).game
-        if isinstance(game, BatchedGame):
+        if isinstance(game, BatchedEnvSpec):
             return BatchedEnvironment(
                 hyper_params, dataset, protocol_handler, train=train, game=game, device=device
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.gymnasium.catalogue import SimulatedGame
+    from ratchet.scenarios.gymnasium.catalogue import SimulatedEnvSpec
     from ratchet.scenarios.gymnasium.simulators import SimulatedStep, Simulator
 
 _ACTIONS = "past_actions"
@@ -48,7 +48,7 @@ class SimulatedEnvironment(ControlEnvironment):
         protocol_handler: ProtocolHandler,
         *,
         train: bool,
-        game: SimulatedGame,
+        game: SimulatedEnvSpec,
         device: str | torch.device = "cpu",
     ) -> None:
         spaces = game.spaces()

@@ -21,7 +21,7 @@ from ratchet.scenarios.gymnasium.actor_critic import (
     divide,
     total,
 )
-from ratchet.scenarios.gymnasium.bodies import Body, Layer, Seen
+from ratchet.scenarios.gymnasium.bodies import Body, Layer, NetworkInputs
 from ratchet.scenarios.gymnasium.networks import ControlAgent, Head
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 
@@ -37,7 +37,7 @@ def record_agents(
     inputs, chosen = agents.asked(td, names)
     if not all(_can_record(agent, agents.parts[name]) for name, agent in agents.agents.items()):
         return None
-    shown = (x for seen in inputs.values() for x in (seen.policy, seen.critic))
+    shown = (x for each in inputs.values() for x in (each.policy, each.critic))
     if not all(may_record(x) and not x.requires_grad for x in shown):
         return None
     return lambda tape: _record_scores(tape, agents.agents, inputs, chosen)
@@ -55,7 +55,7 @@ def _can_record(agent: ControlAgent, parts: nn.Module) -> bool:
 def _record_scores(
     tape: Tape,
     agents: Mapping[str, ControlAgent],
-    inputs: Mapping[str, Seen],
+    inputs: Mapping[str, NetworkInputs],
     chosen: Mapping[str, Tensor | None],
 ) -> list[Var]:
     rows: list[tuple[Var, Var, Var]] = []
@@ -70,15 +70,15 @@ def _record_scores(
     return [_side_by_side(tape, column) for column in zip(*rows, strict=True)]
 
 
-def _record_agent(tape: Tape, agent: ControlAgent, seen: Seen) -> tuple[Var, Var]:
+def _record_agent(tape: Tape, agent: ControlAgent, inputs: NetworkInputs) -> tuple[Var, Var]:
     """Record policy and critic on their inputs in B frames: [B, outputs] and [B, 1]."""
     if agent.is_random:
-        said, worth = (Var(nothing, needs_grad=False) for nothing in agent.policy_and_value(seen))
+        said, worth = (Var(nothing, needs_grad=False) for nothing in agent.policy_and_value(inputs))
         return said, worth
     name = agent.parameters.activation_function
     said, worth = (
         out
-        for x, tower in zip((seen.policy, seen.critic), agent.towers, strict=False)
+        for x, tower in zip((inputs.policy, inputs.critic), agent.towers, strict=False)
         for out in record_perceptron(tape, x, *tower, name)
     )
     return said, worth

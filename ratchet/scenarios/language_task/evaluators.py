@@ -96,7 +96,7 @@ def checked(scored: object, evaluator: str, task: Task) -> Evaluation:
         raise DataError(f"{about}: {error}.") from error
 
 
-def find_scoring(reference: Reference, base_dir: Path | None) -> Callable[..., object]:
+def load_evaluator(reference: Reference, base_dir: Path | None) -> Callable[..., object]:
     """Return the class or function that an experiment names as its evaluator.
 
     Raises
@@ -131,7 +131,7 @@ def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evalu
     ParameterError, UnknownNameError
         If the name is unknown, or it does not accept the parameters next to its name.
     """
-    found = find_scoring(reference, base_dir)
+    found = load_evaluator(reference, base_dir)
     if not isinstance(found, type):
         return FunctionEvaluator(found, dict(reference.given))
     try:

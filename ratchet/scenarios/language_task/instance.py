@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.scenarios.base import ScenarioInstance
 from ratchet.scenarios.language_task.rollout_generation import (
-    AtLeast,
     FailFast,
     FailurePolicy,
-    Played,
+    GeneratedRollouts,
+    MinimumSuccesses,
     Retry,
     Rules,
     Sampling,
@@ -64,7 +64,7 @@ class LanguageTaskInstance(_Instance):
         attempt: int = 0,
         is_validation: bool = False,
         model_version: int = 0,
-    ) -> Played:
+    ) -> GeneratedRollouts:
         """Play the tasks at these places of a dataset, as section ``language`` says.
 
         Without learning, each ``samples_per_test`` times at ``test_temperature``. Raises as
@@ -111,7 +111,7 @@ class LanguageTaskInstance(_Instance):
             case "retry":
                 return Retry(failures.retries)
             case "at_least":
-                return AtLeast(failures.at_least)
+                return MinimumSuccesses(failures.at_least)
             case _:
                 return FailFast()
 

@@ -89,7 +89,7 @@ class Retry(FailurePolicy):
 
 
 @dataclass(frozen=True)
-class AtLeast(FailurePolicy):
+class MinimumSuccesses(FailurePolicy):
     """A rollout that failed is left out, where ``fewest`` of its group are left."""
 
     fewest: int
@@ -153,7 +153,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Played:
+class GeneratedRollouts:
     """Generated rollouts: trajectories in the order of the tasks, and metrics."""
 
     trajectories: list[Trajectory]
@@ -175,7 +175,7 @@ def play(
     attempt: int = 0,
     is_validation: bool = False,
     model_version: int = 0,
-) -> Played:
+) -> GeneratedRollouts:
     """Generate ``group_size`` rollouts of each task concurrently, with one engine call per turn.
 
     Groups are named by iteration and task, and by ``attempt`` if an iteration is retried.
@@ -215,7 +215,7 @@ def play(
             agent, is_validation=is_validation, model_version=model_version
         )
     ]
-    return Played(trajectories, rollout_metrics(rollouts, trajectories))
+    return GeneratedRollouts(trajectories, rollout_metrics(rollouts, trajectories))
 
 
 @dataclass

@@ -17,7 +17,7 @@ from ratchet.scenarios.language_task.environments.base import (
     LanguageEnvironment,
     SingleTurn,
 )
-from ratchet.scenarios.language_task.evaluators import ExactMatch, build_evaluator, find_scoring
+from ratchet.scenarios.language_task.evaluators import ExactMatch, build_evaluator, load_evaluator
 from ratchet.scenarios.language_task.instance import (
     LanguageAgent,
     LanguageTaskInstance,
@@ -137,7 +137,7 @@ class LanguageTaskScenario(Scenario):
             environment = type(self._environment(section, self._source(hyper_params)))
         code.append(environment)
         if section.evaluator is not None:
-            code.append(find_scoring(section.evaluator, self.base_dir))
+            code.append(load_evaluator(section.evaluator, self.base_dir))
         elif not environment.scores_itself:
             code.append(ExactMatch)
         return tuple(code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.plugins import file_at, is_class_spec
 from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
-from ratchet.scenarios.language_task.evaluators import find_scoring
+from ratchet.scenarios.language_task.evaluators import load_evaluator
 from ratchet.scenarios.language_task.sources.base import SOURCES
 from ratchet.scenarios.language_task.task import Task
 from ratchet.scenarios.language_task.verifiers_adapter import PREFIX
@@ -36,7 +36,7 @@ def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> Non
         found = ENVIRONMENTS.find(section.environment.name, base_dir)
         _check(section.environment, found, "language_task.environment")
     if section.evaluator is not None:
-        scoring = find_scoring(section.evaluator, base_dir)
+        scoring = load_evaluator(section.evaluator, base_dir)
         first = 0 if isinstance(scoring, type) else _SCORED
         _check(section.evaluator, scoring, "language_task.evaluator", first)
 

@@ -14,7 +14,13 @@ from ratchet.scenarios.language_task.environments.base import (
     Turn,
 )
 from ratchet.scenarios.language_task.evaluators import ExactMatch, FunctionEvaluator
-from ratchet.scenarios.language_task.rollout_generation import AtLeast, Retry, Rules, Sampling, play
+from ratchet.scenarios.language_task.rollout_generation import (
+    MinimumSuccesses,
+    Retry,
+    Rules,
+    Sampling,
+    play,
+)
 from ratchet.scenarios.language_task.task import Evaluation, Task
 from ratchet.scenarios.language_task.transcripts import task_transcripts
 
@@ -403,13 +409,13 @@ def test_a_rollout_is_played_again_with_other_seeds(played):
 
 
 def test_a_group_goes_on_with_enough_and_what_is_dropped_is_counted(played, tokenizer):
-    found, _ = played(evaluator=failing({1}), group_size=3, failure=AtLeast(2))
+    found, _ = played(evaluator=failing({1}), group_size=3, failure=MinimumSuccesses(2))
     names = [t.attempt_id for t in found.trajectories]
     assert names == ["3/abc/0", "3/abc/2", "3/aab/0", "3/aab/2"]
     assert found.metrics["rollout/num_dropped"] == 2
     assert found.metrics["rollout/num_failures"] == 2
     with pytest.raises(DataError, match=r"group 3/abc: 2 of 3 rollouts failed, .* at least 2"):
-        played(evaluator=failing({0, 1}), group_size=3, failure=AtLeast(2))
+        played(evaluator=failing({0, 1}), group_size=3, failure=MinimumSuccesses(2))
 
 
 def test_an_engines_error_travels_whatever_the_policy(played):
@@ -417,4 +423,4 @@ def test_an_engines_error_travels_whatever_the_policy(played):
         raise OSError("engine")
 
     with pytest.raises(OSError, match="engine"):
-        played(broken, failure=AtLeast(1))
+        played(broken, failure=MinimumSuccesses(1))
