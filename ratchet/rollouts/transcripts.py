@@ -173,7 +173,11 @@ def write_transcripts(
     for kind, make in _KINDS.items():
         transcripts = make(rollouts, agent_names, channel_names, verifier_name=verifier_name)
         file = folder / f"{kind}.{format}"
-        file.write_text(_dump(transcripts, format), encoding="utf-8")
+        if format == "json":
+            text = json.dumps(transcripts, ensure_ascii=False, indent=2) + "\n"
+        else:
+            text = to_yaml(transcripts)
+        file.write_text(text, encoding="utf-8")
         files.append(file)
     return files
 
@@ -238,9 +242,3 @@ def read_report_transcripts(file: Path | str) -> Iterator[Transcript]:
             if not isinstance(transcript, dict):
                 raise DataError(f"{file}, line {number}: got {line[:40]!r}, expected an object.")
             yield transcript
-
-
-def _dump(transcripts: list[Transcript], format: TranscriptFormat) -> str:
-    if format == "json":
-        return json.dumps(transcripts, ensure_ascii=False, indent=2) + "\n"
-    return to_yaml(transcripts)

@@ -159,17 +159,15 @@ def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArray
                 "y": np.array([example.y for example in examples], dtype=np.int64),
                 "datapoint_id": np.arange(len(examples), dtype=np.int64),
                 "level": np.array([example.level for example in examples], dtype=np.int64),
-                "bug": np.array([_bug_of(example) for example in examples], dtype=np.int64),
+                "bug": np.array(
+                    [NO_BUG if example.y == 1 else example.bug for example in examples],
+                    dtype=np.int64,
+                ),
                 "source": [example.origin or source for example in examples],
             },
             len(examples),
         )
     )
-
-
-def _bug_of(example: Example) -> int:
-    """Return the number of the kind of bug that a program has; a right one has none."""
-    return NO_BUG if example.y == 1 else example.bug
 
 
 def hash_data_files(name: str) -> dict[str, str]:

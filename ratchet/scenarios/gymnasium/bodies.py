@@ -240,7 +240,10 @@ class ConvolutionalBody(AgentPart):
         self.num_pixels = len(input_spec.spaces) * prod(self.shape)
         self.channels_last = _has_channels_last(self.shape, parameters.image_channels)
         first = self._images(torch.zeros(1, input_spec.size))
-        layers = parameters.convolutions or _usual_convolutions(first)
+        layers = parameters.convolutions
+        if not layers:
+            is_large = min(first.shape[-2:]) >= _LARGE_SIDE
+            layers = _OF_LARGE_IMAGES if is_large else _OF_SMALL_IMAGES
         made: list[nn.Conv2d] = []
         _, channels, height, width = first.shape
         for index, (d_out, kernel, stride) in enumerate(layers):
@@ -282,10 +285,6 @@ def _has_channels_last(shape: tuple[int, ...], channels: str) -> bool:
     if len(shape) == 2:
         return False
     return channels == "last" or (channels == "auto" and shape[-1] <= shape[-3])
-
-
-def _usual_convolutions(image: Tensor) -> tuple[Convolution, ...]:
-    return _OF_LARGE_IMAGES if min(image.shape[-2:]) >= _LARGE_SIDE else _OF_SMALL_IMAGES
 
 
 def sees_images(input_spec: NetworkInputSpec, parameters: GymnasiumAgentParameters) -> bool:

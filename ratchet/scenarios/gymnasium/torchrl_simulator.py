@@ -58,7 +58,9 @@ class TorchRlSimulator(Simulator):
         self._num_steps = 0
         self._generators: dict[str, Any] = {}
         self._td: TensorDictBase | None = None
-        self._seen: list[NestedKey] = _leaves(env.observation_spec)
+        self._seen: list[NestedKey] = list(
+            env.observation_spec.keys(include_nested=True, leaves_only=True)
+        )
         name = type(env).__qualname__
         if (
             env.batch_size
@@ -123,10 +125,6 @@ class TorchRlSimulator(Simulator):
         parts = [td.get(key).reshape(-1).numpy() for key in self._seen]
         seen: Numbers = np.concatenate(parts).astype(numpy_dtype(self.spaces))
         return seen[None]
-
-
-def _leaves(spec: TensorSpec) -> list[NestedKey]:
-    return list(spec.keys(include_nested=True, leaves_only=True))
 
 
 def _space(env: EnvBase, seen: list[NestedKey], actions: Actions) -> AgentSpace:

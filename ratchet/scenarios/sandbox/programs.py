@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -149,7 +149,8 @@ def _job(index: int, program: Program) -> Job:
     tests = program.tests
     wanted: list[str] = []
     if tests.mode == "variables":
-        wanted = sorted({name for case in tests.cases for name in _names(case.expected)})
+        expected = [case.expected for case in tests.cases if isinstance(case.expected, Mapping)]
+        wanted = sorted({name for variables in expected for name in variables})
     return {
         "index": index,
         "source": program.source,
@@ -159,10 +160,6 @@ def _job(index: int, program: Program) -> Job:
         "wanted": wanted,
         "max_steps": program.max_steps,
     }
-
-
-def _names(expected: Value) -> Iterable[str]:
-    return expected if isinstance(expected, Mapping) else ()
 
 
 def _run_batch(
