@@ -80,7 +80,7 @@ class FactorisedCategorical:
         return -(log_probs.exp() * log_probs).sum(-1).mul(self._weights).sum(-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw i64 [b, F] by the exponential race; no gradient."""
+        """Sample i64 [b, F] by the exponential race; no gradient."""
         with torch.no_grad():
             race = torch.empty_like(self._log_probs).exponential_(generator=generator)
             return (self._log_probs - race.log()).argmax(-1)
@@ -195,7 +195,7 @@ class MultiAgentDistribution:
         return self._scatter({n: d.factors.entropy() for n, d in self.agents.items()})
 
     def sample(self, generators: Mapping[str, torch.Generator] | None = None) -> TensorDict:
-        """Draw actions, each agent from its own generator (torch's global one when None)."""
+        """Sample actions, each agent from its own generator (torch's global one when None)."""
         return self.unpack(
             {
                 name: d.factors.sample(None if generators is None else generators[name])
@@ -291,7 +291,7 @@ class Channels:
         return len(self._index)
 
     def take_from(self, tensor: Tensor, dim: int) -> Tensor:
-        """Take these channels of a dimension of a tensor."""
+        """Select these channels of a dimension of a tensor."""
         device = tensor.device
         if device not in self._copies:
             self._copies[device] = self._index.to(device)

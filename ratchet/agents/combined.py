@@ -66,7 +66,7 @@ _OBSERVATION_KEYS: tuple[Key, ...] = (
 
 
 class CombinedAgents(ActorCritic):
-    """Holds all agents in the protocol's order and runs them together.
+    """Module that runs all agents together, in the protocol's order.
 
     Raises
     ------
@@ -127,7 +127,7 @@ class CombinedAgents(ActorCritic):
 
     @contextmanager
     def bound_to(self, source: DataSource) -> Iterator[None]:
-        """Take scenario data from ``source`` for a while."""
+        """Use scenario data of ``source`` within a context."""
         before, self._gatherer.source = self._gatherer.source, source
         try:
             yield
@@ -135,7 +135,7 @@ class CombinedAgents(ActorCritic):
             self._gatherer.source = before
 
     def new_cache(self) -> RolloutCache:
-        """Make an empty cache, for one rollout with fixed weights."""
+        """Create an empty cache, for one rollout with fixed weights."""
         return RolloutCache()
 
     @torch.no_grad()
@@ -195,7 +195,7 @@ class CombinedAgents(ActorCritic):
     def score_remembered(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Do what :meth:`score` does with frames that are remembered."""
+        """Compute :meth:`score` for cached frames."""
         index = td.get(INDEX, None)
         if self._memory is None or index is None:
             return self.score(td, agents=agents)

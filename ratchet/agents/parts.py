@@ -31,7 +31,7 @@ class Precomputed(Protocol):
     """Values that a body computes from its input without weights."""
 
     def take(self, rows: Tensor, /) -> Precomputed:
-        """Take rows [r]."""
+        """Select rows [r]."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class AgentInput:
     precomputed: Precomputed | None = None
 
     def take(self, rows: Tensor) -> AgentInput:
-        """Take rows [r]."""
+        """Select rows [r]."""
 
         def of(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.index_select(0, rows)

@@ -109,7 +109,7 @@ class Tape:
             self._steps.append((outputs, back))
 
     def go_back(self) -> list[Tensor | None]:
-        """Go back from gradients put into variables; return those of :attr:`leaves`."""
+        """Propagate gradients back from variables; return those of :attr:`leaves`."""
         for outputs, back in reversed(self._steps):
             grads = [output.pop_grad() for output in outputs]
             if any(grad is not None for grad in grads):
@@ -255,7 +255,7 @@ def record_of(network: nn.Module, *inputs: object) -> Record | None:
 
 
 def enable_fast_path(network: nn.Module) -> None:
-    """Have calls of the networks within one go to their recorders, of those that have any."""
+    """Let calls of networks within a module use their recorders, if any."""
     for part in network.modules():
         if type(part) in _RECORDERS:
             part.forward = partial(_forward, part)

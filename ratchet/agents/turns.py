@@ -69,12 +69,12 @@ class Turn:
         return None if body is None else body(self.inputs)
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Take the agent's rows of a tensor [B, ...]."""
+        """Select the agent's rows of a tensor [B, ...]."""
         return take(tensor, self.rows)
 
 
 def take(tensor: Tensor, rows: Tensor | None) -> Tensor:
-    """Take rows [b] of a tensor [B, ...]; all for None."""
+    """Select rows [b] of a tensor [B, ...]; all for None."""
     return tensor if rows is None else tensor.index_select(0, rows)
 
 
@@ -230,7 +230,7 @@ class TakenActions:
     actions: Tensor
 
     def take(self, rows: Tensor) -> TakenActions:
-        """Take rows."""
+        """Select rows."""
         return TakenActions(*(take(t, rows) for t in (self.allowed, self.counts, self.actions)))
 
 

@@ -78,7 +78,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @classmethod
     def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
-        """Make an experiment's handler; paths to plug-ins, if any, start from ``base_dir``."""
+        """Create an experiment's handler; paths to plug-ins, if any, start from ``base_dir``."""
         return cls(hyper_params)
 
     @property
@@ -138,7 +138,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @property
     def randomize_channel_order(self) -> bool:
-        """Whether a text verifier's prompt shows the channels in an order drawn by the seed."""
+        """Whether a text verifier's prompt shows the channels in an order sampled by the seed."""
         return False
 
     @property
@@ -330,7 +330,7 @@ class _IsActive(Protocol):
 
 
 def rounds_and_seeds(round: Integers, seed: Integers) -> tuple[Tensor, Tensor]:
-    """Make int64 tensors of one shape of rounds and seeds."""
+    """Create int64 tensors of one shape of rounds and seeds."""
     rounds = torch.as_tensor(round).long()
     seeds = torch.as_tensor(seed, device=rounds.device).long()
     if rounds.shape == seeds.shape:

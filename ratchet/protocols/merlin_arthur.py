@@ -1,4 +1,4 @@
-"""Merlin and Arthur: one of two opposed provers, drawn by the seed, speaks before the verifier."""
+"""Merlin and Arthur: one of two opposed provers, sampled by the seed, precedes the verifier."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def as_leaf(value: object, path: Sequence[str]) -> Array:
 
 
 def zeros(shape: Sequence[int], dtype: object) -> Array:
-    """Make an array of zeros: 0, False, or None for text."""
+    """Create an array of zeros: 0, False, or None for text."""
     if dtype == STRING:
         return np.full(tuple(shape), None, dtype=STRING)
     return np.zeros(tuple(shape), dtype=dtype)  # type: ignore[call-overload, no-any-return]
@@ -99,7 +99,7 @@ def dotted(path: Sequence[str]) -> str:
 
 
 def _text(value: object, path: Sequence[str]) -> Array:
-    """Make text of strings and None; through objects, since ``U`` arrays drop trailing NULs."""
+    """Convert strings and None to text; through objects, since ``U`` arrays drop trailing NULs."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "UT":
         return value.astype(STRING)
     objects = np.asarray(value, dtype=object)

@@ -103,7 +103,7 @@ def load_nested_array_dict(path: Path | str) -> NestedArrayDict:
 
 
 def _column(leaf: Array, inner: Shape) -> pa.Array[Any]:
-    """Make a column of lists (of lists …) with the values of a leaf."""
+    """Create a column of lists (of lists …) with the values of a leaf."""
     import pyarrow as pa
 
     flat = np.ascontiguousarray(leaf).reshape(-1)

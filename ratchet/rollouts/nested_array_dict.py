@@ -64,14 +64,14 @@ class NestedArrayDict:
     def _make(
         cls, data: dict[str, Array | NestedArrayDict], batch_size: Shape, path: tuple[str, ...]
     ) -> NestedArrayDict:
-        """Make one of parts that are known to fit."""
+        """Create a dictionary of parts without checks."""
         made = cls.__new__(cls)
         made._data, made._batch_size, made._path = data, batch_size, path
         return made
 
     @classmethod
     def zeros_like(cls, other: NestedArrayDict) -> NestedArrayDict:
-        """Make zeros, False and None of another one's names, shapes and types."""
+        """Create zeros, False and None with another dictionary's names, shapes and types."""
         return other._map(lambda leaf: zeros(leaf.shape, leaf.dtype), other._batch_size)
 
     @classmethod
@@ -81,7 +81,7 @@ class NestedArrayDict:
         tuple_keys: Sequence[str | tuple[str, ...]],
         batch_size: int | Sequence[int],
     ) -> NestedArrayDict:
-        """Make one of arrays and their key paths, in the same order."""
+        """Create a dictionary of arrays and their key paths, in the same order."""
         made = cls({}, batch_size)
         for path, value in zip(tuple_keys, array_and_scalars, strict=True):
             made[path] = value
@@ -241,7 +241,7 @@ class NestedArrayDict:
         return not isinstance(self[key], NestedArrayDict)
 
     def update(self, other: Mapping[str, Any] | NestedArrayDict) -> NestedArrayDict:
-        """Put everything of another mapping here; nested parts are merged. Returns itself."""
+        """Add all entries of another mapping; nested parts are merged. Returns itself."""
         for name, value in other.items():
             here = self._data.get(name)
             if isinstance(here, NestedArrayDict) and isinstance(value, Mapping | NestedArrayDict):
@@ -262,7 +262,7 @@ class NestedArrayDict:
         return self._map(lambda leaf: leaf.copy(), self._batch_size)
 
     def to_dict(self) -> dict[str, Any]:
-        """Make plain dictionaries of the same arrays."""
+        """Return plain dictionaries of the same arrays."""
         return {
             name: value.to_dict() if isinstance(value, NestedArrayDict) else value
             for name, value in self._data.items()

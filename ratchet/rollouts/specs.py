@@ -42,7 +42,7 @@ class ArraySpec:
     high: float | None = None
 
     def zeros(self, batch_size: BatchSize = ()) -> Array:
-        """Make an array of zeros (None for text)."""
+        """Create an array of zeros (None for text)."""
         return zeros((*_as_shape(batch_size), *self.shape), self.dtype)
 
     def blank(self, batch_size: BatchSize = ()) -> Array:
@@ -155,7 +155,7 @@ class CompositeSpec:
         return "\n".join([f"CompositeSpec(batch_size={self.batch_size})", *lines])
 
     def zeros(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
-        """Make zeros, False and None; ``batch_size`` is needed if the spec leaves it open."""
+        """Create zeros, False and None; ``batch_size`` is needed if the spec leaves it open."""
         size = self._size(batch_size)
         return self._made({path: spec.zeros(size) for path, spec in self._specs.items()}, size)
 

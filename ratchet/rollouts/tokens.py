@@ -45,7 +45,7 @@ class ReplyTokens:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Sequence[float]]) -> Self:
-        """Make the tokens of plain data; the inverse of :meth:`to_dict`."""
+        """Create the tokens from plain data; the inverse of :meth:`to_dict`."""
         return cls(**{name: tuple(value) for name, value in data.items()})  # type: ignore[arg-type]
 
     def to_json(self) -> str:

@@ -142,7 +142,7 @@ class Trajectory:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make a trajectory of plain data; the inverse of :meth:`to_dict`.
+        """Create a trajectory from plain data; the inverse of :meth:`to_dict`.
 
         In data of earlier versions, without ``attempt_id``, ``run_id`` is the attempt.
 

@@ -40,7 +40,7 @@ def raw_transcripts(
     *,
     verifier_name: str | None = None,
 ) -> list[Transcript]:
-    """Write down what the models answered, word for word.
+    """Return the models' replies verbatim.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def processed_transcripts(
     *,
     verifier_name: str | None = None,
 ) -> list[Transcript]:
-    """Write down what reached each channel, and the decisions; see :func:`raw_transcripts`.
+    """Return the messages of each channel, and the decisions; see :func:`raw_transcripts`.
 
     Each rollout's facts, ``messages`` (``round``, ``agent``, ``channel``, ``text``) and
     ``decisions`` (``round``, ``agent``, ``decision``).

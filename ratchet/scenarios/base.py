@@ -150,12 +150,12 @@ class Scenario(ABC):
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:
-        """Make the datasets: ``train``, ``test`` and extra test sets by name."""
+        """Create the datasets: ``train``, ``test`` and extra test sets by name."""
 
     def make_datasets(
         self, hyper_params: HyperParameters, calls: ModelCalls | None = None
     ) -> Mapping[str, Dataset]:
-        """Make the datasets where chat models, asked through ``calls``, write part of them.
+        """Create datasets that chat models, called through ``calls``, partly write.
 
         As :meth:`build_datasets` by default. A scenario whose data are written so names the models
         in :meth:`asked_for_data`.

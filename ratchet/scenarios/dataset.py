@@ -148,7 +148,7 @@ class DataCursor:
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a saved place.
+        """Restore a saved position.
 
         Raises
         ------

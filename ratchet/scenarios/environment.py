@@ -137,7 +137,7 @@ MUST_GO_ON = 1
 
 
 class Environment(TensorEnvironment):
-    """Plays episodes of a protocol, each about one datapoint.
+    """Environment of a protocol, with episodes about one datapoint each.
 
     The state is a tensordict [E]: ``round``, ``seed``, ``y``, ``datapoint_id``,
     ``decision_restriction`` int64; ``x`` (all messages so far, one-hot) uint8 [E, R, C, P, S];

@@ -40,7 +40,7 @@ class EnvironmentProtocolHandler(ProtocolHandler):
 
     @classmethod
     def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
-        """Make the handler of the scenario's environments; they may be in a user's file.
+        """Create the handler of the scenario's environments; they may be in a user's file.
 
         Raises
         ------

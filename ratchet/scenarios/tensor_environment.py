@@ -244,7 +244,7 @@ class TensorEnvironment(RenamedAttributes, ABC):
         )
 
     def transcripts(self, rollouts: TensorDictBase) -> list[Transcript]:
-        """Write down episodes of rollouts ``[E, T]`` for the report to show; by default none.
+        """Return transcripts of rollouts ``[E, T]`` for the report; none by default.
 
         As :func:`ratchet.rollouts.transcript_content.report_transcripts` does.
         """

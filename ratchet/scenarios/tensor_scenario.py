@@ -35,7 +35,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Make the datasets: ``train``, ``test`` and extra test sets by name."""
+        """Create the datasets: ``train``, ``test`` and extra test sets by name."""
 
     def load_dataset(self, directory: Path) -> TensorDictDataset:
         """Read a dataset that was saved in a folder."""
@@ -53,7 +53,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
         train: bool,
         device: str | torch.device = "cpu",
     ) -> TensorEnvironment:
-        """Make the environment of a dataset."""
+        """Create the environment of a dataset."""
 
     @abstractmethod
     def build_agents(
@@ -63,7 +63,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
         trainer_type: str,
         device: str | torch.device = "cpu",
     ) -> dict[str, AgentT]:
-        """Make the agents with their initial weights, by name in the protocol's order.
+        """Create the agents with their initial weights, by name in the protocol's order.
 
         The trainer type, ``"rl"``, ``"solo_agent"`` or a trainer's own, decides which heads there
         are. Weights don't depend on the device.
@@ -76,7 +76,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
         protocol_handler: ProtocolHandler,
         agents: Mapping[str, AgentT],
     ) -> ActorCritic:
-        """Make the module that runs all agents as one actor."""
+        """Create the module that runs all agents as one actor."""
 
     def build_instance(
         self,
@@ -151,7 +151,7 @@ class MessageScenario(TensorScenario):
         train: bool,
         device: str | torch.device = "cpu",
     ) -> Environment:
-        """Make the environment of a dataset."""
+        """Create the environment of a dataset."""
         return self.environment_class(
             hyper_params, dataset, protocol_handler, train=train, device=device
         )
@@ -163,7 +163,7 @@ class MessageScenario(TensorScenario):
         trainer_type: str,
         device: str | torch.device = "cpu",
     ) -> dict[str, Agent]:
-        """Make the agents with their initial weights."""
+        """Create the agents with their initial weights."""
         builder = self.agent_builder(self.base_dir)
         return builder.build_agents(hyper_params, protocol_handler, trainer_type, device)
 
@@ -189,5 +189,5 @@ class MessageScenario(TensorScenario):
         protocol_handler: ProtocolHandler,
         agents: Mapping[str, Agent],
     ) -> CombinedAgents:
-        """Make the module that runs all agents as one actor."""
+        """Create the module that runs all agents as one actor."""
         return self.agent_builder().combine_agents(hyper_params, protocol_handler, agents)

@@ -161,7 +161,7 @@ class SoloHead(SoloAgentHead):
 
 
 class RandomPolicyHead(AgentPolicyHead):
-    """Gives every symbol and decision the same logit; masks do the rest."""
+    """Policy head with equal logits for all symbols and decisions; masks exclude others."""
 
     def __init__(self, *, decides: bool, d_linear: int | None = None) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ class Initializer:
     device: str | torch.device = "cpu"
 
     def linear(self, d_in: int, d_out: int, *, bias: bool = True) -> nn.Linear:
-        """Make a linear layer."""
+        """Create a linear layer."""
         layer = nn.Linear(d_in, d_out, bias=bias, device="meta").to_empty(device="cpu")
         bound = 1 / math.sqrt(d_in)
         with torch.no_grad():
@@ -148,7 +148,7 @@ class Initializer:
         return layer.to(self.device)
 
     def convolution(self, d_in: int, d_out: int, kernel: int, stride: int) -> nn.Conv2d:
-        """Make a layer of square kernels, whose weights are those of a linear layer."""
+        """Create a layer of square kernels, whose weights are those of a linear layer."""
         flat = self.linear(d_in * kernel * kernel, d_out)
         layer = nn.Conv2d(d_in, d_out, kernel, stride, device=self.device)
         with torch.no_grad():
@@ -159,7 +159,7 @@ class Initializer:
     def stacked_linear(
         self, num_layers: int, d_in: int, d_out: int
     ) -> tuple[nn.Parameter, nn.Parameter]:
-        """Make weights [L, d_out, d_in] and biases [L, d_out] of L linear layers."""
+        """Create weights [L, d_out, d_in] and biases [L, d_out] of L linear layers."""
         layers = [self.linear(d_in, d_out) for _ in range(num_layers)]
         return (
             nn.Parameter(torch.stack([layer.weight.detach() for layer in layers])),
@@ -167,7 +167,7 @@ class Initializer:
         )
 
     def stacked_norm(self, num_layers: int, d: int) -> tuple[nn.Parameter, nn.Parameter]:
-        """Make the scales (ones) and shifts (zeros) [L, d] of L layer norms."""
+        """Create the scales (ones) and shifts (zeros) [L, d] of L layer norms."""
         shape = (num_layers, d)
         return (
             nn.Parameter(torch.ones(shape, device=self.device)),
@@ -175,7 +175,7 @@ class Initializer:
         )
 
     def vector(self, *shape: int, bound: float = 1.0) -> nn.Parameter:
-        """Make a parameter that is uniform in ±``bound``."""
+        """Create a parameter that is uniform in ±``bound``."""
         values = torch.empty(shape).uniform_(-bound, bound, generator=self.generator)
         return nn.Parameter(values.to(self.device))
 
@@ -212,7 +212,7 @@ class Mlp(nn.Module):
         return rows.view(*x.shape[:-1], -1)
 
     def _call_layers(self, rows: Tensor) -> Tensor:
-        """Have layers compute themselves that are not what their weights say."""
+        """Call layers that are modified, instead of using their weights directly."""
         activate = activation(self._activation_name)
         for index, layer in enumerate(self.layers):
             rows = layer(rows if index == 0 else activate(rows))
@@ -232,7 +232,7 @@ class NormAndNoise(nn.Module):
             self.norm = nn.BatchNorm1d(d, track_running_stats=False, device=device)
 
     def forward(self, pooled: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Map f32 [b, d] to the same; noise is drawn from ``generator``, in training only."""
+        """Map f32 [b, d] to the same; noise is sampled from ``generator``, in training only."""
         if self.norm is not None:
             # A single row is its own mean, which torch refuses to normalise.
             pooled = self.norm(pooled) if len(pooled) > 1 else self.norm.bias.expand_as(pooled)

@@ -37,7 +37,7 @@ ERASED = 2
 
 
 def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Make ``train`` and ``test``.
+    """Create ``train`` and ``test``.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDic
 def _deal(
     section: BinaryErasureChannelParameters, size: int, seed: int, side: str
 ) -> TensorDictDataset:
-    """Make the deals of one side, in random order.
+    """Create the deals of one side, in random order.
 
     They have ``bit``, ``observation`` (the bit or 2) and ``y`` (the bit) int64, ``lie_erased``
     bool, [N].
@@ -149,7 +149,7 @@ class ErasurePerception(Perception):
     """Agents' observation of the bit, one-hot; both symbols are always allowed."""
 
     def prepare(self, data: TensorDictBase) -> Prepared:
-        """Make deals ready: ``bit`` and ``observation`` f32 [b, 3] of 0, 1 and erased."""
+        """Prepare deals: ``bit`` and ``observation`` f32 [b, 3] of 0, 1 and erased."""
         return {
             key: F.one_hot(data.get(key), NUM_SIGHTS).to(torch.float32)
             for key in ("bit", "observation")
@@ -206,7 +206,7 @@ class ErasureBody(AgentBody):
 
 
 class ErasureAgentBuilder(AgentBuilder[BinaryErasureChannelAgentParameters]):
-    """Puts the common heads on these bodies. Provers see the bit, others what is not erased."""
+    """Builder of agents over these bodies. Provers see the bit, others the observation."""
 
     section_class = BinaryErasureChannelAgentParameters
 
@@ -220,7 +220,7 @@ class ErasureAgentBuilder(AgentBuilder[BinaryErasureChannelAgentParameters]):
         init: Initializer,
         read: Collection[str],
     ) -> ErasureBody:
-        """Make a body."""
+        """Create a body."""
         return ErasureBody(
             plan.section,
             "bit" if plan.name in plan.handler.prover_names else "observation",
@@ -239,7 +239,7 @@ class BinaryErasureChannelScenario(MessageScenario):
     agent_builder = ErasureAgentBuilder
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Make ``train`` and ``test``."""
+        """Create ``train`` and ``test``."""
         return build_erasure_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:

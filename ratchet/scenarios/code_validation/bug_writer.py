@@ -210,7 +210,7 @@ class BugWriter:
     def _candidates(
         self, replies: Mapping[str, str], tasks: Iterable[BugTask], known: dict[str, set[str]]
     ) -> Iterable[_Candidate]:
-        """Go through the replies that are worth a run; count the others."""
+        """Iterate over the replies that deserve a run; count the others."""
         for task in tasks:
             found = _read(task, replies[task.name], known[task.question])
             if isinstance(found, str):

@@ -56,7 +56,7 @@ def add_written_bugs(
     examples
         Of the set named ``side``.
     most
-        So many at most, of problems that are drawn by the seed; None for all.
+        So many at most, of problems that are sampled by the seed; None for all.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def largest_sizes(hyper_params: HyperParameters) -> dict[str, int | None]:
 
 
 def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArrayDictDataset:
-    """Put examples into arrays, in their order."""
+    """Convert examples to arrays, in their order."""
     return NestedArrayDictDataset(
         NestedArrayDict(
             {

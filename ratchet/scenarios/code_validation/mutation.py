@@ -437,7 +437,7 @@ def mutants(
 
 
 class _Replace(ast.NodeTransformer):
-    """Puts another node, or several statements, in the place of one."""
+    """Replaces a node by another node or several statements."""
 
     def __init__(self, target: ast.AST, replacement: Replacement) -> None:
         self.target = target

@@ -122,7 +122,7 @@ def template_files(
 
 
 def without_template_paths(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a stage's parameters, plain data, where the user's own templates lie."""
+    """Remove the paths of custom templates from a stage's parameters, plain data."""
     section = parameters.get("code_validation", {})
     if section.get("prompt_templates", "full") not in built_in_kinds():
         section = {**section, "prompt_templates": OWN}
@@ -251,7 +251,7 @@ class CodeValidationScenario(TextScenario):
     label_texts = ("the solution is buggy", "the solution is right")
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
-        """Make ``train`` and ``test``."""
+        """Create ``train`` and ``test``."""
         return build_code_validation_datasets(hyper_params)
 
     def needed_packages(self, hyper_params: HyperParameters) -> list[str]:

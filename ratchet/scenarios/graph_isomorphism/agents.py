@@ -32,7 +32,7 @@ class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
         init: Initializer,
         read: Collection[str],
     ) -> GraphIsomorphismBody:
-        """Make a body of GIN, pooling and transformer."""
+        """Create a body of GIN, pooling and transformer."""
         return GraphIsomorphismBody(
             plan.section,
             plan.d_history,

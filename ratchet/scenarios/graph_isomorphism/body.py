@@ -70,7 +70,7 @@ class GraphPerception(Perception):
     """Adjacency with self-loops, attention mask, and mask of nodes that may be named."""
 
     def prepare(self, data: TensorDictBase) -> Prepared:
-        """Make graph pairs ready.
+        """Prepare graph pairs.
 
         Given ``adjacency`` [b, 2, n, n] of zeros and ones and ``node_mask`` bool [b, 2, n], return
         ``adjacency`` f32 [b, 2, n, n] with self-loops of the nodes that exist (the sum over a node

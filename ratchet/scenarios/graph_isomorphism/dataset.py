@@ -1,6 +1,6 @@
 """Datasets of graph pairs by name: ``generated``, ``er1000``, ``eru10000``.
 
-``er<N>`` are N pairs whose sizes and densities are drawn at random, ``eru<N>`` N pairs spread
+``er<N>`` are N pairs whose sizes and densities are sampled at random, ``eru<N>`` N pairs spread
 evenly over them; ``generated`` takes both from the section ``graph_isomorphism``.
 """
 

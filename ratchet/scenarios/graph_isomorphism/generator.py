@@ -31,7 +31,7 @@ SWITCH_TRIES = 64
 def erdos_renyi(
     n: int, probabilities: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Draw graphs [N, n, n] in which every edge exists with the graph's own probability [N]."""
+    """Sample graphs [N, n, n] in which every edge exists with the graph's own probability [N]."""
     draws = rng.random((len(probabilities), n, n)) < probabilities[:, None, None]
     upper = np.triu(draws, k=1)
     return (upper | upper.transpose(0, 2, 1)).astype(np.uint8)
@@ -141,7 +141,7 @@ class GraphPool:
     def draw(
         self, n: int, probabilities: NDArray[np.float64], rng: np.random.Generator
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """Draw one Erdős–Rényi graph of this side for each probability [N]: [N, n, n], keys [N].
+        """Sample one Erdős–Rényi graph of this side for each probability [N]: [N, n, n], keys [N].
 
         Raises
         ------
@@ -189,7 +189,7 @@ class PairPool:
         kind: int,
         quotas: NDArray[np.int64],
     ) -> None:
-        """Keep those of the pairs [N, 2, n, n] that are new and still wanted.
+        """Keep pairs [N, 2, n, n] that are new and still needed.
 
         A pair (in either order) comes once only; a non-isomorphic one with other node labels at
         most ``MAX_COPIES`` times.
@@ -204,7 +204,7 @@ class PairPool:
                 self._copies[key] += score > 0
 
     def add_reused(self, pair: NDArray[np.uint8], cell: int) -> bool:
-        """Keep an isomorphic pair of a graph that is used elsewhere; return whether it is new."""
+        """Keep an isomorphic pair of a graph in use; return whether the pair is new."""
         if not self._is_new(pair[0]):
             return False
         self._keep(pair[0], 0, cell, REUSED)
@@ -281,7 +281,7 @@ class GraphPairs:
 
 
 def generate_pairs(mix: PairMix, pool: GraphPool, rng: np.random.Generator) -> GraphPairs:
-    """Make a shuffled set of distinct graph pairs, of the pool's side (train or test).
+    """Create a shuffled set of distinct graph pairs, of the pool's side (train or test).
 
     Raises
     ------

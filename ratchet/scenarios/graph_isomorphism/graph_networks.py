@@ -68,7 +68,7 @@ class NeighbourSums:
         return cls(torch.cat(tables), torch.stack(indices, dim=-1))
 
     def take(self, rows: Tensor) -> NeighbourSums:
-        """Take rows [r] of the b pairs."""
+        """Select rows [r] of the b pairs."""
         index = self.index.index_select(0, rows)
         if 2 * len(self.sums) <= index.numel():
             return NeighbourSums(self.sums, index)
@@ -148,7 +148,7 @@ class TransformerShape:
 class TransformerStack(nn.Module):
     """L layers of self-attention and a two-layer MLP, each over normalised input and added to it.
 
-    Dropout, in training mode, is drawn from torch's global generator.
+    Dropout, in training mode, is sampled from torch's global generator.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ def build_manual_agent(
         raise ParameterError(
             f"agents.{name}.use_manual_architecture: got (interaction_protocol, message_size,"
             f" include_linear_message_space, zero_knowledge) = {got}, expected"
-            " ('nip', 1, False, False): the hand-made agents know no other game."
+            " ('nip', 1, False, False): the scripted agents support no other game."
         )
     verifier_first = bool(hyper_params.protocol_common.verifier_first)
     body = ManualBody(section.num_gnn_layers, first_question=0 if verifier_first else 1)

@@ -35,7 +35,7 @@ class GraphIsomorphismEnvironment(Environment):
         return 2 * int(self.dataset["adjacency"].shape[-1])
 
     def transcripts(self, rollouts: TensorDictBase) -> list[Transcript]:
-        """Write down whole episodes of rollouts ``[E, T]``, with pictures of their graphs."""
+        """Return transcripts of complete episodes of rollouts ``[E, T]``, with graph drawings."""
         module = import_module("ratchet.scenarios.graph_isomorphism.transcripts")
         written: list[Transcript] = module.graph_transcripts(
             rollouts, self.dataset, self.protocol_handler
@@ -51,7 +51,7 @@ class GraphIsomorphismScenario(MessageScenario):
     agent_builder = GraphAgentBuilder
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Make ``train``, ``test`` and the extra test sets."""
+        """Create ``train``, ``test`` and the extra test sets."""
         return build_graph_datasets(hyper_params)
 
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:

@@ -68,7 +68,7 @@ def _record(
 
 
 def _stack_layers(layers: Sequence[Grads]) -> list[Tensor]:
-    """Put the layers' gradients together as the weights are."""
+    """Stack the layers' gradients like the weights."""
     if len(layers) == 1:
         return [grad.unsqueeze(0) for grad in layers[0]]
     return [torch.stack(grads) for grads in zip(*layers, strict=True)]
@@ -97,7 +97,7 @@ class _Folds:
     @classmethod
     @functools.cache
     def of(cls, d: int, num_heads: int) -> _Folds:
-        """Make those of a transformer of d features."""
+        """Create the factors of a transformer of d features."""
         e = d // num_heads
         root = 1 / math.sqrt(e)
         own = torch.cat([torch.eye(3 * e), torch.zeros(1, 3 * e)])
@@ -209,7 +209,7 @@ def _transform_back(grad: Tensor, kept: Kept, weights: tuple[Tensor, ...]) -> tu
 
 
 def _norm_back(grad: Tensor, kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
-    """Go back through a layer norm: gradients of x, scale and shift."""
+    """Compute a layer norm's gradients of x, scale and shift."""
     x, mean, rstd, scale, shift = kept
     return cast(
         tuple[Tensor, Tensor, Tensor],

@@ -35,7 +35,7 @@ Episode = tuple[int, range]
 def graph_transcripts(
     rollouts: TensorDictBase, dataset: TensorDictDataset, handler: ProtocolHandler
 ) -> list[Transcript]:
-    """Write down the first whole episodes of rollouts ``[E, T]``.
+    """Return transcripts of the first complete episodes of rollouts ``[E, T]``.
 
     Each is like a line of :func:`ratchet.rollouts.transcript_content.report_transcripts`, with
     ``graphs`` in place of a solution: for each of the two, ``nodes`` ([x, y] in the unit square, by
@@ -113,7 +113,7 @@ class _Reader:
                 start = stop + 1
 
     def read(self, number: int, episode: Episode) -> Transcript:
-        """Write down one episode."""
+        """Return the transcript of one episode."""
         environment, steps = episode
         names, first = list(self.handler.agent_names), (environment, steps[0])
         rounds = [self._round(environment, step) for step in steps]

@@ -33,7 +33,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw actions [B, K], without gradients."""
+        """Sample actions [B, K], without gradients."""
 
     @abstractmethod
     def mode(self) -> Tensor:
@@ -52,7 +52,7 @@ class DiscreteActionDistribution(ActionDistribution):
         self.sizes = sizes
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw by the exponential race."""
+        """Sample by the exponential race."""
         drawn = [
             (factor - torch.empty_like(factor).exponential_(generator=generator).log_()).argmax(
                 -1, keepdim=True
@@ -160,7 +160,7 @@ class FeatureNormalizer(Normalizer):
         self.register_buffer("observation_std", torch.ones(shape, device=device))
 
     def fit(self, frames: TensorDictBase) -> None:
-        """Take mean and (population) deviation; a number that never changes is only shifted."""
+        """Fit mean and (population) deviation; a number that never changes is only shifted."""
         values = frames.get(OBSERVATION).flatten(0, -3).double()
         mean, std = values.mean(0), values.std(0, correction=0)
         for places in (list(group) for group in self.alike if len(group) > 1):
@@ -188,7 +188,7 @@ _MOST_FRAMES = 2**14
 
 
 class ControlActorCritic(ActorCritic):
-    """Holds all agents and runs them together; every name of the spaces must be among them.
+    """Module that runs all agents together; every name of the spaces must be among them.
 
     Raises
     ------
@@ -305,7 +305,7 @@ class ControlActorCritic(ActorCritic):
         return distribution, action
 
     def new_deferring_cache(self) -> object:
-        """Put off scores: of a whole rollout they are one pass, and one pass for each step."""
+        """Defer scores: a complete rollout takes a single pass instead of one per step."""
         return None if self.is_recurrent else _DEFER
 
     @torch.no_grad()
@@ -400,14 +400,14 @@ class ControlActorCritic(ActorCritic):
         }
 
     def _chosen(self, actions: Tensor, name: str) -> Tensor:
-        """Take one agent's actions out of [B, A, K]."""
+        """Select one agent's actions from [B, A, K]."""
         index, space = self.agent_names.index(name), self.spaces.by_name[name].actions
         chosen = actions[:, index, : space.num_factors]
         wanted = torch.int64 if isinstance(space, DiscreteActions) else torch.float32
         return chosen if chosen.dtype == wanted else chosen.to(wanted)
 
     def _pack(self, actions: list[Tensor]) -> Tensor:
-        """Lay the agents' actions out as [B, A, K]."""
+        """Arrange the agents' actions as [B, A, K]."""
         if len(actions) == 1:
             return actions[0].unsqueeze(1)
         width, all_discrete = self.spaces.action_width, self.spaces.all_discrete
@@ -419,5 +419,5 @@ class ControlActorCritic(ActorCritic):
 
 
 def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
-    """Lay [B, 1] each out as [B, A]."""
+    """Arrange columns [B, 1] as [B, A]."""
     return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1)

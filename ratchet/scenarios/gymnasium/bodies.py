@@ -91,7 +91,7 @@ class AgentInputSpecs(NamedTuple):
     critic: NetworkInputSpec
 
     def show(self, observation: Tensor) -> NetworkInputs:
-        """Take out of observations f32 [B, A, D] what the agent's networks see."""
+        """Select the inputs of an agent's networks from observations f32 [B, A, D]."""
         own = self.policy.show(observation)
         same = self.policy is self.critic
         return NetworkInputs(own, own if same else self.critic.show(observation))
@@ -154,7 +154,7 @@ class RecurrentBody(AgentPart):
                 getattr(network, bias).copy_(torch.cat([layer.bias for layer in layers]))
 
     def forward(self, x: Tensor, past: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Make features of x f32 [B, d], B frames or e·T; return them, and what is remembered then.
+        """Return features of x f32 [B, d], B frames or e·T, and the recurrent state after them.
 
         Features are [B, size], what is remembered [B, memory_size].
         """

@@ -47,7 +47,7 @@ def wrapped(
     wrappers: Iterable[Reference],
     base_dir: Path | str | None = None,
 ) -> gymnasium.Env[Any, Any]:
-    """Put wrappers around an environment, the first one innermost.
+    """Apply wrappers to an environment, the first one innermost.
 
     Raises
     ------
@@ -257,7 +257,7 @@ def _is_known(name: str) -> bool:
 def _from_class(
     found: type, section: GymnasiumParameters, limit: int | None, base_dir: Path | None
 ) -> Game:
-    """Play a class that was found by name or in a user's file."""
+    """Return the spec of a class found by name or in a user's file."""
     if issubclass(found, Dynamics):
         refuse_wrappers(section.wrappers, found.__qualname__)
         return _batched(found, section, limit or found.max_episode_steps)
@@ -314,7 +314,7 @@ def _batched(
 def _from_library(
     name: str, section: GymnasiumParameters, base_dir: Path | None
 ) -> SimulatedEnvSpec:
-    """Play one of gymnasium's or PettingZoo's."""
+    """Return the spec of a gymnasium or PettingZoo environment."""
     require_packages(_packages_of(name), f"dataset: {name!r}")
     import gymnasium
 

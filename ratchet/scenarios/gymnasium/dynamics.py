@@ -60,7 +60,7 @@ class Dynamics(ABC):
 
 
 def uniform(seeds: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Draw from a box as gymnasium's environments do after ``reset(seed)``: f64 [E, n].
+    """Sample from a box like gymnasium's environments after ``reset(seed)``: f64 [E, n].
 
     For seeds int64 [E] and bounds f64 [n]; equal to ``np_random.uniform(low, high)`` bit for bit.
     """

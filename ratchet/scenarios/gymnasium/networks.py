@@ -127,7 +127,7 @@ class ControlAgent:
     def remember(
         self, inputs: NetworkInputs, past: RecurrentState
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Do as :meth:`policy_and_value`; return also what is remembered then: [B, M]."""
+        """Return :meth:`policy_and_value`, and the recurrent state after it: [B, M]."""
         memory = past.memory.flatten(0, -2)
         if self.memory_size == 0:
             return *self.policy_and_value(inputs), memory
@@ -184,7 +184,7 @@ def build_agent(
 ) -> ControlAgent:
     """Build an agent with its initial weights.
 
-    Each part's are drawn from (seed, "initial_state", 0, part, name): hidden layers with the
+    Each part's are sampled from (seed, "initial_state", 0, part, name): hidden layers with the
     section's gain, the policy's last with ``policy_gain``, the critic's with 1. Without
     ``input_specs`` both see the agent's own observations.
     """

@@ -64,7 +64,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         return needed_packages(hyper_params)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Draw the seeds of initial states."""
+        """Sample the seeds of initial states."""
         return build_seed_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
@@ -80,7 +80,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         train: bool,
         device: str | torch.device = "cpu",
     ) -> ControlEnvironment:
-        """Make the environment of a dataset."""
+        """Create the environment of a dataset."""
         game = _played(protocol_handler).game
         if isinstance(game, BatchedEnvSpec):
             return BatchedEnvironment(
@@ -127,7 +127,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         protocol_handler: ProtocolHandler,
         agents: Mapping[str, ControlAgent],
     ) -> ControlActorCritic:
-        """Make the module that runs all agents as one actor and critic."""
+        """Create the module that runs all agents as one actor and critic."""
         return ControlActorCritic(
             agents,
             _played(protocol_handler).spaces,

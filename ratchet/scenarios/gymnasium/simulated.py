@@ -90,7 +90,7 @@ class SimulatedEnvironment(ControlEnvironment):
         return first
 
     def step(self, td: TensorDictBase) -> TensorDict:
-        """Let every simulator do a step; see :class:`TensorEnvironment`."""
+        """Run a step of every simulator; see :class:`TensorEnvironment`."""
         actions = td.get(("agents", "action")).cpu().numpy()
         steps: list[SimulatedStep] = []
         for place, action in enumerate(actions):
@@ -139,7 +139,7 @@ class SimulatedEnvironment(ControlEnvironment):
         }
 
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
-        """Play the episodes again up to where they were.
+        """Replay the episodes up to their saved position.
 
         Raises
         ------

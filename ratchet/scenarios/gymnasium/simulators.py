@@ -61,7 +61,7 @@ class Simulator(ABC):
 
     @abstractmethod
     def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
-        """Let the agents act: [A, K], int64 or f32."""
+        """Apply the agents' actions: [A, K], int64 or f32."""
 
     @abstractmethod
     def close(self) -> None:
@@ -104,7 +104,7 @@ class GymnasiumSimulator(Simulator):
         self.env.close()
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Ask the environment, whose mode must be ``rgb_array``."""
+        """Render the environment, whose mode must be ``rgb_array``."""
         picture: npt.NDArray[np.uint8] = self.env.render()  # type: ignore[assignment]
         return picture
 
@@ -142,7 +142,7 @@ class PettingZooSimulator(Simulator):
         return self._flat(observations)
 
     def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
-        """Let those act who are still there."""
+        """Apply the actions of the remaining agents."""
         playing = set(self.env.agents)
         chosen = {
             name: write_action(self.env.action_space(name), actions[index])
@@ -164,7 +164,7 @@ class PettingZooSimulator(Simulator):
         self.env.close()
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Ask the environment, whose mode must be ``rgb_array``."""
+        """Render the environment, whose mode must be ``rgb_array``."""
         picture: npt.NDArray[np.uint8] = self.env.render()
         return picture
 

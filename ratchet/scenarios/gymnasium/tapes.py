@@ -85,7 +85,7 @@ def _record_agent(tape: Tape, agent: ControlAgent, inputs: NetworkInputs) -> tup
 
 
 def _side_by_side(tape: Tape, columns: Sequence[Var]) -> Var:
-    """Lay [B, 1] each out as [B, A]."""
+    """Arrange columns [B, 1] as [B, A]."""
     if len(columns) == 1:
         return columns[0]
 

@@ -112,7 +112,7 @@ class TorchRlSimulator(Simulator):
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """Draw from the episode's generators for a while."""
+        """Use the episode's generators within a context."""
         before = take_global_generators()
         put_global_generators(self._generators)
         try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def make_conv2d(
     init: Initializer, c_in: int, c_out: int, kernel_size: int = 1, stride: int = 1
 ) -> nn.Conv2d:
-    """Make a convolution, padded so that stride 1 keeps the size.
+    """Create a convolution, padded so that stride 1 keeps the size.
 
     Its weights are a linear layer's from all pixels under the kernel.
     """
@@ -130,7 +130,7 @@ class ImagePerception(Perception):
         self._num_symbols = num_symbols
 
     def prepare(self, data: TensorDictBase) -> Prepared:
-        """Make images ready.
+        """Prepare images.
 
         Given ``image`` uint8 [b, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [b, C], and
         pretrained embeddings f16 [b, c', h', w'], if any, return the images, f32, normalised, and
@@ -245,7 +245,7 @@ class ImageBody(AgentBody):
 
 
 class ImageAgentBuilder(AgentBuilder[ImageClassificationAgentParameters]):
-    """Puts the common heads on convolutional bodies."""
+    """Builder of agents with the common heads over convolutional bodies."""
 
     section_class = ImageClassificationAgentParameters
 
@@ -255,7 +255,7 @@ class ImageAgentBuilder(AgentBuilder[ImageClassificationAgentParameters]):
         init: Initializer,
         read: Collection[str],
     ) -> ImageBody:
-        """Make a body."""
+        """Create a body."""
         _, source, _ = read_dataset_name(plan.hyper_params.dataset)
         shape = BodyShape(
             image=source.shape,

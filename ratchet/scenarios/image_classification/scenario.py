@@ -54,7 +54,7 @@ class ImageClassificationScenario(MessageScenario):
     agent_builder = ImageAgentBuilder
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Make ``train`` and ``test``."""
+        """Create ``train`` and ``test``."""
         return build_image_datasets(hyper_params)
 
     def needed_packages(self, hyper_params: HyperParameters) -> list[str]:

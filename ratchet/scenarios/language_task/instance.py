@@ -65,7 +65,7 @@ class LanguageTaskInstance(_Instance):
         is_validation: bool = False,
         model_version: int = 0,
     ) -> GeneratedRollouts:
-        """Play the tasks at these places of a dataset, as section ``language`` says.
+        """Generate rollouts of tasks of a dataset by index, as configured in ``language``.
 
         Without learning, each ``samples_per_test`` times at ``test_temperature``. Raises as
         :func:`ratchet.scenarios.language_task.rollout_generation.play`.

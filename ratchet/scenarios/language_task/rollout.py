@@ -58,7 +58,7 @@ class Attempt:
 
 @dataclass
 class Rollout:
-    """One of the answers to a task that are compared with each other."""
+    """One rollout of a group that is compared."""
 
     task: Task
     group_id: str

@@ -241,7 +241,7 @@ class _Player:
                 self._guard(self._go_on, rollout, completion)
 
     def _guard(self, step: Callable[..., None], rollout: Rollout, *given: Completion) -> None:
-        """Do a rollout's step; where it fails, what the policy says."""
+        """Run a rollout's step; apply the policy if it fails."""
         while True:
             try:
                 return step(rollout, *given)
@@ -301,7 +301,7 @@ class _Player:
         )
 
     def _go_on(self, rollout: Rollout, completion: Completion) -> None:
-        """Take a reply down, have it answered, and score the episode if that was all."""
+        """Record a reply, get the response to it, and score the episode at its end."""
         attempt = rollout.played
         segment = attempt.segments[-1]
         room = self._room(segment)

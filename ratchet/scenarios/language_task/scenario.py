@@ -63,7 +63,7 @@ class LanguageTaskScenario(Scenario):
         return ("tokenizers",)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TaskDataset]:
-        """Draw or read the tasks.
+        """Sample or read the tasks.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class LanguageTaskScenario(Scenario):
         datasets: Mapping[str, TaskDataset],
         trainer_type: str,
     ) -> LanguageTaskInstance:
-        """Put environments and agents together; their models are their trainer's to make."""
+        """Build the instance from environments and agents; the trainer builds their models."""
         if not isinstance(protocol_handler, TaskProtocolHandler):
             raise ParameterError(
                 f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"

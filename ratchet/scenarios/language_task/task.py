@@ -80,7 +80,7 @@ class Task:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Task:
-        """Make the task of plain data; the inverse of :meth:`to_dict`.
+        """Create the task from plain data; the inverse of :meth:`to_dict`.
 
         Raises
         ------

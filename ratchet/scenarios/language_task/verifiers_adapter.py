@@ -141,7 +141,7 @@ _Scored = tuple[Callable[..., Any], float, Mapping[str, Any]]
 
 
 def _functions(rubric: object) -> Iterator[_Scored]:
-    """Go through functions and weights, however this version calls them."""
+    """Iterate over functions and weights, in the naming of either version."""
     for inner in getattr(rubric, "rubrics", ()):
         yield from _functions(inner)
     functions = getattr(rubric, "funcs", None) or getattr(rubric, "reward_funcs", None) or ()
@@ -244,7 +244,7 @@ class VerifiersEpisode(Episode):
         return self._environment.rubric.score(self.state)
 
     def _record(self, reply: str) -> None:
-        """Take a reply down."""
+        """Record a reply."""
         said = reply if self._is_text else [{"role": "assistant", "content": reply}]
         step = {"prompt": self._messages(), "completion": said, "response": None, "extras": {}}
         self.state["trajectory"].append(step)
@@ -255,7 +255,7 @@ class VerifiersEpisode(Episode):
         return self.state["prompt"] + self.state["completion"]
 
     def _is_completed(self) -> bool:
-        """Ask whether the episode is over, in the words of either version."""
+        """Return whether the episode is over, in the interface of either version."""
         asked = getattr(self._environment.found, "is_completed", None)
         if asked is None:
             return False

@@ -71,7 +71,7 @@ class TextScenario(Scenario):
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, NestedArrayDictDataset]:
-        """Make the datasets, with the fields that :class:`PureTextEnvironment` wants."""
+        """Create the datasets, with the fields of :class:`PureTextEnvironment`."""
 
     @abstractmethod
     def build_system_prompts(
@@ -97,7 +97,7 @@ class TextScenario(Scenario):
         *,
         train: bool,
     ) -> PureTextEnvironment:
-        """Make the environment of a dataset."""
+        """Create the environment of a dataset."""
         return PureTextEnvironment(hyper_params, dataset, protocol_handler, train=train)
 
     def build_agents(
@@ -106,7 +106,7 @@ class TextScenario(Scenario):
         settings: ExperimentSettings,
         protocol_handler: ProtocolHandler,
     ) -> dict[str, TextAgent]:
-        """Make the agents, by name in the protocol's order."""
+        """Create the agents, by name in the protocol's order."""
         prompts = self.build_system_prompts(hyper_params, protocol_handler)
         agents = {}
         for name in protocol_handler.agent_names:
@@ -120,7 +120,7 @@ class TextScenario(Scenario):
         settings: ExperimentSettings,
         agents: Mapping[str, TextAgent],
     ) -> dict[str, PureTextSharedModelGroup]:
-        """Make the groups of agents that share a model, by name; each agent is in one."""
+        """Create the groups of agents that share a model, by name; each agent is in one."""
         members: dict[str, list[PureTextWholeAgent]] = {}
         for name, agent in agents.items():
             group = agent.parameters.shared_model_group or name

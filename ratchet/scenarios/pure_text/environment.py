@@ -126,7 +126,7 @@ _JUDGED = ("round", "seed", "y", "done", "terminated", ("agents", "done"))
 
 
 class PureTextEnvironment:
-    """Plays episodes of a protocol in text, each about one datapoint.
+    """Environment of a protocol in text, with episodes about one datapoint each.
 
     The state is a NestedArrayDict [B]: ``question``, ``solution`` text; ``y``, ``datapoint_id``,
     ``seed``, ``prover_stance``, ``round`` int64; ``message_history`` text [B, R, C] and

@@ -65,7 +65,7 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
 def _blank(
     num_rounds: int, num_agents: int, num_channels: int, *, has_degrees: bool, has_tokens: bool
 ) -> NestedArrayDict:
-    """Make a rollout in which nothing happened; to be copied, since making it takes longer."""
+    """Create an empty rollout; cached, since copying it is faster."""
     size = (num_rounds, num_agents, num_channels)
     spec = rollout_spec(*size, has_degrees=has_degrees, has_tokens=has_tokens)
     blank = spec.blank(1)
@@ -178,7 +178,7 @@ async def ask_agents(
     episode: Episode,
     call_context: CallContext,
 ) -> dict[str, AgentAction]:
-    """Let all agents act whose turn it is, concurrently; by name. See :func:`play_step`."""
+    """Call all active agents concurrently; return actions by name. See :func:`play_step`."""
     rules, position = environment.rules, episode.position
     turns = zip(rules.agent_names, whose_turn(rules, episode), strict=True)
     names = [name for name, turn in turns if turn.channels]

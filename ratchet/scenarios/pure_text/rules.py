@@ -71,7 +71,7 @@ def check_speakers(handler: ProtocolHandler, num_seeds: int) -> None:
 def crowded_channel(
     handler: ProtocolHandler, round: int, channel: int, speaks: list[bool]
 ) -> ProtocolSpecificationError:
-    """Make the error for agents that write in one channel in one round."""
+    """Create the error for agents that write in one channel in one round."""
     speakers = [name for name, acts in zip(handler.agent_names, speaks, strict=True) if acts]
     return ProtocolSpecificationError(
         f"{type(handler).__name__}: in round {round} channel"
@@ -81,7 +81,7 @@ def crowded_channel(
 
 
 def endless(handler: ProtocolHandler) -> ProtocolSpecificationError:
-    """Make the error for an episode that does not end with its last round."""
+    """Create the error for an episode that does not end with its last round."""
     last = handler.max_message_rounds - 1
     return ProtocolSpecificationError(
         f"{type(handler).__name__}: an episode continues after round {last}, its last; expected"

@@ -161,7 +161,7 @@ def build_prompt(view: AgentView, spec: TextAgentSpec, system_prompt: str) -> li
 
 
 def channel_order(seed: int, round: int, channels: tuple[str, ...]) -> tuple[str, ...]:
-    """Put channels in an order drawn by ``seed + round``.
+    """Return channels in an order sampled by ``seed + round``.
 
     Of any two channels the order is the same whichever others there are.
     """

@@ -196,7 +196,7 @@ def _result(program: Program, status: str, seconds: float, payload: bytes) -> Pr
 
 
 def _as_status(text: object) -> Status:
-    """Take a status that a program may have made up; it can't make up that it passed."""
+    """Check a status that a program may have forged; it cannot forge a pass."""
     return next((known for known in _FAILURES if known == text), "bad_output")
 
 

@@ -50,7 +50,7 @@ def test_what_is_taken_is_taken_and_nothing_is_made(folder):
         ({"evaluator": {"name": "own.py:close", "tolerence": 1}}, r"Did you mean 'tolerance'"),
         ({"evaluator": {"name": "own.py:close"}}, r"missing a required argument: 'tolerance'"),
         ({"evaluator": {"name": "own.py:Judge", "strikt": 1}}, r"Did you mean 'strict'"),
-        ({"evaluator": {"name": "exact", "strict": 1}}, r"can't be made with {'strict': 1}"),
+        ({"evaluator": {"name": "exact", "strict": 1}}, r"does not accept {'strict': 1}"),
     ],
 )
 def test_what_is_misspelled_is_refused_with_the_parameters(folder, section, says):

@@ -17,7 +17,7 @@ class Arithmetic(DrawnTasks):
     instruction = "Calculate. Answer with the number and nothing else."
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw an operation and its numbers."""
+        """Sample an operation and its numbers."""
         section = self.section.arithmetic
         operation = section.operations[int(rng.integers(len(section.operations)))]
         bound = 10**section.num_digits

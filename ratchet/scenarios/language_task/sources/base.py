@@ -77,11 +77,11 @@ class TaskSource(ABC):
 
 
 class DrawnTasks(TaskSource):
-    """Tasks that are drawn one by one. Subclasses write :meth:`draw`."""
+    """Tasks that are sampled one by one. Subclasses write :meth:`draw`."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw a task; the same one may come again."""
+        """Sample a task; tasks may repeat."""
 
     def build(self, seed: int, sizes: Sizes) -> dict[str, list[Task]]:
         """Sample until each side has enough tasks, no prompt twice.

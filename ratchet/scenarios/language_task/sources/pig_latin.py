@@ -32,7 +32,7 @@ class PigLatin(DrawnTasks):
     )
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw words."""
+        """Sample words."""
         words = [self._draw_word(rng) for _ in range(self.section.pig_latin.num_words)]
         text = " ".join(words)
         return Task(text, f"{text}=", " ".join(map(pig_latin, words)))

@@ -19,7 +19,7 @@ class Reverse(DrawnTasks):
     instruction = "Write the letters before the sign = backwards. Answer with nothing else."
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw a string."""
+        """Sample a string."""
         section = self.section.reverse
         places = rng.integers(section.num_symbols, size=section.length)
         word = "".join(SYMBOLS[place] for place in places)

@@ -36,7 +36,7 @@ class PreferencePair:
 
 
 def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Example]:
-    """Make an example of each of the rollouts [N] in which the agent said something readable."""
+    """Create an example of each of the rollouts [N] in which the agent gave a valid reply."""
     said = _acted(rollouts, agent_index) & (rollouts["agents", "valid"][:, :, agent_index])
     replies = rollouts["agents", "raw_message"]
     return [
@@ -48,7 +48,7 @@ def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Exa
 def guess_replaced_examples(
     rollouts: NestedArrayDict, agent_index: int, scale: DecisionScale = ACCEPT_REJECT
 ) -> list[Example]:
-    """Make a verifier's examples of rollouts [N], its last message being the true decision."""
+    """Create a verifier's examples of rollouts [N], its last message being the true decision."""
     labels = rollouts["y"]
     return [
         _example(rollouts, row, step, agent_index, f"Decision: {scale.surest(labels[row])}")
@@ -59,7 +59,7 @@ def guess_replaced_examples(
 def timestep_pairs(
     preferred: NestedArrayDict, non_preferred: NestedArrayDict, agent_index: int
 ) -> list[PreferencePair]:
-    """Make pairs of an agent's better and worse answers to the same prompts, batch [n] both.
+    """Create pairs of an agent's better and worse answers to the same prompts, batch [n] both.
 
     Raises DataError if they are not as many, or answers to other prompts.
     """
@@ -79,7 +79,7 @@ def timestep_pairs(
 
 
 def preference_examples(pairs: Iterable[PreferencePair]) -> list[Example]:
-    """Make an example of each pair; two equal replies teach nothing and are left out."""
+    """Create an example of each pair; pairs of equal replies are dropped."""
     return [
         {
             "input": {"messages": _read_prompt(pair.prompt)},

@@ -76,7 +76,7 @@ class PureTextSharedModelGroupState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PureTextSharedModelGroupState:
-        """Make the state of plain data; the inverse of :meth:`to_dict`."""
+        """Create the state from plain data; the inverse of :meth:`to_dict`."""
         intent, learned = data["fine_tune_intent"], data.get("token_training")
         return cls(
             current_model_name=data["current_model_name"],

@@ -281,12 +281,12 @@ class PureTextSharedModelGroup(RenamedAttributes):
         return None if called == model else called
 
     async def activate_next_model(self) -> None:
-        """Have the model that the job made callable, so that the switch to it is quick."""
+        """Deploy the job's model, so that the switch to it is quick."""
         if self._job is not None and self._job.fine_tuned_model is not None:
             await self.activate(self._job.fine_tuned_model)
 
     def make_callable(self) -> None:
-        """Have the model that plays made callable, if a job made it: deployments come and go."""
+        """Deploy the current model, if a job trained it, since deployments may disappear."""
         if self.current_model_name != self.base_model_name:
             called = _run(self.activate(self.current_model_name))
             self._state = replace(self._state, called_as=called)

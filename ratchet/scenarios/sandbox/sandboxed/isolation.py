@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def leave_outside() -> tuple[list[str], bool]:
-    """Leave the network, the sight of other processes and the user root, where that is allowed.
+    """Leave the network, the namespace of processes and the user root, if allowed.
 
     Returns the namespaces that were left, and whether the process is not root now. With ``pid``,
     the next process that is forked is the new namespace's first: when it ends, the kernel ends
@@ -47,7 +47,7 @@ def leave_outside() -> tuple[list[str], bool]:
 
 
 def _unshare(names: list[str]) -> list[str]:
-    """Leave one by one, since a system may forbid some of them only."""
+    """Leave namespaces one by one, since a system may forbid only some of them."""
     if sys.platform != "linux":
         return []
     return [name for name in names if _libc.unshare(_NAMESPACES[name]) == 0]
@@ -60,7 +60,7 @@ def die_with_parent() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up what root, or the owner of a namespace, may do beyond others."""
+    """Drop the capabilities of root, or of the owner of a namespace."""
     number = _CAPSET.get(platform.machine())
     if sys.platform == "linux" and number is not None:
         header = struct.pack("=II", 0x20080522, 0)  # version 3, this process

@@ -188,7 +188,7 @@ class Worker:
 
 
 def _hide_network() -> None:
-    """Make sockets hard to come by where the kernel can't forbid them; not a wall."""
+    """Hide sockets where the kernel can't forbid them; not a secure barrier."""
     for name in ("socket", "_socket"):
         sys.modules[name] = None  # type: ignore[assignment]
 
