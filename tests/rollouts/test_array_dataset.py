@@ -72,7 +72,7 @@ def test_a_saved_dataset_loads_equal(tmp_path):
 def test_a_changed_file_is_noticed(tmp_path):
     dataset().save(tmp_path)
     save_nested_array_dict(dataset(y=[1, 1, 1]).data, tmp_path / "dataset.parquet")
-    with pytest.raises(DataError, match="make the dataset again"):
+    with pytest.raises(DataError, match="build the dataset again"):
         NestedArrayDictDataset.load(tmp_path)
     assert NestedArrayDictDataset.load(tmp_path, check=False)["y"].tolist() == [1, 1, 1]
 

@@ -51,7 +51,7 @@ def test_damaged_or_missing_data_are_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="make the dataset again"):
+    with pytest.raises(DataError, match="build the dataset again"):
         TensorDictDataset.load(tmp_path)
     path.write_bytes(content[:50])
     with pytest.raises(DataError, match="cannot read"):

@@ -33,8 +33,8 @@ class BinaryErasureChannelParameters(SubParameters, read_for=SCENARIO):
     """Probabilities of the game, and the size of its dataset, for ``dataset: generated``.
 
     ``observation_erasure_probability`` is the probability that a verifier's look at the bit is
-    erased, ``lie_erasure_probability`` that of a prover's symbol 1 about a bit of 0.
-    ``dataset_seed`` is the experiment's seed when not given.
+    erased, ``lie_erasure_probability`` that the channel erases a prover's symbol 1 about a bit of
+    0. ``dataset_seed`` is the experiment's seed when not given.
     """
 
     num_datapoints: PositiveInt = 2000

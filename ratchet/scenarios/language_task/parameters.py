@@ -61,7 +61,7 @@ class SmallModelParameters(SubParameters, read_for=AGENT):
 
 
 class WarmUpParameters(SubParameters, read_for=AGENT):
-    """Supervised steps before reinforcement learning, on the task's demonstrations.
+    """``num_steps`` supervised steps before reinforcement learning, on demonstrations.
 
     None by default, for pretrained models. It ends early when the loss reaches ``until_loss``, in
     nats per token: the speed of a small model differs between seeds, its ability at that loss

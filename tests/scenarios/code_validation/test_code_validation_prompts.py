@@ -131,7 +131,7 @@ def test_a_missing_template_is_an_error_that_says_where_it_is_looked_for(own_tem
     [
         ("prover", "$question", r"prover\.txt: has no \$solution"),
         ("prover", "$question $solution $qestion", r"unknown variable \$qestion .*question"),
-        ("prover", "$question $solution costs $ 5", r"'\$' that begins no variable"),
+        ("prover", "$question $solution costs $ 5", r"'\$' without a variable"),
         ("verifier", "$question $solution $agent_stance_string", "unknown variable"),
     ],
 )
@@ -262,7 +262,7 @@ def test_a_verifier_is_told_in_what_words_it_decides(protocol):
 
 
 def test_a_template_that_does_not_tell_the_scale_is_an_error():
-    expected = r"has no \$decision_instructions.*built-in templates `full`, which have it"
+    expected = r"has no \$decision_instructions.*built-in templates `full`, which include it"
     with pytest.raises(PromptTemplateError, match=expected):
         load("nip", kind="compact", protocol_common__verifier_decision_scale="out_of_10")
 

@@ -231,5 +231,5 @@ def test_a_prompt_that_comes_again_without_ids_is_told_of(tmp_path):
     for side, prompt in (("train", "1+1="), ("test", "2+2=")):
         line = json.dumps({"prompt": prompt, "answer": "x"})
         (tmp_path / "mine" / f"{side}.jsonl").write_text(f"{line}\n{line}\n")
-    with pytest.raises(DataError, match="leave out prompts that come again, or give them ids"):
+    with pytest.raises(DataError, match="remove repeated prompts, or add ids"):
         datasets("mine", tmp_path)

@@ -95,7 +95,7 @@ def test_sets_that_nothing_would_test_on_are_refused(tmp_path):
         "        names = ['train', 'test', 'hard']\n"
         "        return {name: [Task(name, name, 'x')] for name in names}\n"
     )
-    with pytest.raises(DataError, match=r"has the sets \['hard'\], which nothing would test on"):
+    with pytest.raises(DataError, match=r"has the sets \['hard'\], which no stage tests on"):
         build_scenario("language_task", tmp_path).build_datasets(parameters("own.py:Own"))
 
 
