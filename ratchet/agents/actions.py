@@ -30,6 +30,10 @@ _MASKED_LOGIT = -1e9
 """Stands for minus infinity where gradients flow: its probability is exactly 0 in f32."""
 
 
+_SEEDS_TRIED = 64
+NUM_DECISIONS = 3
+
+
 class FactorisedCategorical:
     """Independent categorical distributions in one tensor, some of which count.
 
@@ -263,9 +267,6 @@ def scatter_columns(
     return torch.stack(laid, dim=-1)
 
 
-_SEEDS_TRIED = 64
-
-
 def ever_decides(handler: ProtocolHandler, name: str) -> bool:
     """Return whether the agent may decide in some round: verifiers, and a simulator of one.
 
@@ -331,9 +332,6 @@ def read_role(
         None if len(sees) == num_channels else Channels(sees),
         None if len(writes) == num_channels else Channels(writes),
     )
-
-
-NUM_DECISIONS = 3
 
 
 def pack_logits(logits: PolicyLogits, layout: FactorLayout) -> Tensor:

@@ -25,6 +25,10 @@ from ratchet.agents.networks.layers import is_unchanged_within
 _plain_only = False
 
 
+BackwardStep = Callable[..., None]
+_RECORDERS: dict[type[nn.Module], _Registered] = {}
+
+
 @contextmanager
 def only_plain_operations() -> Iterator[None]:
     """Disable tapes within a context, for comparisons or for debugging."""
@@ -49,9 +53,6 @@ def may_record(tensor: Tensor) -> bool:
     # torch has no public function for either
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return not transformed and forward_ad._current_level < 0
-
-
-BackwardStep = Callable[..., None]
 
 
 class Var:
@@ -221,9 +222,6 @@ Made = TypeVar("Made", bound=Recorder)
 class _Registered(NamedTuple):
     recorder: Recorder
     parts: frozenset[type[nn.Module]]
-
-
-_RECORDERS: dict[type[nn.Module], _Registered] = {}
 
 
 def register_recorder(

@@ -32,6 +32,10 @@ from ratchet.errors import StateError
 Generators = Mapping[str, torch.Generator]
 
 
+NUM_EVALUATIONS = 3
+"""Log-probability, entropy, value."""
+
+
 class DataSource(Protocol):
     """Source of scenario data by datapoint id, such as an environment."""
 
@@ -205,10 +209,6 @@ def _invariant(
         assert new is not None  # it was a tensor before
         kept[stale], known[stale] = new, ids[stale]
     return take(kept, rows)
-
-
-NUM_EVALUATIONS = 3
-"""Log-probability, entropy, value."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,12 @@ _AS_THEY_ARE = frozenset({STRING, _BOOL, _INT, *_FLOATS})
 _EXPECTED = "text (str or None), integers, floats of 2 to 8 bytes or booleans"
 
 
+Shape: TypeAlias = tuple[int, ...]
+_ONE = np.zeros((), dtype=np.bool_)
+_KINDS = (int, np.integer, slice, np.ndarray, type(None), type(Ellipsis))
+Leaves: TypeAlias = Mapping[tuple[str, ...], Array]
+
+
 def as_leaf(value: object, path: Sequence[str]) -> Array:
     """Convert a value to an array of one of the supported types.
 
@@ -118,12 +124,6 @@ def _text(value: object, path: Sequence[str]) -> Array:
         ) from error
 
 
-Shape: TypeAlias = tuple[int, ...]
-
-_ONE = np.zeros((), dtype=np.bool_)
-_KINDS = (int, np.integer, slice, np.ndarray, type(None), type(Ellipsis))
-
-
 def read_index(index: object, batch_size: Shape) -> tuple[tuple[Any, ...], Shape]:
     """Check an index and return the batch size that it results in.
 
@@ -191,9 +191,6 @@ def _without_ellipsis(parts: tuple[Any, ...], num_dims: int) -> tuple[Any, ...]:
     place = places[0]
     filling = (slice(None),) * max(num_dims - used, 0)
     return (*parts[:place], *filling, *parts[place + 1 :])
-
-
-Leaves: TypeAlias = Mapping[tuple[str, ...], Array]
 
 
 def shape_like(like: Shape, shape: Shape, free_dim: int | None) -> Shape:

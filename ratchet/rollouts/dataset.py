@@ -29,6 +29,10 @@ SCHEMA = 1
 DESCRIPTION_FILE = "dataset.json"
 
 
+Ids: TypeAlias = npt.NDArray[np.int64]
+__all__ = ["DataOrder", "NestedArrayDictDataset"]
+
+
 class StoredDataset(ABC):
     """Datapoints with a common leading dimension; immutable."""
 
@@ -121,9 +125,6 @@ class StoredDataset(ABC):
         """Read the data file; raise ``ValueError`` if it is damaged."""
 
 
-Ids: TypeAlias = npt.NDArray[np.int64]
-
-
 class DataOrder:
     """An endless order of datapoints: each occurs once before any occurs twice.
 
@@ -174,9 +175,6 @@ class DataOrder:
             return np.arange(self.size, dtype=np.int64)
         generator = numpy_generator(self.seed, "data_order", epoch, self.purpose)
         return generator.permutation(self.size).astype(np.int64, copy=False)
-
-
-__all__ = ["DataOrder", "NestedArrayDictDataset"]
 
 
 class NestedArrayDictDataset(RenamedAttributes, StoredDataset):

@@ -28,6 +28,11 @@ _METADATA_KEY = b"ratchet.nested_array_dict"
 _TYPES = ("bool", "int64", "float16", "float32", "float64")
 
 
+_SEPARATOR = "/"
+_ABOUT = "about"
+_BATCH_SIZE = "batch_size"
+
+
 def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
     """Write a Parquet file atomically; create its folder if missing."""
     import pyarrow as pa
@@ -130,11 +135,6 @@ def _leaf(table: pa.Table, path: tuple[str, ...], type_name: str, shape: Shape) 
         return np.array(column.to_pylist(), dtype=object).astype(STRING).reshape(shape)
     array: Array = column.to_numpy(zero_copy_only=False)
     return np.array(array, dtype=dtype).reshape(shape)
-
-
-_SEPARATOR = "/"
-_ABOUT = "about"
-_BATCH_SIZE = "batch_size"
 
 
 def save_rollouts(

@@ -17,6 +17,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 
+ACCEPT = 1
+
+
 def episode_rewards(rollouts: NestedArrayDict) -> Floats:
     """Sum each agent's rewards over its episode, float64 [N, A]."""
     total: Floats = rollouts.array(("agents", "reward")).sum(axis=1, dtype=np.float64)
@@ -124,9 +127,6 @@ def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None)
             f"verifier: unknown agent {verifier_name!r}.{nearest(verifier_name, names)}"
         )
     return names.index(verifier_name)
-
-
-ACCEPT = 1
 
 
 def rollout_statistics(

@@ -21,6 +21,11 @@ Scalar: TypeAlias = "int | float | bool | None"
 BatchSize: TypeAlias = "int | Sequence[int]"
 
 
+_ADDED_LATER = ("thinking", "invalid_reason")
+NO_DECISION = 2
+NOBODY = -1
+
+
 @dataclass(frozen=True)
 class ArraySpec:
     """Requirements of one array.
@@ -223,12 +228,6 @@ def _flat(
 
 def _as_shape(size: BatchSize) -> Shape:
     return (size,) if isinstance(size, int) else tuple(size)
-
-
-_ADDED_LATER = ("thinking", "invalid_reason")
-
-NO_DECISION = 2
-NOBODY = -1
 
 
 def rollout_spec(

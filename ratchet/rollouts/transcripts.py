@@ -33,6 +33,27 @@ _UNPRINTABLE = re.compile(
 )
 
 
+__all__ = [
+    "Transcript",
+    "TranscriptFormat",
+    "processed_transcripts",
+    "prompt_transcripts",
+    "raw_transcripts",
+    "read_report_transcripts",
+    "report_transcripts",
+    "sampled_transcripts",
+    "save_report_transcripts",
+    "write_report_transcripts",
+    "write_transcripts",
+]
+TranscriptFormat: TypeAlias = Literal["yaml", "json"]
+_KINDS = {
+    "raw": raw_transcripts,
+    "processed": processed_transcripts,
+    "prompts": prompt_transcripts,
+}
+
+
 def to_yaml(value: Plain) -> str:
     """Return plain values as YAML, with a line end at the end.
 
@@ -121,29 +142,6 @@ def _float(value: float) -> str:
         return ".inf" if value > 0 else "-.inf"
     digits, sign, exponent = repr(float(value)).partition("e")
     return digits + (".0" if sign and "." not in digits else "") + sign + exponent
-
-
-__all__ = [
-    "Transcript",
-    "TranscriptFormat",
-    "processed_transcripts",
-    "prompt_transcripts",
-    "raw_transcripts",
-    "read_report_transcripts",
-    "report_transcripts",
-    "sampled_transcripts",
-    "save_report_transcripts",
-    "write_report_transcripts",
-    "write_transcripts",
-]
-
-TranscriptFormat: TypeAlias = Literal["yaml", "json"]
-
-_KINDS = {
-    "raw": raw_transcripts,
-    "processed": processed_transcripts,
-    "prompts": prompt_transcripts,
-}
 
 
 def write_transcripts(

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 MAX_SEED = 2**63 - 1
 
 
+MUST_GO_ON = 1
+"""The decision restriction in rounds in which decisions don't count; 0 stands for none."""
+
+
 @dataclass(frozen=True)
 class EnvironmentSpecs:
     """Specs from sizes: E episodes, A agents, R rounds, (C, P, S) of messages, L symbols."""
@@ -130,10 +134,6 @@ class EnvironmentSpecs:
         return Bounded(
             0, self.num_agents, (*self.batch_size, *shape), device=self.device, dtype=torch.uint8
         )
-
-
-MUST_GO_ON = 1
-"""The decision restriction in rounds in which decisions don't count; 0 stands for none."""
 
 
 class Environment(TensorEnvironment):

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from ratchet.scenarios.dataset import TensorDictDataset
 
 
+Key = str | tuple[str, str]
+COUNTED_DECISION = ("agents", "counted_decision")
+"""Key of effective decisions in a step's result, if they differ from the agents'."""
+
+
 @dataclass(frozen=True)
 class RolloutShape:
     """``num_envs`` parallel episodes of ``steps`` steps each."""
@@ -74,12 +79,6 @@ def rollout_shape(
             f" frames of one iteration. {math.ceil(frames / steps) * steps} frames would do."
         )
     return RolloutShape(frames // steps, steps)
-
-
-Key = str | tuple[str, str]
-
-COUNTED_DECISION = ("agents", "counted_decision")
-"""Key of effective decisions in a step's result, if they differ from the agents'."""
 
 
 class TensorEnvironment(RenamedAttributes, ABC):

@@ -29,6 +29,20 @@ _HOLDERS = (nn.ModuleList, nn.ModuleDict)
 """Containers of parts without any computation."""
 
 
+Activation = Callable[[Tensor], Tensor]
+_LARGE = 2**14
+Layer = tuple[Tensor, Tensor | None]
+"""Weight and bias of a linear layer, or those of several: [..., d_out, d_in], [..., d_out]."""
+_ACTIVATIONS: dict[str, Activation] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+}
+NORMALIZED_KEYS = ("x", "linear_message_history")
+
+
 def is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
     """Return whether a network's parts are of exactly these classes and unmodified.
 
@@ -61,21 +75,6 @@ def _is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]])
         ):
             return False
     return True
-
-
-Activation = Callable[[Tensor], Tensor]
-_LARGE = 2**14
-Layer = tuple[Tensor, Tensor | None]
-"""Weight and bias of a linear layer, or those of several: [..., d_out, d_in], [..., d_out]."""
-
-
-_ACTIVATIONS: dict[str, Activation] = {
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-}
 
 
 def activation(name: str) -> Activation:
@@ -240,9 +239,6 @@ class NormAndNoise(nn.Module):
             noise = torch.empty_like(pooled).normal_(0, self.noise_sigma, generator=generator)
             pooled = pooled + noise
         return pooled
-
-
-NORMALIZED_KEYS = ("x", "linear_message_history")
 
 
 class ObservationNormalizer(Normalizer):

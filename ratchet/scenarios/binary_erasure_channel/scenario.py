@@ -36,6 +36,10 @@ ERASED = 2
 """Observation of an erased bit."""
 
 
+NUM_SYMBOLS = 2
+NUM_SIGHTS = ERASED + 1
+
+
 def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
     """Create ``train`` and ``test``.
 
@@ -103,9 +107,6 @@ def _whole_numbers(chances: list[float], total: int) -> list[int]:
     return counts
 
 
-NUM_SYMBOLS = 2
-
-
 class ErasureEnvironment(Environment):
     """Agents send symbols 0 and 1 about a bit.
 
@@ -140,9 +141,6 @@ class ErasureEnvironment(Environment):
         handler = self.protocol_handler
         provers = set(handler.prover_names)
         return torch.tensor([name in provers for name in handler.agent_names], device=self.device)
-
-
-NUM_SIGHTS = ERASED + 1
 
 
 class ErasurePerception(Perception):

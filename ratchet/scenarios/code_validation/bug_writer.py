@@ -33,6 +33,15 @@ _NO_PROGRAM = (SyntaxError, ValueError, RecursionError, MemoryError)
 _DUMMY_FAILURES = 0.25
 
 
+_LOGGER = logging.getLogger(__name__)
+BUG_GENERATOR = "bug_generator"
+Fault: TypeAlias = Literal["no_program", "not_new", "explained", "not_run", "no_bug"]
+"""Reasons to reject a reply: it does not parse; it is the correct program, or a duplicate; it
+explains the bug; it completes no test; it passes all tests.
+"""
+RunPrograms: TypeAlias = "Callable[[Sequence[Program]], list[ProgramResult]]"
+
+
 def bug_prompt(question: str, solution: str) -> tuple[ChatMessage, ...]:
     """Return the prompt about a problem and a program that solves it."""
     system, user = (file.read_text(encoding="utf-8") for file in FILES.values())
@@ -78,16 +87,6 @@ def dummy_reply(request: ChatRequest) -> Completion:
     text = "I can't." if program is None else f"```python\n{program.source}\n```"
     words = sum(len(message.content.split()) for message in request.messages)
     return Completion(text, "stop", words, len(text.split()), request.model)
-
-
-_LOGGER = logging.getLogger(__name__)
-BUG_GENERATOR = "bug_generator"
-
-Fault: TypeAlias = Literal["no_program", "not_new", "explained", "not_run", "no_bug"]
-"""Reasons to reject a reply: it does not parse; it is the correct program, or a duplicate; it
-explains the bug; it completes no test; it passes all tests.
-"""
-RunPrograms: TypeAlias = "Callable[[Sequence[Program]], list[ProgramResult]]"
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from ratchet.scenarios.code_validation.parameters import CodeValidationParameters
 
 
+SIDES = ("train", "test")
+
+
 def add_written_bugs(
     examples: Sequence[Example],
     side: str,
@@ -93,7 +96,6 @@ def add_written_bugs(
 
 
 GENERATED, JSONL, HUB = "generated", "jsonl:", "hub:"
-SIDES = ("train", "test")
 
 
 def build_code_validation_datasets(

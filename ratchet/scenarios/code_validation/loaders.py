@@ -33,6 +33,12 @@ _PRELUDE = (
 """Imports of the sites for which functions were written; math must not hide ``pow``."""
 
 
+_LOGGER = logging.getLogger(__name__)
+DIFFICULTIES = ("introductory", "interview", "competition")
+"""The difficulties of APPS: levels 1 to 3 here."""
+Row: TypeAlias = "Mapping[str, Any]"
+
+
 def read_solutions(text: str, place: str) -> list[str]:
     """Read the programs of a row; none from an empty text.
 
@@ -111,14 +117,6 @@ def _read(text: str, field: str, place: str) -> Any:  # noqa: ANN401 -- JSON hol
 def _whole(digits: str) -> int | float:
     """Read a number of any length; Python refuses to make thousands of digits an integer."""
     return int(digits) if len(digits) < _MAX_DIGITS else float("inf")
-
-
-_LOGGER = logging.getLogger(__name__)
-
-DIFFICULTIES = ("introductory", "interview", "competition")
-"""The difficulties of APPS: levels 1 to 3 here."""
-
-Row: TypeAlias = "Mapping[str, Any]"
 
 
 @dataclass(frozen=True)

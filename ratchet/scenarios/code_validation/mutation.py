@@ -65,6 +65,10 @@ _METHODS = {
 }
 
 
+Rule: TypeAlias = "Callable[[ast.AST, Names], Sequence[Replacement]]"
+WRONG_VARIABLE = "wrong_variable"
+
+
 def names_in(tree: ast.Module) -> Names:
     """Return each node's variables: those of its function, set further up."""
     found: dict[ast.AST, tuple[str, ...]] = {}
@@ -328,10 +332,6 @@ def _plus_number(node: ast.expr, number: int) -> ast.expr:
     op = ast.Add() if number > 0 else ast.Sub()
     return ast.BinOp(node, op, ast.Constant(abs(number)))
 
-
-Rule: TypeAlias = "Callable[[ast.AST, Names], Sequence[Replacement]]"
-
-WRONG_VARIABLE = "wrong_variable"
 
 RULES: dict[str, Rule] = {
     "arithmetic": other_arithmetic,

@@ -58,6 +58,9 @@ BUG_LABELS = {
 """Number → name of the kind."""
 
 
+MAX_LEVEL = 4
+
+
 def bug_number(kinds: Collection[str]) -> int:
     """Return the number of a program's kinds of bugs; several kinds have a separate number.
 
@@ -74,8 +77,6 @@ def bug_number(kinds: Collection[str]) -> int:
         return NO_BUG
     return SEVERAL_BUGS if len(different) > 1 else 1 + BUG_KINDS.index(different.pop())
 
-
-MAX_LEVEL = 4
 
 register_agent_parameters("code_validation")(TextAgentParameters)
 

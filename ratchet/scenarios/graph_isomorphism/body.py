@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
 
+NUM_GRAPHS = 2
+
+
 def exchange_lengths(handler: ProtocolHandler) -> tuple[int, ...]:
     """Return the number of rounds of each exchange, in the order of play; their sum is R.
 
@@ -61,9 +64,6 @@ def tie_rounds(history: Tensor, lengths: Sequence[int]) -> Tensor:
     question and the answer to it result in equal marks.
     """
     return torch.stack([part.amax(1) for part in torch.split(history, list(lengths), 1)], 1)
-
-
-NUM_GRAPHS = 2
 
 
 class GraphPerception(Perception):

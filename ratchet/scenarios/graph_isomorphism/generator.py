@@ -28,6 +28,19 @@ SWITCH_TRIES = 64
 """Pairs of edges tried for one switch."""
 
 
+MAX_COPIES = 4
+"""Maximal number of relabelled copies of a non-isomorphic pair."""
+MAX_DRAWS = 10_000
+"""Number of samples of one graph before its size is reported as too small."""
+REUSED = -1
+"""The kind of isomorphic pairs whose graph is also in a non-isomorphic one."""
+MAX_SWITCHES = 3
+BATCH = 4096
+"""Maximal number of candidates of one size and density in a batch."""
+MAX_BATCHES = 16
+"""Batches of candidates for one size and one score; a batch without a find is the last one too."""
+
+
 def erdos_renyi(
     n: int, probabilities: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.uint8]:
@@ -104,16 +117,6 @@ def _find_switch(
     best = fits.argmax(-1)
     nodes = np.stack([a, b, c, d], axis=-1)[np.arange(num_graphs), best]
     return nodes, fits.any(-1)
-
-
-MAX_COPIES = 4
-"""Maximal number of relabelled copies of a non-isomorphic pair."""
-
-MAX_DRAWS = 10_000
-"""Number of samples of one graph before its size is reported as too small."""
-
-REUSED = -1
-"""The kind of isomorphic pairs whose graph is also in a non-isomorphic one."""
 
 
 class GraphPool:
@@ -227,13 +230,6 @@ class PairPool:
         self._pairs.append(pair)
         self._records.append((score, cell, kind))
 
-
-MAX_SWITCHES = 3
-BATCH = 4096
-"""Maximal number of candidates of one size and density in a batch."""
-
-MAX_BATCHES = 16
-"""Batches of candidates for one size and one score; a batch without a find is the last one too."""
 
 NEW_ISOMORPHIC, SCORE_1, SCORE_2, SCORE_HIGHER = range(4)
 """Kinds of pairs: quotas are kept for each."""

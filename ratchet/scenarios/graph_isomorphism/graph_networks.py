@@ -18,6 +18,8 @@ from torch.nn import functional as F
 
 from ratchet.agents.networks.layers import Initializer, Layer, ready_layers
 
+EPSILON = 1e-5
+
 
 @dataclass(frozen=True)
 class NeighbourSums:
@@ -130,9 +132,6 @@ def _unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
         return unique, index
     unique, index = torch.unique(rows, dim=0, return_inverse=True)
     return unique, index
-
-
-EPSILON = 1e-5
 
 
 @dataclass(frozen=True)

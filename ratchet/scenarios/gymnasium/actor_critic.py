@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
+OBSERVATION = ("agents", "observation")
+_ACTION = ("agents", "action")
+_DONE = ("agents", "done")
+_MEMORY = ("agents", "memory")
+"""Agents' recurrent states before a frame, f32 [*B, A, M]; zero for agents without one."""
+_NEXT_MEMORY = "next_memory"
+_ROUND = "round"
+_DEFER = object()
+_MOST_FRAMES = 2**14
+"""That are scored in one pass; more would only need more memory."""
+
+
 class ActionDistribution(ABC):
     """Distribution over an agent's actions in B frames."""
 
@@ -135,9 +147,6 @@ def total(columns: Sequence[Tensor]) -> Tensor:
     return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1).sum(-1, keepdim=True)
 
 
-OBSERVATION = ("agents", "observation")
-
-
 class FeatureNormalizer(Normalizer):
     """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D).
 
@@ -174,17 +183,6 @@ class FeatureNormalizer(Normalizer):
         """Normalise [*B, A, D]."""
         mean = self.get_buffer("observation_mean")
         return (observation - mean) / self.get_buffer("observation_std")
-
-
-_ACTION = ("agents", "action")
-_DONE = ("agents", "done")
-_MEMORY = ("agents", "memory")
-"""Agents' recurrent states before a frame, f32 [*B, A, M]; zero for agents without one."""
-_NEXT_MEMORY = "next_memory"
-_ROUND = "round"
-_DEFER = object()
-_MOST_FRAMES = 2**14
-"""That are scored in one pass; more would only need more memory."""
 
 
 class ControlActorCritic(ActorCritic):

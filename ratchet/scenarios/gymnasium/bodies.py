@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import Convolution, GymnasiumAgentParameters
 
 
+_NUM_GATES = {"gru": 3, "lstm": 4}
+_NUM_STATES = {"gru": 1, "lstm": 2}
+Layer: TypeAlias = tuple[Tensor, Tensor]
+"""Weight [d_out, d_in] and bias [d_out]."""
+_LARGE_SIDE = 36
+_OF_LARGE_IMAGES: tuple[Convolution, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of each layer: those of Mnih et al. (2015)."""
+_OF_SMALL_IMAGES: tuple[Convolution, ...] = ((16, 3, 1), (32, 3, 2))
+
+
 class RecurrentState(NamedTuple):
     """Recurrent state before each frame, f32 [*B, M], and whether an episode starts with it.
 
@@ -113,10 +123,6 @@ def agent_input_specs(
     return found
 
 
-_NUM_GATES = {"gru": 3, "lstm": 4}
-_NUM_STATES = {"gru": 1, "lstm": 2}
-
-
 class RecurrentBody(AgentPart):
     """Recurrent network with a state of ``size`` numbers (``lstm``: two such states).
 
@@ -176,15 +182,6 @@ class RecurrentBody(AgentPart):
             td = self.recurrent(td)
         after = [td["next", state].reshape(-1, self.size) for state in self.states]
         return td["remembered"].reshape(-1, self.size), torch.cat(after, -1)
-
-
-Layer: TypeAlias = tuple[Tensor, Tensor]
-"""Weight [d_out, d_in] and bias [d_out]."""
-
-_LARGE_SIDE = 36
-_OF_LARGE_IMAGES: tuple[Convolution, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Channels, kernel and stride of each layer: those of Mnih et al. (2015)."""
-_OF_SMALL_IMAGES: tuple[Convolution, ...] = ((16, 3, 1), (32, 3, 2))
 
 
 class Body(AgentPart):

@@ -42,6 +42,11 @@ _RUNNING_MEANS = ("NormalizeObservation", "NormalizeReward")
 _Base = TypeVar("_Base")
 
 
+SUITES = ("dm_control", "vmas")
+"""Packages whose environments only TorchRL's trainers play: the first part of their ids."""
+PARALLEL = "parallel_env"
+
+
 def wrapped(
     environment: gymnasium.Env[Any, Any],
     wrappers: Iterable[Reference],
@@ -137,11 +142,6 @@ def checked_arguments(
         raise ParameterError(
             f"{path}: {name} got {sorted(kwargs)}: {error}. Expected arguments of its constructor."
         ) from error
-
-
-SUITES = ("dm_control", "vmas")
-"""Packages whose environments only TorchRL's trainers play: the first part of their ids."""
-PARALLEL = "parallel_env"
 
 
 @dataclass(frozen=True)

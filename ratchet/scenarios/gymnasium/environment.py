@@ -42,6 +42,13 @@ DEFAULT_NUM_ENVS = 8
 DEFAULT_FRAMES = 1000
 
 
+DYNAMICS = "dynamics"
+_MEMORY = ("agents", "memory")
+"""Agents' recurrent state, if any: zero at the start of an episode."""
+Nested = dict[str, Any]
+"""Tensors by name, and mappings of them."""
+
+
 def environment_shape(
     rl: RlParameters,
     section: GymnasiumParameters,
@@ -86,13 +93,6 @@ def environment_shape(
             " the three."
         )
     return RolloutShape(frames // steps, steps)
-
-
-DYNAMICS = "dynamics"
-_MEMORY = ("agents", "memory")
-"""Agents' recurrent state, if any: zero at the start of an episode."""
-Nested = dict[str, Any]
-"""Tensors by name, and mappings of them."""
 
 
 class ControlEnvironment(TensorEnvironment):

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 _MODE = "render_mode"
 
 
+MAX_FRAMES = 250
+"""Of longer episodes every second frame is shown, every third …"""
+MAX_BYTES = 1_500_000
+_COLORS = 64
+_TICK = 10
+"""Milliseconds; what times of frames are multiples of."""
+
+
 def rendering_simulator(hyper_params: HyperParameters, base_dir: Path | None = None) -> Simulator:
     """Return a simulator of an experiment's environment that renders.
 
@@ -91,14 +99,8 @@ if TYPE_CHECKING:
 
     Picture = npt.NDArray[np.uint8]
 
-MAX_FRAMES = 250
-"""Of longer episodes every second frame is shown, every third …"""
-MAX_BYTES = 1_500_000
 _LARGEST, _SMALLEST = 256, 128
 """Range of the sides of scaled pictures."""
-_COLORS = 64
-_TICK = 10
-"""Milliseconds; what times of frames are multiples of."""
 
 
 def film_episodes(

@@ -35,6 +35,11 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _READ_FILES = (".safetensors", "config.json")
 
 
+SCHEMA = 1
+FOLDER = "embeddings"
+_PREFIX = "embedding_"
+
+
 def local_model_files(name: str) -> dict[str, str]:
     """Return the SHA-256 by name of a local backbone's files; empty for one on the hub."""
     hashes = hash_files(Path(name).expanduser())
@@ -188,10 +193,7 @@ def _preprocessor_content(name: str) -> dict[str, Any]:
     return content
 
 
-SCHEMA = 1
-FOLDER = "embeddings"
 ARRAY_FILE, DESCRIPTION_FILE = "embeddings.npy", "embeddings.json"
-_PREFIX = "embedding_"
 
 
 def embedding_field(model: str) -> str:

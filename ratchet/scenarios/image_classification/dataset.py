@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 DIGITS = "digits"
 
 
+_LARGEST_DIGIT_VALUE = 16
+_IMAGE_MODES = {1: "L", 3: "RGB"}
+LEFT_OUT = -1
+LARGEST_BYTE = 255.0
+
+
 @dataclass(frozen=True)
 class ImageSource:
     """A dataset of images of a shape (C, H, W), with labels in a column.
@@ -93,10 +99,6 @@ def latent_grid(hyper_params: HyperParameters) -> tuple[int, int]:
             f" of {height} x {width} pixels, expected at most {most}."
         )
     return height >> groups, width >> groups
-
-
-_LARGEST_DIGIT_VALUE = 16
-_IMAGE_MODES = {1: "L", 3: "RGB"}
 
 
 @dataclass(frozen=True)
@@ -186,9 +188,6 @@ def _find_columns(rows: Any, source: ImageSource, where: str) -> tuple[str, str]
     return pictures[0], source.label
 
 
-LEFT_OUT = -1
-
-
 def label_by_class(options: DatasetOptions, num_classes: int, seed: int) -> NDArray[np.int64]:
     """Return the label of each class, int64 [n]: 0, 1, or -1 for classes that are left out.
 
@@ -228,9 +227,6 @@ def _select_two(selected: tuple[int, int], num_classes: int) -> NDArray[np.int64
     labels = np.full(num_classes, LEFT_OUT, dtype=np.int64)
     labels[[zero, one]] = (0, 1)
     return labels
-
-
-LARGEST_BYTE = 255.0
 
 
 def build_image_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:

@@ -20,6 +20,16 @@ Scoring = Callable[[Task, str, "Sequence[ChatMessage]"], "float | Evaluation"]
 """Task, the model's last reply, and the conversation → reward or evaluation."""
 
 
+BUILT_IN = dict.fromkeys(("exact", "partial"), "ratchet.scenarios.language_task.evaluators")
+"""Name → the module that registers it."""
+EVALUATORS: Registry[Evaluator] = Registry(
+    "evaluator",
+    "ratchet.scenarios.language_task.evaluators:Evaluator",
+    "ratchet.scenarios.language_task.evaluators",
+    parameter="language_task.evaluator",
+)
+
+
 class Evaluator(ABC):
     """Evaluator of answers. Parameters are those next to the name in the experiment."""
 
@@ -63,17 +73,6 @@ class FunctionEvaluator(Evaluator):
         """Call the function."""
         scored: float | Evaluation = self.function(task, completion, messages, **self._given)
         return scored
-
-
-BUILT_IN = dict.fromkeys(("exact", "partial"), "ratchet.scenarios.language_task.evaluators")
-"""Name → the module that registers it."""
-
-EVALUATORS: Registry[Evaluator] = Registry(
-    "evaluator",
-    "ratchet.scenarios.language_task.evaluators:Evaluator",
-    "ratchet.scenarios.language_task.evaluators",
-    parameter="language_task.evaluator",
-)
 
 
 def checked(scored: object, evaluator: str, task: Task) -> Evaluation:

@@ -169,8 +169,8 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
     200), or at most that many are read (default: all). Tasks of training and tests never have the
     same prompt: if data have no splits, a hash of it determines its side, with the share
     ``test_size`` of all prompts in tests. A further ``num_validation`` training tasks are reserved
-    for ``language.validate_every``, or read from a folder's ``validation.jsonl`` (all for 0). They
-    reduce the training set if ``num_train`` is not given. ``dataset_seed`` defaults to the
+    for ``language.validate_every``, or read from a folder's ``validation.jsonl`` (all for 0). If
+    ``num_train`` is not given, they reduce the training set. ``dataset_seed`` defaults to the
     experiment's seed.
 
     Prompts are continued as plain text; with ``chat`` they are messages in the model's chat

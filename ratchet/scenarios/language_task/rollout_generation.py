@@ -35,6 +35,9 @@ _TRANSIENT = (OSError, EOFError)
 """Errors that may not recur, including network errors."""
 
 
+_LOGGER = logging.getLogger(__name__)
+
+
 @contextmanager
 def blamed(who: str, task_id: str) -> Iterator[None]:
     """Add the responsible code and the task to an error of custom code.
@@ -103,9 +106,6 @@ class MinimumSuccesses(FailurePolicy):
                 f"group {group_id}: {size - left} of {size} rollouts failed, expected at least"
                 f" {wanted} that did not. The log has their errors."
             )
-
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ _SCORED = 3
 """An evaluator that is a function is given task, completion and messages first."""
 
 
+VALIDATION = "validation"
+
+
 def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> None:
     """Refuse options that environment or evaluator do not accept, without creating them.
 
@@ -78,9 +81,6 @@ def _check(reference: Reference, found: Callable[..., object], path: str, first:
             f"{path}: {reference.name} does not accept {dict(reference.given)}: {error}."
             f"{nearest(unknown[0], takes) if unknown else ''}"
         ) from error
-
-
-VALIDATION = "validation"
 
 
 def set_apart(

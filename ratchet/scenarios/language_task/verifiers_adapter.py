@@ -32,6 +32,13 @@ PREFIX = "verifiers:"
 _ENTRANCE = "load_environment"
 
 
+_OF_GROUPS = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
+_Scored = tuple[Callable[..., Any], float, Mapping[str, Any]]
+"""A function, its weight, and further arguments from its rubric."""
+_TIMES = ("start_time", "generation_ms", "scoring_ms", "total_ms")
+"""Timing record that such environments write; not read here."""
+
+
 def find_loader(dataset: str, base_dir: Path | None) -> Callable[..., Any]:
     """Return the function that creates the environment of ``verifiers:NAME``.
 
@@ -91,9 +98,6 @@ def call_named(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:  
     return settled(function(**taken))
 
 
-_OF_GROUPS = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
-
-
 class Rubric:
     """The weighted reward functions of an environment's rubric, or of its group of rubrics.
 
@@ -136,10 +140,6 @@ class Rubric:
         return Evaluation(reward, parts, metrics)
 
 
-_Scored = tuple[Callable[..., Any], float, Mapping[str, Any]]
-"""A function, its weight, and further arguments from its rubric."""
-
-
 def _functions(rubric: object) -> Iterator[_Scored]:
     """Iterate over functions and weights, in the naming of either version."""
     for inner in getattr(rubric, "rubrics", ()):
@@ -153,10 +153,6 @@ def _functions(rubric: object) -> Iterator[_Scored]:
 
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
-
-
-_TIMES = ("start_time", "generation_ms", "scoring_ms", "total_ms")
-"""Timing record that such environments write; not read here."""
 
 
 class VerifiersEnvironment(LanguageEnvironment):

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     from ratchet.rollouts.dataset import NestedArrayDictDataset
 
 
+DATA_KEYS = ("question", "solution", "y", "datapoint_id")
+Integers: TypeAlias = npt.NDArray[np.int64]
+Booleans: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float32]
+_JUDGED = ("round", "seed", "y", "done", "terminated", ("agents", "done"))
+
+
 @dataclass(frozen=True)
 class TextEnvironmentSpecs:
     """Specs of an environment; its batch size is open, since ``reset`` takes any number."""
@@ -114,15 +121,6 @@ class TextEnvironmentSpecs:
             ),
             "raw_message_history": StringArraySpec((self.num_rounds, self.num_agents)),
         }
-
-
-DATA_KEYS = ("question", "solution", "y", "datapoint_id")
-
-Integers: TypeAlias = npt.NDArray[np.int64]
-Booleans: TypeAlias = npt.NDArray[np.bool_]
-Floats: TypeAlias = npt.NDArray[np.float32]
-
-_JUDGED = ("round", "seed", "y", "done", "terminated", ("agents", "done"))
 
 
 class PureTextEnvironment:

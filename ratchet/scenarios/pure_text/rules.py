@@ -26,6 +26,17 @@ from ratchet.protocols.handler import KeyPathMapping, ProtocolHandler, ProtocolS
 from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.rollouts.specs import NO_DECISION
 
+_SEEDS_TRIED = 64
+_JUDGED_BESIDE = ("round", "seed", "y", "done", "terminated")
+_JUDGEMENT = (
+    "apply_force_guess",
+    "get_can_decide_mask_from_rounds_and_seed",
+    "get_verifier_guess_mask_from_rounds_and_seed",
+    "judge",
+    "rewards",
+    "step_interaction_protocol",
+)
+
 
 def check_common(handler: ProtocolHandler) -> None:
     """Check ``protocol_common``, regardless of how the handler was created.
@@ -87,18 +98,6 @@ def endless(handler: ProtocolHandler) -> ProtocolSpecificationError:
         f"{type(handler).__name__}: an episode continues after round {last}, its last; expected"
         " step_interaction_protocol to mark it as done or terminated."
     )
-
-
-_SEEDS_TRIED = 64
-_JUDGED_BESIDE = ("round", "seed", "y", "done", "terminated")
-_JUDGEMENT = (
-    "apply_force_guess",
-    "get_can_decide_mask_from_rounds_and_seed",
-    "get_verifier_guess_mask_from_rounds_and_seed",
-    "judge",
-    "rewards",
-    "step_interaction_protocol",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from ratchet.scenarios.pure_text.episode import Position, RawMessage, SentMessag
 from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
 from ratchet.seeding import derive_seed
 
+SUPERVISOR = "Supervisor"
+
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
@@ -179,9 +181,6 @@ def _heard(view: AgentView, round: int, messages: Sequence[SentMessage]) -> list
         order = channel_order(view.seed, round, view.channels)
         messages = sorted(messages, key=lambda message: order.index(message.channel))
     return [ChatMessage("user", m.text, view.names[m.speaker]) for m in messages if m.text]
-
-
-SUPERVISOR = "Supervisor"
 
 
 def supervisor_message(view: AgentView, scale: DecisionScale) -> ChatMessage:

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.task import Evaluation, Task
 
 
+ENVIRONMENTS: Registry[LanguageEnvironment] = Registry(
+    "language_environment",
+    "ratchet.scenarios.language_task.environments.base:LanguageEnvironment",
+    "ratchet.scenarios.language_task.environments",
+    parameter="language_task.environment",
+)
+
+
 @dataclass(frozen=True)
 class Turn:
     """Response of an environment to a reply.
@@ -89,14 +97,6 @@ class PlainEpisode(Episode):
         """End the episode."""
         self.said.append(reply)
         return Turn(done=True)
-
-
-ENVIRONMENTS: Registry[LanguageEnvironment] = Registry(
-    "language_environment",
-    "ratchet.scenarios.language_task.environments.base:LanguageEnvironment",
-    "ratchet.scenarios.language_task.environments",
-    parameter="language_task.environment",
-)
 
 
 @ENVIRONMENTS.register("single_turn")

@@ -27,6 +27,14 @@ _MOST_MISSES = 2000
 """Consecutive samples without a new task, after which tasks count as exhausted."""
 
 
+SOURCES: Registry[TaskSource] = Registry(
+    "language_task",
+    "ratchet.scenarios.language_task.sources.base:TaskSource",
+    "ratchet.scenarios.language_task.sources",
+    parameter="dataset",
+)
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Requested number of tasks of each side (None: not set), and the split into sides."""
@@ -116,14 +124,6 @@ def share(key: str, salt: int) -> float:
     """Place a prompt in [0, 1), evenly and the same in every process."""
     digest = hashlib.sha256(f"{salt}\x1f{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
-
-
-SOURCES: Registry[TaskSource] = Registry(
-    "language_task",
-    "ratchet.scenarios.language_task.sources.base:TaskSource",
-    "ratchet.scenarios.language_task.sources",
-    parameter="dataset",
-)
 
 
 class TaskFiles(TaskSource):
