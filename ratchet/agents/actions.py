@@ -29,7 +29,6 @@ NO_DECISION = 2
 _MASKED_LOGIT = -1e9
 """Stands for minus infinity where gradients flow: its probability is exactly 0 in f32."""
 
-
 _SEEDS_TRIED = 64
 NUM_DECISIONS = 3
 

@@ -24,7 +24,6 @@ from ratchet.agents.networks.layers import is_unchanged_within
 
 _plain_only = False
 
-
 BackwardStep = Callable[..., None]
 _RECORDERS: dict[type[nn.Module], _Registered] = {}
 

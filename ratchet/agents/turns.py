@@ -31,7 +31,6 @@ from ratchet.errors import StateError
 
 Generators = Mapping[str, torch.Generator]
 
-
 NUM_EVALUATIONS = 3
 """Log-probability, entropy, value."""
 

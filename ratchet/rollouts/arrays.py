@@ -26,7 +26,6 @@ _FLOATS = frozenset(np.dtype(t) for t in (np.float16, np.float32, np.float64))
 _AS_THEY_ARE = frozenset({STRING, _BOOL, _INT, *_FLOATS})
 _EXPECTED = "text (str or None), integers, floats of 2 to 8 bytes or booleans"
 
-
 Shape: TypeAlias = tuple[int, ...]
 _ONE = np.zeros((), dtype=np.bool_)
 _KINDS = (int, np.integer, slice, np.ndarray, type(None), type(Ellipsis))

@@ -44,7 +44,6 @@ _COLUMNS = {
     "metrics": "metrics",
 }
 
-
 _PENALTY = {"log_probs", "ref_log_probs"}
 _PENALTY_HINT = (
     " kl={coef: 0.1, place: reward} in the trainer's algorithm section adds log_probs and"

@@ -28,7 +28,6 @@ from ratchet.seeding import numpy_generator
 SCHEMA = 1
 DESCRIPTION_FILE = "dataset.json"
 
-
 Ids: TypeAlias = npt.NDArray[np.int64]
 __all__ = ["DataOrder", "NestedArrayDictDataset"]
 

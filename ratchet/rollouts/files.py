@@ -27,7 +27,6 @@ SCHEMA = 1
 _METADATA_KEY = b"ratchet.nested_array_dict"
 _TYPES = ("bool", "int64", "float16", "float32", "float64")
 
-
 _SEPARATOR = "/"
 _ABOUT = "about"
 _BATCH_SIZE = "batch_size"

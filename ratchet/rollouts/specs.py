@@ -20,7 +20,6 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict
 Scalar: TypeAlias = "int | float | bool | None"
 BatchSize: TypeAlias = "int | Sequence[int]"
 
-
 _ADDED_LATER = ("thinking", "invalid_reason")
 NO_DECISION = 2
 NOBODY = -1

@@ -32,7 +32,6 @@ _UNPRINTABLE = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 
-
 __all__ = [
     "Transcript",
     "TranscriptFormat",

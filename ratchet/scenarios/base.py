@@ -29,7 +29,6 @@ DatasetT = TypeVar("DatasetT", default="TensorDictDataset")
 EnvironmentT = TypeVar("EnvironmentT", default="TensorEnvironment")
 AgentT = TypeVar("AgentT", default="Agent")
 
-
 _ONE_ACTOR = (
     "all agents are one actor, scenario_instance.combined_agents (policy and value: its act, score"
     " and values); one agent's parts are scenario_instance.agents[NAME].body, .policy_head …"

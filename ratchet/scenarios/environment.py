@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 MAX_SEED = 2**63 - 1
 
-
 MUST_GO_ON = 1
 """The decision restriction in rounds in which decisions don't count; 0 stands for none."""
 

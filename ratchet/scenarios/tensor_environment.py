@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.dataset import TensorDictDataset
 
-
 Key = str | tuple[str, str]
 COUNTED_DECISION = ("agents", "counted_decision")
 """Key of effective decisions in a step's result, if they differ from the agents'."""

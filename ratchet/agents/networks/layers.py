@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _HOLDERS = (nn.ModuleList, nn.ModuleDict)
 """Containers of parts without any computation."""
 
-
 Activation = Callable[[Tensor], Tensor]
 _LARGE = 2**14
 Layer = tuple[Tensor, Tensor | None]

@@ -35,7 +35,6 @@ GENERATED = "generated"
 ERASED = 2
 """Observation of an erased bit."""
 
-
 NUM_SYMBOLS = 2
 NUM_SIGHTS = ERASED + 1
 

@@ -32,7 +32,6 @@ _BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILI
 _NO_PROGRAM = (SyntaxError, ValueError, RecursionError, MemoryError)
 _DUMMY_FAILURES = 0.25
 
-
 _LOGGER = logging.getLogger(__name__)
 BUG_GENERATOR = "bug_generator"
 Fault: TypeAlias = Literal["no_program", "not_new", "explained", "not_run", "no_bug"]

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ratchet.scenarios.code_validation.bug_writer import RunPrograms
     from ratchet.scenarios.code_validation.parameters import CodeValidationParameters
 
-
 SIDES = ("train", "test")
 
 

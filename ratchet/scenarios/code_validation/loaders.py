@@ -32,7 +32,6 @@ _PRELUDE = (
 )
 """Imports of the sites for which functions were written; math must not hide ``pow``."""
 
-
 _LOGGER = logging.getLogger(__name__)
 DIFFICULTIES = ("introductory", "interview", "competition")
 """The difficulties of APPS: levels 1 to 3 here."""

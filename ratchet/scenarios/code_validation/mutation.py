@@ -64,7 +64,6 @@ _METHODS = {
     "strip": ("lstrip", "rstrip"),
 }
 
-
 Rule: TypeAlias = "Callable[[ast.AST, Names], Sequence[Replacement]]"
 WRONG_VARIABLE = "wrong_variable"
 

@@ -57,7 +57,6 @@ BUG_LABELS = {
 }
 """Number → name of the kind."""
 
-
 MAX_LEVEL = 4
 
 

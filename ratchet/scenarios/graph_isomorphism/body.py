@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
-
 NUM_GRAPHS = 2
 
 

@@ -27,7 +27,6 @@ from ratchet.scenarios.graph_isomorphism.wl import class_keys, wl_scores
 SWITCH_TRIES = 64
 """Pairs of edges tried for one switch."""
 
-
 MAX_COPIES = 4
 """Maximal number of relabelled copies of a non-isomorphic pair."""
 MAX_DRAWS = 10_000

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
-
 OBSERVATION = ("agents", "observation")
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")

@@ -27,7 +27,6 @@ from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces
 if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import Convolution, GymnasiumAgentParameters
 
-
 _NUM_GATES = {"gru": 3, "lstm": 4}
 _NUM_STATES = {"gru": 1, "lstm": 2}
 Layer: TypeAlias = tuple[Tensor, Tensor]

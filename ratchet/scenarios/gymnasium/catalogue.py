@@ -41,7 +41,6 @@ _RUNNING_MEANS = ("NormalizeObservation", "NormalizeReward")
 """Their statistics are in the simulator, which no stage stores."""
 _Base = TypeVar("_Base")
 
-
 SUITES = ("dm_control", "vmas")
 """Packages whose environments only TorchRL's trainers play: the first part of their ids."""
 PARALLEL = "parallel_env"

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 DEFAULT_NUM_ENVS = 8
 DEFAULT_FRAMES = 1000
 
-
 DYNAMICS = "dynamics"
 _MEMORY = ("agents", "memory")
 """Agents' recurrent state, if any: zero at the start of an episode."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _MODE = "render_mode"
 
-
 MAX_FRAMES = 250
 """Of longer episodes every second frame is shown, every third …"""
 MAX_BYTES = 1_500_000

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Floats: TypeAlias = npt.NDArray[np.float32]
     Booleans: TypeAlias = npt.NDArray[np.bool_]
 
-
 _FRAMES_PER_SECOND = 10.0
 """Default of environments that set no rate."""
 

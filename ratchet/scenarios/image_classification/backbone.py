@@ -34,7 +34,6 @@ DEFAULT_SIZE = 224
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _READ_FILES = (".safetensors", "config.json")
 
-
 SCHEMA = 1
 FOLDER = "embeddings"
 _PREFIX = "embedding_"

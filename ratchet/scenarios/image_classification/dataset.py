@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 DIGITS = "digits"
 
-
 _LARGEST_DIGIT_VALUE = 16
 _IMAGE_MODES = {1: "L", 3: "RGB"}
 LEFT_OUT = -1

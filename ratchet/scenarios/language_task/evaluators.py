@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Scoring = Callable[[Task, str, "Sequence[ChatMessage]"], "float | Evaluation"]
 """Task, the model's last reply, and the conversation → reward or evaluation."""
 
-
 BUILT_IN = dict.fromkeys(("exact", "partial"), "ratchet.scenarios.language_task.evaluators")
 """Name → the module that registers it."""
 EVALUATORS: Registry[Evaluator] = Registry(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _TRANSIENT = (OSError, EOFError)
 """Errors that may not recur, including network errors."""
 
-
 _LOGGER = logging.getLogger(__name__)
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _SCORED = 3
 """An evaluator that is a function is given task, completion and messages first."""
 
-
 VALIDATION = "validation"
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 PREFIX = "verifiers:"
 _ENTRANCE = "load_environment"
 
-
 _OF_GROUPS = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
 _Scored = tuple[Callable[..., Any], float, Mapping[str, Any]]
 """A function, its weight, and further arguments from its rubric."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.dataset import NestedArrayDictDataset
 
-
 DATA_KEYS = ("question", "solution", "y", "datapoint_id")
 Integers: TypeAlias = npt.NDArray[np.int64]
 Booleans: TypeAlias = npt.NDArray[np.bool_]

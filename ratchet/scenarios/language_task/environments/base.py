@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
     from ratchet.scenarios.language_task.task import Evaluation, Task
 
-
 ENVIRONMENTS: Registry[LanguageEnvironment] = Registry(
     "language_environment",
     "ratchet.scenarios.language_task.environments.base:LanguageEnvironment",

@@ -26,7 +26,6 @@ _DRAWN = {"train": 2000, "test": 200}
 _MOST_MISSES = 2000
 """Consecutive samples without a new task, after which tasks count as exhausted."""
 
-
 SOURCES: Registry[TaskSource] = Registry(
     "language_task",
     "ratchet.scenarios.language_task.sources.base:TaskSource",
