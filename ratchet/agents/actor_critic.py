@@ -142,7 +142,7 @@ class ActorCritic(nn.Module, ABC):
         return self.new_cache()
 
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
-        """Add to rollouts [E, T] what :meth:`act` has left out: log_prob and value, or nothing.
+        """Add values to rollouts [E, T] that :meth:`act` deferred: log_prob and value, if any.
 
         They were played with fixed weights and the cache of :meth:`new_deferring_cache`.
         """

@@ -105,7 +105,7 @@ class AgentPlan(Generic[Section]):
 
 
 class AgentBuilder(ABC, Generic[Section]):
-    """Builds a scenario's agents; paths of the user's networks start from ``base_dir``."""
+    """Builder of a scenario's agents; paths of custom networks start from ``base_dir``."""
 
     section_class: ClassVar[type[NetworkAgentParameters]]
     """The scenario's model of an agent's parameters."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.agents import AgentParameters
 
 Prepared = dict[str, Tensor]
-"""A scenario's data made ready for the bodies: tensors with the same leading dimension."""
+"""A scenario's data, prepared for the bodies: tensors with the same leading dimension."""
 
 
 class Precomputed(Protocol):

@@ -87,11 +87,11 @@ class Tape:
 
     @property
     def leaves(self) -> list[Tensor]:
-        """The tensors that gradients are computed of."""
+        """The tensors with respect to which gradients are computed."""
         return [tensor for tensor, _ in self._leaves.values()]
 
     def leaf(self, tensor: Tensor) -> Var:
-        """Return the variable of a parameter (or another input that gradients are wanted of)."""
+        """Return the variable of a parameter (or another input that requires gradients)."""
         known = self._leaves.get(id(tensor))
         if known is None:
             var = Var(tensor, needs_grad=tensor.requires_grad)

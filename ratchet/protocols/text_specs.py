@@ -42,7 +42,7 @@ class TextAgentSpec:
         if not _NAME.fullmatch(self.human_name):
             raise ProtocolSpecificationError(
                 f"TextAgentSpec.human_name: got {self.human_name!r}, expected 1 to 64 letters,"
-                " digits, '_' or '-', as chat services want names."
+                " digits, '_' or '-', as chat services require."
             )
         plain = [" ".join(header.casefold().split()) for header in self.headers.values()]
         one_line = all("\n" not in header for header in self.headers.values())

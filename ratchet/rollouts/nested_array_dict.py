@@ -203,8 +203,8 @@ class NestedArrayDict:
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> list[Any]:
         """List the names; nested ones as tuples.
 
-        ``include_nested`` lists what is in nested parts, too; ``leaves_only`` leaves out the names
-        of nested parts themselves.
+        ``include_nested`` includes names in nested parts; ``leaves_only`` omits the names of nested
+        parts themselves.
         """
         return [key for key, _ in self.items(include_nested, leaves_only)]
 

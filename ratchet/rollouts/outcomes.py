@@ -32,7 +32,7 @@ def episode_lengths(rollouts: NestedArrayDict) -> Ints:
 
 
 def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
-    """Return an agent's last decision that is one, int64 [N]; 2 where it made none."""
+    """Return an agent's last actual decision, int64 [N]; 2 if it never decided."""
     decisions = rollouts.array(("agents", "decision"))[:, :, agent_index]
     num_rollouts, num_steps = decisions.shape
     final = np.full(num_rollouts, NO_DECISION, dtype=np.int64)

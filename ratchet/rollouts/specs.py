@@ -106,7 +106,7 @@ class IntArraySpec(ArraySpec):
 
 
 class FloatArraySpec(ArraySpec):
-    """Floats; of four bytes unless said otherwise."""
+    """Floats, of four bytes by default."""
 
     def __init__(self, shape: Sequence[int] = (), dtype: Any = np.float32) -> None:  # noqa: ANN401
         super().__init__(tuple(shape), np.dtype(dtype))

@@ -176,7 +176,7 @@ class Scenario(ABC):
         return {}
 
     untested: ClassVar[frozenset[str]] = frozenset({"train"})
-    """The datasets that are none of the final tests."""
+    """The datasets that are not final test sets."""
 
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:
         """Return the names of the test sets that :meth:`build_datasets` will create.

@@ -127,7 +127,7 @@ class EnvironmentSpecs:
         return Categorical(2, (*self.batch_size, *shape), device=self.device, dtype=torch.bool)
 
     def _counts(self, *shape: int) -> Any:  # noqa: ANN401 -- untyped library
-        """Return the spec of the number of agents that said a symbol."""
+        """Return the spec of the number of agents that sent a symbol."""
         from torchrl.data import Bounded
 
         return Bounded(

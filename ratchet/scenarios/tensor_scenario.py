@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TensorScenario(Scenario, Generic[AgentT]):
-    """Base of scenarios whose agents are networks, of the scenario's own class."""
+    """Base of scenarios whose agents are networks, of a class that the scenario defines."""
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
@@ -65,8 +65,8 @@ class TensorScenario(Scenario, Generic[AgentT]):
     ) -> dict[str, AgentT]:
         """Create the agents with their initial weights, by name in the protocol's order.
 
-        The trainer type, ``"rl"``, ``"solo_agent"`` or a trainer's own, decides which heads there
-        are. Weights don't depend on the device.
+        The trainer type, ``"rl"``, ``"solo_agent"`` or a custom one, determines the heads. Weights
+        don't depend on the device.
         """
 
     @abstractmethod
@@ -86,7 +86,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
         datasets: Mapping[str, TensorDictDataset],
         trainer_type: str,
     ) -> ScenarioInstance[TensorDictDataset, TensorEnvironment, AgentT]:
-        """Build environments and agents, and put all components together."""
+        """Build environments and agents, and combine all components."""
         device = settings.device
         there = {
             name: dataset.to(device, pin_memory=settings.pin_memory)
@@ -120,13 +120,13 @@ class MessageScenario(TensorScenario):
 
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
-        """Return the model that the builder reads."""
+        """Return the class of the builder's parameters."""
         return cls.agent_builder.section_class
 
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> tuple[type, ...]:
-        """Return the networks that agents have in place of the scenario's."""
+        """Return agents' custom networks, which replace the scenario's."""
         found = [
             network_class(name, hyper_params.agents[name], self.base_dir)
             for name in protocol_handler.agent_names

@@ -56,7 +56,7 @@ def read_program(reply: str) -> str | None:
 
 
 def plain_form(program: str) -> str | None:
-    """Return a program without comments and manner of writing; None if it is none."""
+    """Return a program without comments and formatting; None if it does not parse."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         try:

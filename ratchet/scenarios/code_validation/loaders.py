@@ -139,7 +139,7 @@ class LoadingOptions:
 class _Untested:
     """An example whose label its tests will give; ``y`` is what the row says, if anything.
 
-    Where the two contradict each other it is an error, or left out where ``may_be_left_out``.
+    If they contradict each other, raises, or drops the example if ``may_be_left_out``.
     """
 
     example: Example

@@ -160,7 +160,7 @@ class BatchedEnvSpec:
 class SimulatedEnvSpec:
     """An environment that is simulated one episode at a time.
 
-    ``source`` is a user's own class, for code fingerprints; None for a library's.
+    ``source`` is a custom class, for code fingerprints; None for a library's.
     """
 
     make: Callable[[], Simulator]
@@ -382,7 +382,7 @@ def _is_module(name: str) -> bool:
 
 
 def parallel_module(name: str) -> str | None:
-    """Return the module of a PettingZoo environment, if the name is one's."""
+    """Return the module of a PettingZoo environment; None for other names."""
     if not _is_module(name):
         return None
     try:

@@ -55,7 +55,7 @@ def content_name(name: str) -> str:
 
 
 def embedding_channels(name: str) -> int:
-    """Return the number of features at each place of a backbone's output, by its configuration.
+    """Return the number of features at each position of a backbone's output, by its configuration.
 
     Raises
     ------
@@ -196,7 +196,7 @@ ARRAY_FILE, DESCRIPTION_FILE = "embeddings.npy", "embeddings.json"
 
 
 def embedding_field(model: str) -> str:
-    """Return the name of the field that holds a backbone's embeddings."""
+    """Return the name of the field with a backbone's embeddings."""
     return _PREFIX + hashlib.sha256(model.encode()).hexdigest()[:12]
 
 

@@ -188,10 +188,10 @@ def _find_columns(rows: Any, source: ImageSource, where: str) -> tuple[str, str]
 
 
 def label_by_class(options: DatasetOptions, num_classes: int, seed: int) -> NDArray[np.int64]:
-    """Return the label of each class, int64 [n]: 0, 1, or -1 for classes that are left out.
+    """Return the label of each class, int64 [n]: 0, 1, or -1 for omitted classes.
 
     ``merge``: the lower half of the classes is 0, the upper half 1. ``select_two``: the first of
-    ``selected_classes`` is 0, the second 1, others are left out; classes 0 and 1 when not given.
+    ``selected_classes`` is 0, the second 1, others are omitted; classes 0 and 1 by default.
     ``random``: half of the classes, drawn with ``binarification_seed`` (``seed`` when not given),
     are 1. With an odd number of classes one more is labelled 1 than 0.
 

@@ -143,7 +143,7 @@ def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evalu
         return made
     if not callable(made):
         raise ParameterError(
-            f"language_task.evaluator: {reference.name} makes {type(made).__name__}, expected an"
+            f"language_task.evaluator: {reference.name} creates {type(made).__name__}, expected an"
             " Evaluator, or something to be called with task, completion and messages."
         )
     return FunctionEvaluator(made)

@@ -68,7 +68,7 @@ class FailurePolicy:
     """Whether a rollout that failed after all retries is dropped; else its error is raised."""
 
     def plays_again(self, num_failures: int) -> bool:
-        """Return whether a rollout is played again that has failed that often."""
+        """Return whether a rollout with this number of failures is retried."""
         return False
 
     def check_group(self, group_id: str, left: int, size: int) -> None:
@@ -81,7 +81,7 @@ class FailFast(FailurePolicy):
 
 @dataclass(frozen=True)
 class Retry(FailurePolicy):
-    """A rollout is played again, with other seeds, up to ``num_retries`` times."""
+    """Retries rollouts with different seeds, up to ``num_retries`` times."""
 
     num_retries: int
 
@@ -92,7 +92,7 @@ class Retry(FailurePolicy):
 
 @dataclass(frozen=True)
 class MinimumSuccesses(FailurePolicy):
-    """A rollout that failed is left out, where ``fewest`` of its group are left."""
+    """Drops failed rollouts, if at least ``fewest`` of the group remain."""
 
     fewest: int
     drops = True

@@ -78,7 +78,7 @@ def parse_completion(
 
 
 def read_degree(text: str, scale: DecisionScale = ACCEPT_REJECT) -> float | None:
-    """Return how far ``Decision: accept`` and its like accept, from -1 to 1; None if it is none."""
+    """Return the degree of a ``Decision:`` line, from -1 to 1; None for other text."""
     match = _decision_pattern(scale).fullmatch(text.translate(_EMPHASIS).strip())
     return scale.degrees[" ".join(match[1].lower().split())] if match else None
 

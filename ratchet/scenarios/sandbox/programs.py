@@ -165,7 +165,7 @@ def _job(index: int, program: Program) -> Job:
 def _run_batch(
     groups: list[list[Job]], programs: Sequence[Program], time_limit: float, memory_mb: int
 ) -> dict[int, ProgramResult]:
-    """Run groups of jobs in one subprocess; those that it was lost with are left out."""
+    """Run groups of jobs in one subprocess; jobs lost with it are omitted."""
     found: dict[int, ProgramResult] = {}
     with SandboxProcess(time_limit, memory_mb, groups) as worker:
         for line in worker.lines():

@@ -372,7 +372,7 @@ def failing(places):
 
 
 def test_the_first_failure_ends_it_by_default(played):
-    says = r"evaluator score, task 'abc': OSError: no answer \(.*test_rollout_generation.py:\d+ in .*\)"
+    says = r"evaluator score, task 'abc': OSError: no answer \(.*test_roll\w+\.py:\d+ in .*\)"
     with pytest.raises(RolloutError, match=says) as caught:
         played(evaluator=failing({1}))
     assert caught.value.__notes__ == ["while playing the rollout 3/abc/1"]

@@ -452,7 +452,7 @@ def _check_agreement(group: str, agents: Sequence[PureTextWholeAgent]) -> None:
 
 
 def _dummy_job(intent: FineTuneIntent) -> FineTuneJob:
-    """Return a job that was never made, and has succeeded."""
+    """Return a dummy job that has succeeded."""
     base = intent.model.split(":")[1] if intent.model.startswith("ft:") else intent.model
     identity = intent.digest[:12]
     model = f"ft:{base}:{intent.suffix or 'ratchet'}:{identity}"

@@ -27,7 +27,7 @@ _RULES: Final = 4
 _NULL: Final = 5
 _MAX_FILES = 32
 _MAX_THREADS = 4096
-"""All of the user's together count, except those of root."""
+"""Limit for all processes of the user together; root has no limit."""
 _MAX_RESULT = 2 * MAX_OUTPUT
 _GRACE: Final = 0.25
 """CPU seconds past the limit in which the kernel's own signal may end a program."""
