@@ -132,7 +132,7 @@ def test_made_again_from_the_same_state_the_job_is_the_same(fine_tune_service, b
         json.loads(json.dumps(first.state.to_dict()))
     )
     assert second.state == first.state
-    with pytest.raises(StateError, match="has the job ftjob-0 already"):
+    with pytest.raises(StateError, match="the job ftjob-0 already exists"):
         second.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
 
 

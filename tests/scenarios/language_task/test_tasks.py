@@ -99,7 +99,7 @@ def test_the_seed_decides_and_larger_sets_begin_as_smaller_ones():
 
 
 def test_too_few_different_tasks_is_said_with_how_many_there_are():
-    with pytest.raises(DataError, match=r"no more than \d+ different train tasks .* expected 99"):
+    with pytest.raises(DataError, match=r"only \d+ different train tasks .* expected 99"):
         datasets("reverse", num_train=99, num_test=1, reverse={"length": 2, "num_symbols": 3})
 
 
