@@ -70,7 +70,7 @@ def test_functions_and_classes_of_a_file_with_their_parameters(folder):
         ({"name": "exactly"}, "unknown 'exactly'.*exact"),
         ({"name": "mine.py:lenght"}, "no 'lenght' in mine.py.*length"),
         ({"name": "mine.py:number"}, "expected a function or class"),
-        ({"name": "mine.py:Silent"}, "makes Silent, expected an Evaluator"),
+        ({"name": "mine.py:Silent"}, "creates Silent, expected an Evaluator"),
         ({"name": "mine.py:Bonus", "weight": 1}, "does not accept"),
         ({"name": "exact", "weight": 1}, "does not accept"),
         ({"name": "missing.py:f"}, "no file"),
