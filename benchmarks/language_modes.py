@@ -21,7 +21,7 @@ import torch
 
 from flows import run_experiment
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario_instance
 from ratchet.store.store import StageStore
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.run_folder import RunFolder

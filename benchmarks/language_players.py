@@ -28,8 +28,8 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
-from ratchet.rollouts.order import DataOrder
-from ratchet.scenarios.building import build_scenario_instance
+from ratchet.rollouts.dataset import DataOrder
+from ratchet.scenarios.registry import build_scenario_instance
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
 

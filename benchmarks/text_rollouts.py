@@ -74,7 +74,7 @@ _ANSWERS = {
 def ours(url: str, folder: str) -> tuple[float, float]:
     """Play all games; return the wall time and this process's CPU time in seconds."""
     from ratchet.parameters import ExperimentSettings, HyperParameters
-    from ratchet.scenarios.building import build_scenario_instance
+    from ratchet.scenarios.registry import build_scenario_instance
     from trainers.registry import trainer_class
 
     hyper_params = HyperParameters(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ratchet.agents.tapes.recorders import Record, register_recorder
-from ratchet.agents.tapes.tape import Tape, Var
+from ratchet.agents.tapes import Record, Tape, Var, register_recorder
 
 
 class ResidualBlock(nn.Module):

@@ -30,7 +30,7 @@ from ratchet.scenarios import (
     build_scenario_instance,
     register_scenario,
 )
-from ratchet.scenarios.message_scenario import MessageScenario
+from ratchet.scenarios.tensor_scenario import MessageScenario
 from ratchet.seeding import torch_generator
 from trainers.registry import build_trainer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ratchet.rollouts.stored_dataset import StoredDataset
+from ratchet.rollouts.dataset import StoredDataset
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall

@@ -15,7 +15,7 @@ from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.reports.comparison.options import ReferenceValue, reference_values
 from ratchet.reports.comparison.published import read_published
-from ratchet.scenarios.binary_erasure_channel import known_answer
+from ratchet.scenarios.binary_erasure_channel import analytic_solution
 from ratchet.statistics import interquartile_mean
 
 ROOT = Path(__file__).parents[1]
@@ -117,8 +117,8 @@ def test_the_reference_values_of_the_channel_follow_its_formulas():
     params = load_experiment(EXPERIMENTS / "binary_erasure_channel_proof.yaml").hyper_params
     section = params.binary_erasure_channel
     assert {line.label: line.value for line in reference_lines("binary_erasure_channel_proof")} == {
-        "known": pytest.approx(known_answer.accuracy_with_prover(section)),
-        "known alone": pytest.approx(known_answer.accuracy_alone(section)),
+        "known": pytest.approx(analytic_solution.accuracy_with_prover(section)),
+        "known alone": pytest.approx(analytic_solution.accuracy_alone(section)),
     }
 
 

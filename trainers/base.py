@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.instance import AnyScenarioInstance
+    from ratchet.scenarios.base import AnyScenarioInstance
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 

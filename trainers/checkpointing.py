@@ -45,7 +45,7 @@ from trainers.state import State
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.instance import AnyScenarioInstance
+    from ratchet.scenarios.base import AnyScenarioInstance
 
 PROGRESS_NAME = "progress"
 """Base name of the files of metrics and generators."""

@@ -174,7 +174,7 @@ def _check_videos(
     hyper_params: HyperParameters, trainer: type[Trainer], folder: Path | None
 ) -> None:
     """Refuse videos of an environment without rendering, or with a trainer that records none."""
-    from ratchet.scenarios.gymnasium.rendering import check_pictures
+    from ratchet.scenarios.gymnasium.gif_recorder import check_pictures
 
     if trainer.acts_alone:
         raise ParameterError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ratchet.errors import CheckPointNotFoundError, StateError
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.instance import AnyScenarioInstance
+    from ratchet.scenarios.base import AnyScenarioInstance
 
 GROUPS_FILE = "shared_model_groups.json"
 

@@ -27,8 +27,8 @@ from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters.compatibility.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.scenarios.building import build_scenario_instance
-from ratchet.scenarios.language_task.prompt_formats import prompt_format
+from ratchet.scenarios.language_task.task import prompt_format
+from ratchet.scenarios.registry import build_scenario_instance
 from ratchet.seeding import derive_seed, service_seed
 from ratchet.tracking.trainer_files import STATE_FOLDER
 from trainers.registry import trainer_class

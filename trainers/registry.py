@@ -15,7 +15,7 @@ from trainers.base import NamedTrainer, Trainer
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.instance import AnyScenarioInstance
+    from ratchet.scenarios.base import AnyScenarioInstance
 
 _TrainerClass = TypeVar("_TrainerClass", bound=type[NamedTrainer])
 

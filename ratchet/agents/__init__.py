@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.agents.actions.distributions import FactorisedCategorical as FactorisedCategorical
-    from ratchet.agents.actions.distributions import (
+    from ratchet.agents.actions import FactorisedCategorical as FactorisedCategorical
+    from ratchet.agents.actions import (
         MultiAgentDistribution as MultiAgentDistribution,
     )
+    from ratchet.agents.actor_critic import PolicyOperator as PolicyOperator
+    from ratchet.agents.actor_critic import ValueOperator as ValueOperator
     from ratchet.agents.combined import CombinedAgents as CombinedAgents
     from ratchet.agents.combined import RolloutCache as RolloutCache
     from ratchet.agents.lr_groups import ParameterGroup as ParameterGroup
-    from ratchet.agents.networks.normalization import ObservationNormalizer as ObservationNormalizer
-    from ratchet.agents.operators import PolicyOperator as PolicyOperator
-    from ratchet.agents.operators import ValueOperator as ValueOperator
+    from ratchet.agents.networks.layers import ObservationNormalizer as ObservationNormalizer
     from ratchet.agents.parts import Agent as Agent
     from ratchet.agents.parts import AgentBody as AgentBody
     from ratchet.agents.parts import AgentInput as AgentInput

@@ -1,7 +1,7 @@
-"""``ActorCritic``: all agents of an experiment as one module, as trainers see them.
+"""``ActorCritic``: all agents of an experiment as one module, the interface used by trainers.
 
-Whatever is played: games of messages (:mod:`ratchet.agents.combined`), or environments with
-observations and actions of their own.
+Games with messages implement it in :mod:`ratchet.agents.combined`, other environments themselves.
+The operators at the end are its TensorDict modules for TorchRL's losses.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from ratchet.errors import StateError
 
 if TYPE_CHECKING:
-    import torch
-    from tensordict import TensorDictBase
-
     from ratchet.agents.lr_groups import ParameterGroup
     from ratchet.parameters.trainers import RlParameters
 
 Key = str | tuple[str, ...]
 INDEX = "index"
-"""Where minibatches say which of the stored frames theirs are, i64 [B]."""
+"""Key of the indices of a minibatch's frames among the stored ones, i64 [B]."""
 
 
 class Normalizer(nn.Module, ABC):
     """Shifts and scales observations; the identity until it is fitted. Its buffers are saved."""
 
     keys: tuple[Key, ...]
-    """What it reads of frames."""
+    """The keys of frames that it reads."""
 
     @abstractmethod
     def fit(self, frames: TensorDictBase) -> None:
@@ -53,12 +53,12 @@ class ActorCritic(nn.Module, ABC):
     is_recurrent: bool = False
     """Whether agents remember earlier frames, so that :meth:`score` takes rows of steps [e, T]."""
     remembers: bool = False
-    """Whether :meth:`score_remembered` asks for :data:`INDEX`."""
+    """Whether :meth:`score_remembered` requires :data:`INDEX`."""
 
     @property
     @abstractmethod
     def observation_keys(self) -> tuple[Key, ...]:
-        """What :meth:`act` and :meth:`values` read of frames."""
+        """The keys of frames that :meth:`act` and :meth:`values` read."""
 
     @property
     @abstractmethod
@@ -67,7 +67,7 @@ class ActorCritic(nn.Module, ABC):
 
     @property
     def frame_keys(self) -> tuple[Key, ...]:
-        """What :meth:`evaluate` reads of frames."""
+        """The keys of frames that :meth:`evaluate` reads."""
         return (*self.observation_keys, *self.action_keys)
 
     @abstractmethod
@@ -81,9 +81,9 @@ class ActorCritic(nn.Module, ABC):
     ) -> TensorDictBase:
         """Choose actions for one step of a rollout, without gradients.
 
-        ``agents`` of the frames [B] gets the actions, the likeliest if ``deterministic``,
-        ``log_prob`` and ``value``. Generators are one for each agent, torch's global one when None;
-        the cache is from :meth:`new_cache`.
+        Adds to ``agents`` of the frames [B] the actions (the most likely if ``deterministic``),
+        ``log_prob`` and ``value``. ``generators`` has one for each agent; torch's global one when
+        None; the cache is from :meth:`new_cache`.
         """
 
     @abstractmethod
@@ -99,22 +99,22 @@ class ActorCritic(nn.Module, ABC):
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what :meth:`evaluate` finds: log_prob, entropy and value, f32 [B, A]."""
+        """Return the results of :meth:`evaluate`: log_prob, entropy and value, f32 [B, A]."""
         found = self.evaluate(td, agents=agents).get("agents")
         return found.get("log_prob"), found.get("entropy"), found.get("value")
 
     def score_remembered(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Do what :meth:`score` does, for some of the frames given to :meth:`remembering`.
+        """Compute :meth:`score` for some of the frames passed to :meth:`remembering`.
 
-        The frames [B] are unchanged since; :data:`INDEX` says which they are.
+        The frames [B] must be unchanged; :data:`INDEX` contains their indices.
         """
         return self.score(td, agents=agents)
 
     @contextmanager
     def remembering(self, frames: TensorDictBase) -> Iterator[None]:
-        """Keep what no weight changes of frames [N] for a while; nothing by default."""
+        """Cache values of frames [N] that no weight changes; no cache by default."""
         yield
 
     @abstractmethod
@@ -134,15 +134,15 @@ class ActorCritic(nn.Module, ABC):
         """Divide all agents' parameters by learning rate."""
 
     def new_cache(self) -> Any:  # noqa: ANN401 -- each kind of agents has its own
-        """Make what is kept within one rollout with fixed weights; nothing by default."""
+        """Create the cache of one rollout with fixed weights; None by default."""
         return None
 
     def new_deferring_cache(self) -> Any:  # noqa: ANN401
-        """Make what lets :meth:`act` leave work to :meth:`complete`; as :meth:`new_cache`."""
+        """Create a cache with which :meth:`act` defers work to :meth:`complete`."""
         return self.new_cache()
 
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
-        """Add to rollouts [E, T] what :meth:`act` has left out: log_prob and value, or nothing.
+        """Add values to rollouts [E, T] that :meth:`act` deferred: log_prob and value, if any.
 
         They were played with fixed weights and the cache of :meth:`new_deferring_cache`.
         """
@@ -151,7 +151,7 @@ class ActorCritic(nn.Module, ABC):
         """Move what agents remember of frames [B] to those that follow; nothing by default."""
 
     def bind(self, source: Any) -> None:  # noqa: ANN401 -- of the agents' kind
-        """Set which environment has what observations leave out; nothing by default."""
+        """Set the environment with data that observations omit; no effect by default."""
 
     @contextmanager
     def bound_to(self, source: Any) -> Iterator[None]:  # noqa: ANN401
@@ -160,7 +160,7 @@ class ActorCritic(nn.Module, ABC):
 
     def get_dist(self, td: TensorDictBase) -> Any:  # noqa: ANN401
         """Return the distribution over all agents' actions in frames [B], with gradients."""
-        raise StateError(f"{type(self).__name__}: its distributions cannot be had by themselves.")
+        raise StateError(f"{type(self).__name__}: its distributions are not available separately.")
 
     def solo_logits(self, agent_name: str, data: TensorDictBase) -> Tensor:
         """Return the logits f32 [B, 2] of datapoints' labels, without any play."""
@@ -168,3 +168,50 @@ class ActorCritic(nn.Module, ABC):
             f"agent {agent_name!r}: there are no labels to predict in this scenario. Set"
             " pretrain_agents: false and take a trainer of reinforcement learning."
         )
+
+
+class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
+    """Acts for all agents, which are bound to an environment."""
+
+    def __init__(
+        self,
+        combined_agents: ActorCritic,
+        generators: Mapping[str, torch.Generator] | None = None,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        super().__init__()
+        self.combined_agents = combined_agents
+        self.generators = generators
+        self.deterministic = deterministic
+        self.in_keys = list(combined_agents.observation_keys)
+        self.out_keys = [
+            *combined_agents.action_keys,
+            ("agents", "log_prob"),
+            ("agents", "value"),
+        ]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add actions, log-probabilities and values to frames [B]."""
+        return self.combined_agents.act(
+            tensordict, generators=self.generators, deterministic=self.deterministic
+        )
+
+    def get_dist(self, tensordict: TensorDictBase) -> Any:  # noqa: ANN401 -- of the agents' kind
+        """Return the distribution over actions in frames [B], with gradients."""
+        return self.combined_agents.get_dist(tensordict)
+
+
+class ValueOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
+    """Estimates the returns of all agents that act; they are bound to an environment."""
+
+    def __init__(self, combined_agents: ActorCritic) -> None:
+        super().__init__()
+        self.combined_agents = combined_agents
+        self.in_keys = list(combined_agents.observation_keys)
+        self.out_keys = [("agents", "value")]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add ``("agents", "value")`` f32 [B, A] to frames [B], with gradients."""
+        tensordict.set(("agents", "value"), self.combined_agents.values(tensordict))
+        return tensordict

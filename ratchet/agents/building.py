@@ -1,7 +1,7 @@
-"""Builds a protocol's agents from their parameters: the common heads over a scenario's own body.
+"""Builder of a protocol's agents from their parameters: common heads over a scenario's body.
 
-A scenario subclasses :class:`AgentBuilder` and says what a body is. Weights are drawn from
-(seed, "initial_state", 0, part, agent), so that no part's depend on another's.
+A scenario subclasses :class:`AgentBuilder` and defines the body. Weights are sampled from (seed,
+"initial_state", 0, part, agent), so that the parts' weights are independent.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from ratchet.agents.actions import ever_decides
 from ratchet.agents.combined import CombinedAgents
 from ratchet.agents.lr_groups import check_shared_factors
-from ratchet.agents.networks.heads import PolicyHead, SoloHead, ValueHead
+from ratchet.agents.networks.heads import (
+    ConstantValueHead,
+    PolicyHead,
+    RandomPolicyHead,
+    SoloHead,
+    ValueHead,
+)
 from ratchet.agents.networks.layers import Initializer
-from ratchet.agents.networks.random import ConstantValueHead, RandomPolicyHead
 from ratchet.agents.networks.registry import network_class
 from ratchet.agents.parts import Agent, AgentBody, Perception
-from ratchet.agents.roles import ever_decides
-from ratchet.agents.tapes.recorders import take_fast_path
+from ratchet.agents.tapes import enable_fast_path
 from ratchet.errors import ParameterError
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.seeding import torch_generator
@@ -40,7 +45,7 @@ Section = TypeVar("Section", bound=NetworkAgentParameters)
 
 @dataclass(frozen=True)
 class AgentPlan(Generic[Section]):
-    """What is known of an agent before it is built; its weights don't depend on the device."""
+    """Description of an agent before it is built; its weights don't depend on the device."""
 
     hyper_params: HyperParameters
     handler: ProtocolHandler
@@ -90,7 +95,7 @@ class AgentPlan(Generic[Section]):
         return self.max_rounds * self.num_seen_channels * self.d_linear
 
     def init(self, part: str) -> Initializer:
-        """Return what draws a part's weights."""
+        """Return the initializer of a part's weights."""
         return Initializer(
             torch_generator(self.hyper_params.seed, "initial_state", 0, part, self.name),
             self.section.use_orthogonal_initialisation,
@@ -100,7 +105,7 @@ class AgentPlan(Generic[Section]):
 
 
 class AgentBuilder(ABC, Generic[Section]):
-    """Builds a scenario's agents; paths of the user's networks start from ``base_dir``."""
+    """Builder of a scenario's agents; paths of custom networks start from ``base_dir``."""
 
     section_class: ClassVar[type[NetworkAgentParameters]]
     """The scenario's model of an agent's parameters."""
@@ -112,22 +117,22 @@ class AgentBuilder(ABC, Generic[Section]):
     def build_body(
         self, plan: AgentPlan[Section], init: Initializer, read: Collection[str]
     ) -> AgentBody:
-        """Make a body.
+        """Build a body.
 
-        ``read`` is what the heads read of the representation: ``"pooled"``, ``"symbols"`` or both.
-        The rest may be None.
+        ``read`` are the parts of the representation that heads read: ``"pooled"``, ``"symbols"`` or
+        both. The rest may be None.
         """
 
     @abstractmethod
     def build_perception(self, hyper_params: HyperParameters) -> Perception:
-        """Return how the scenario's data are made ready and which symbols may be said."""
+        """Return the preparation of the scenario's data and the mask of allowed symbols."""
 
     def build_manual_agent(self, plan: AgentPlan[Section]) -> Agent:
-        """Make the hand-made agent for ``use_manual_architecture``; there is none by default."""
+        """Build the scripted agent for ``use_manual_architecture``; unsupported by default."""
         raise ParameterError(
             f"agents.{plan.name}.use_manual_architecture: got true, or a phase's partner"
             f" {plan.name}: hand_made, but the scenario {plan.hyper_params.scenario!r} has no"
-            " hand-made agents. Set it to false, or give the phase another partner."
+            " scripted agents. Set it to false, or choose another partner for the phase."
         )
 
     def check_hand_made(
@@ -146,14 +151,15 @@ class AgentBuilder(ABC, Generic[Section]):
     ) -> dict[str, Agent]:
         """Build the agents with their initial weights, in the protocol's order.
 
-        The trainer type ``solo_agent`` has bodies and solo heads built; any other bodies, policy
-        and value heads, and solo heads besides if ``pretrain_agents`` is set. The weights don't
-        depend on the device.
+        For the trainer type ``solo_agent``, builds bodies and solo heads; otherwise bodies, policy
+        and value heads, and also solo heads if ``pretrain_agents`` is set. The weights don't depend
+        on the device.
 
         Raises
         ------
         ParameterError
-            If factors of actor and critic differ in a shared body, or an agent cannot be built so.
+            If factors of actor and critic differ in a shared body, or an agent does not support
+            this.
         """
         sections = {name: self._section(hyper_params, name) for name in handler.agent_names}
         if trainer_type != SOLO:
@@ -168,9 +174,9 @@ class AgentBuilder(ABC, Generic[Section]):
     def build_hand_made_agents(
         self, hyper_params: HyperParameters, handler: ProtocolHandler, names: Collection[str]
     ) -> dict[str, Agent]:
-        """Build hand-made agents to be imitated: of several equally good actions they draw one.
+        """Build scripted agents to be imitated: they sample among equally good actions.
 
-        Raises ParameterError if there are none of some names.
+        Raises ParameterError if an agent has no scripted version.
         """
         found = {}
         for name in names:
@@ -186,7 +192,7 @@ class AgentBuilder(ABC, Generic[Section]):
         """Run all agents as one actor; :meth:`CombinedAgents.bind` it to an environment."""
         perception = self.build_perception(hyper_params)
         combined = CombinedAgents(agents, handler, hyper_params, perception)
-        take_fast_path(combined)
+        enable_fast_path(combined)
         return combined
 
     def _section(self, hyper_params: HyperParameters, name: str) -> Section:
@@ -194,8 +200,8 @@ class AgentBuilder(ABC, Generic[Section]):
         if not isinstance(parameters, self.section_class):
             raise ParameterError(
                 f"agents.{name}: got {type(parameters).__name__}, expected"
-                f" {self.section_class.__name__}. The parameters are of another scenario than"
-                " the agents."
+                f" {self.section_class.__name__}. The parameters and the agents are of"
+                " different scenarios."
             )
         chosen = {
             "is_random=true": parameters.is_random,
@@ -234,7 +240,7 @@ class AgentBuilder(ABC, Generic[Section]):
         return agent
 
     def _body(self, plan: AgentPlan[Section], part: str, read: Collection[str]) -> AgentBody:
-        """Make the user's body if there is one, the scenario's otherwise."""
+        """Build the custom body if set, the scenario's otherwise."""
         own = network_class(plan.name, plan.section, self.base_dir)
         if own is None:
             return self.build_body(plan, plan.init(part), read)

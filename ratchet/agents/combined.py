@@ -1,9 +1,9 @@
 """All agents run as one actor with an agent dimension.
 
 An agent is computed only in the frames in which it acts, and only once for policy and value where
-they share a body. What no message changes is computed once a datapoint in a rollout
-(:class:`RolloutCache`). Shape letters: B frames, A agents, C channels, P positions, S symbols,
-R rounds, b rows in which one agent acts.
+they share a body. Values that no message changes are computed once per datapoint in a rollout
+(:class:`RolloutCache`). Shape letters: B frames, A agents, C channels, P positions, S symbols, R
+rounds, b rows in which one agent acts.
 """
 
 from __future__ import annotations
@@ -16,22 +16,35 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actions.distributions import (
+from ratchet.agents.actions import (
     AgentDistribution,
     FactorisedCategorical,
     MultiAgentDistribution,
     pack_actions,
+    pack_allowed,
+    pack_counts,
+    pack_logits,
+    read_role,
     scatter_columns,
+    unpack_logits,
 )
-from ratchet.agents.actions.packing import pack_allowed, pack_counts, pack_logits, unpack_logits
 from ratchet.agents.actor_critic import INDEX, ActorCritic, Key
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
-from ratchet.agents.memory import FrameMemory
-from ratchet.agents.networks.normalization import ObservationNormalizer
+from ratchet.agents.networks.layers import ObservationNormalizer
 from ratchet.agents.parts import Agent, AgentInput, Perception
-from ratchet.agents.rating import TakenActions, lay_out, policy_head_of, rate, values_of
-from ratchet.agents.roles import read_role
-from ratchet.agents.turns import DataSource, Generators, RolloutCache, Turn, TurnGatherer
+from ratchet.agents.turns import (
+    DataSource,
+    FrameCache,
+    Generators,
+    RolloutCache,
+    TakenActions,
+    Turn,
+    TurnGatherer,
+    arrange_by_agent,
+    estimate_values,
+    evaluate_actions,
+    policy_head,
+)
 from ratchet.errors import StateError, UnknownNameError, nearest
 
 if TYPE_CHECKING:
@@ -53,7 +66,7 @@ _OBSERVATION_KEYS: tuple[Key, ...] = (
 
 
 class CombinedAgents(ActorCritic):
-    """Holds all agents in the protocol's order and runs them together.
+    """Module that runs all agents together, in the protocol's order.
 
     Raises
     ------
@@ -95,11 +108,11 @@ class CombinedAgents(ActorCritic):
         self._gatherer = TurnGatherer(
             self.agents, self._roles, perception, self.normalizer, self.d_linear
         )
-        self._memory: FrameMemory | None = None
+        self._memory: FrameCache | None = None
 
     @property
     def observation_keys(self) -> tuple[Key, ...]:
-        """Messages, and what tells the datapoint and the turn."""
+        """Keys of the messages, the datapoint and the turn."""
         return _OBSERVATION_KEYS + (("linear_message_history",) if self.d_linear else ())
 
     @property
@@ -114,7 +127,7 @@ class CombinedAgents(ActorCritic):
 
     @contextmanager
     def bound_to(self, source: DataSource) -> Iterator[None]:
-        """Take scenario data from ``source`` for a while."""
+        """Use scenario data of ``source`` within a context."""
         before, self._gatherer.source = self._gatherer.source, source
         try:
             yield
@@ -122,7 +135,7 @@ class CombinedAgents(ActorCritic):
             self._gatherer.source = before
 
     def new_cache(self) -> RolloutCache:
-        """Make an empty cache, for one rollout with fixed weights."""
+        """Create an empty cache, for one rollout with fixed weights."""
         return RolloutCache()
 
     @torch.no_grad()
@@ -159,9 +172,9 @@ class CombinedAgents(ActorCritic):
     ) -> TensorDictBase:
         """Evaluate the actions in frames [B], as :class:`ActorCritic` does, into a new tensordict.
 
-        Beside log_prob, entropy and value f32 [B, A] ``agents`` have, with logits,
+        In addition to log_prob, entropy and value f32 [B, A], ``agents`` contain, with ``logits``,
         ``message_logits`` [B, A, C, P, S] and ``decision_logits`` [B, A, 3]. Generators are for
-        noise in the bodies, if there is any; torch's global one when None.
+        noise in the bodies, if any; torch's global one when None.
         """
         turns = self._gatherer.gather(td, agents, generators, None)
         columns = self._score(td, [(turn, self._taken(td, turn)) for turn in turns])
@@ -175,14 +188,14 @@ class CombinedAgents(ActorCritic):
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what :meth:`evaluate` finds: log_prob, entropy and value, f32 [B, A]."""
+        """Return the results of :meth:`evaluate`: log_prob, entropy and value, f32 [B, A]."""
         turns = self._gatherer.gather(td, agents, None, None)
         return self._score(td, [(turn, self._taken(td, turn)) for turn in turns])
 
     def score_remembered(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Do what :meth:`score` does with frames that are remembered."""
+        """Compute :meth:`score` for cached frames."""
         index = td.get(INDEX, None)
         if self._memory is None or index is None:
             return self.score(td, agents=agents)
@@ -190,10 +203,10 @@ class CombinedAgents(ActorCritic):
 
     @contextmanager
     def remembering(self, frames: TensorDictBase) -> Iterator[None]:
-        """Keep what no weight changes of frames [N] for a while."""
+        """Cache values of frames [N] that no weight changes."""
         turns = self._gatherer.gather(frames, None, None, None)
         chosen = [(turn, self._taken(frames, turn)) for turn in turns]
-        self._memory = FrameMemory(chosen, frames.batch_size[0], frames.get("round").device)
+        self._memory = FrameCache(chosen, frames.batch_size[0], frames.get("round").device)
         try:
             yield
         finally:
@@ -279,12 +292,12 @@ class CombinedAgents(ActorCritic):
         return MultiAgentDistribution(agents, td.batch_size[0], shape, td.get("round").device)
 
     def _agent_distribution(self, td: TensorDictBase, turn: Turn) -> AgentDistribution:
-        logits = pack_logits(policy_head_of(turn)(turn.shared, turn.inputs), turn.role.layout)
+        logits = pack_logits(policy_head(turn)(turn.shared, turn.inputs), turn.role.layout)
         factors = FactorisedCategorical(logits, *self._masks(td, turn))
         return AgentDistribution(turn.role.index, turn.rows, turn.role.layout, factors)
 
     def _masks(self, td: TensorDictBase, turn: Turn) -> tuple[Tensor, Tensor]:
-        """Return what an agent may do, bool [b, F, W], and what of it counts, bool [b, F]."""
+        """Return allowed actions, bool [b, F, W], and the factors that count, bool [b, F]."""
         role, inputs = turn.role, turn.inputs
         symbols = self._perception.allowed_symbols(
             turn.agent.is_prover, inputs.data, inputs.message
@@ -301,8 +314,10 @@ class CombinedAgents(ActorCritic):
     def _score(
         self, td: TensorDictBase, chosen: Sequence[tuple[Turn, TakenActions]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ratings = [(turn, rate(turn, taken)) for turn, taken in chosen]
-        laid = lay_out(ratings, td.batch_size[0], len(self.agent_names), td.get("round").device)
+        ratings = [(turn, evaluate_actions(turn, taken)) for turn, taken in chosen]
+        laid = arrange_by_agent(
+            ratings, td.batch_size[0], len(self.agent_names), td.get("round").device
+        )
         return cast(tuple[Tensor, Tensor, Tensor], laid.unbind(0))
 
     def _taken(self, td: TensorDictBase, turn: Turn) -> TakenActions:
@@ -314,7 +329,7 @@ class CombinedAgents(ActorCritic):
         columns = {
             turn.role.index: (turn.rows, value)
             for turn in turns
-            if (value := values_of(turn)) is not None
+            if (value := estimate_values(turn)) is not None
         }
         device = turns[0].inputs.round.device if turns else None
         return scatter_columns(columns, size, len(self.agent_names), device)

@@ -23,9 +23,9 @@ ROLES = ("actor", "critic")
 class ParameterGroup:
     """Parameters that learn at ``lr_factor`` times the base rate, in a fixed order.
 
-    ``name`` is ``agent.part``, unique. A part is ``gnn``, ``body`` (what is left of a body;
-    ``value_gnn`` and ``value_body`` where the value head has a body of its own), ``policy``,
-    ``value`` or ``solo``.
+    ``name`` is ``agent.part``, unique. A part is ``gnn``, ``body`` (the rest of a body;
+    ``value_gnn`` and ``value_body`` if the value head has a separate body), ``policy``, ``value``
+    or ``solo``.
     """
 
     name: str
@@ -36,7 +36,7 @@ class ParameterGroup:
 
 
 class Learner(Protocol):
-    """An agent as far as learning rates go: its name, its parameters and its parts."""
+    """An agent's name, parameters and parts, as required for learning rates."""
 
     name: str
 
@@ -46,7 +46,7 @@ class Learner(Protocol):
 
     @property
     def body(self) -> AgentPart | None:
-        """The policy's body, or everybody's."""
+        """The policy's body, or the shared one."""
 
     @property
     def value_body(self) -> AgentPart | None:
@@ -54,15 +54,15 @@ class Learner(Protocol):
 
     @property
     def policy_head(self) -> AgentPart | None:
-        """What acts."""
+        """The policy head."""
 
     @property
     def value_head(self) -> AgentPart | None:
-        """What estimates returns."""
+        """The value head."""
 
     @property
     def solo_head(self) -> AgentPart | None:
-        """What predicts labels."""
+        """The solo head."""
 
 
 def check_shared_factors(rl: RlParameters, agents: Mapping[str, AgentParameters]) -> None:
@@ -101,11 +101,11 @@ def parameter_groups(
 ) -> list[ParameterGroup]:
     """Divide the agents' parameters by learning rate: groups, none empty, each parameter in one.
 
-    What several agents share is in a group of each.
+    Parameters shared by agents are in a group of each.
 
     With ``solo`` the body and solo head of each are trained instead of policy and value. Then
-    ``solo_body_factor`` is whether body factors count; false for
-    ``solo_agent.body_lr_factor_override``, which leaves a GNN's own factor as it is.
+    ``solo_body_factor`` sets whether body factors count; false for
+    ``solo_agent.body_lr_factor_override``, which does not change a GNN's factor.
     """
     groups: list[ParameterGroup] = []
     for agent in agents:

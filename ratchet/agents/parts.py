@@ -1,4 +1,4 @@
-"""What an agent is made of: a body and heads, and what goes in and comes out of them.
+"""Parts of an agent: a body and heads, with their inputs and outputs.
 
 Scenarios implement these classes; :mod:`ratchet.agents.combined` runs them. Shape letters: b rows
 (frames in which the agent acts), R rounds, C channels, V channels the agent sees, K channels it may
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from ratchet.parameters.agents import AgentParameters
 
 Prepared = dict[str, Tensor]
-"""A scenario's data made ready for the bodies: tensors with the same leading dimension."""
+"""A scenario's data, prepared for the bodies: tensors with the same leading dimension."""
 
 
 class Precomputed(Protocol):
-    """What a body makes of its input without weights."""
+    """Values that a body computes from its input without weights."""
 
     def take(self, rows: Tensor, /) -> Precomputed:
-        """Take rows [r]."""
+        """Select rows [r]."""
 
 
 @dataclass
 class AgentInput:
-    """What an agent perceives in the rows in which it acts.
+    """Inputs of an agent in the rows in which it acts.
 
     Attributes
     ----------
@@ -47,15 +47,15 @@ class AgentInput:
     message
         The latest messages in the channels it may write to, [b, K, P, S].
     data
-        The scenario's data, as :meth:`Perception.prepare` made it.
+        The scenario's data, as prepared by :meth:`Perception.prepare`.
     linear_history
-        Normalised linear messages it sees, f32 [b, R, V, ...]; None where there are none.
+        Normalised linear messages it sees, f32 [b, R, V, ...]; None without a linear message space.
     invariant
-        What no message changes, if the body has given it for these rows before.
+        The body's cached values that no message changes, if any.
     generator
-        Where the body's noise comes from; None stands for torch's global generator.
+        Source of the body's noise; None stands for torch's global generator.
     precomputed
-        What the body has made of these rows before, if it has; see :meth:`AgentBody.precompute`.
+        The body's precomputed values of these rows, if any; see :meth:`AgentBody.precompute`.
     """
 
     round: Tensor
@@ -68,7 +68,7 @@ class AgentInput:
     precomputed: Precomputed | None = None
 
     def take(self, rows: Tensor) -> AgentInput:
-        """Take rows [r]."""
+        """Select rows [r]."""
 
         def of(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.index_select(0, rows)
@@ -87,16 +87,16 @@ class AgentInput:
 
 @dataclass
 class Representation:
-    """What a body makes of its input.
+    """Output of a body.
 
     Attributes
     ----------
     pooled
-        Of the datapoint and conversation as a whole, f32 [b, d]; None if no head reads it.
+        Of the datapoint and conversation, f32 [b, d]; None if no head reads it.
     symbols
-        Of each symbol that can be said, f32 [b, S, d]; None if no head reads it.
+        Of each symbol that can be sent, f32 [b, S, d]; None if no head reads it.
     symbol_weight
-        1 for symbols that exist, 0 for the others, f32 [b, S]; None where all exist.
+        1 for symbols that exist, 0 for the others, f32 [b, S]; None if all exist.
     """
 
     pooled: Tensor | None
@@ -106,7 +106,7 @@ class Representation:
 
 @dataclass
 class PolicyLogits:
-    """What a policy head says, before masks.
+    """Output of a policy head, before masks.
 
     Attributes
     ----------
@@ -132,13 +132,13 @@ class AgentPart(nn.Module):
 
 
 class AgentBody(AgentPart, ABC):
-    """Turns what an agent perceives into representations that its heads share.
+    """Network that maps an agent's inputs to representations, which its heads share.
 
-    One of the user's, named by an agent's ``network``, is made by ``MyBody(plan, init, read)``: an
-    :class:`~ratchet.agents.building.AgentPlan`, the ``Initializer`` that its weights come from,
-    and what heads read of the representation, ``"pooled"``, ``"symbols"`` or both; the rest may
-    be None. What it sees is said by :class:`AgentInput`, its ``data`` by the scenario's
-    :class:`Perception`. Vectors that come out have ``plan.hyper_params.d_representation`` numbers.
+    A custom body, named by an agent's ``network``, is created by ``MyBody(plan, init, read)``: an
+    :class:`~ratchet.agents.building.AgentPlan`, the ``Initializer`` of its weights, and the parts
+    of the representation that heads read, ``"pooled"``, ``"symbols"`` or both; the rest may be
+    None. Its inputs are described by :class:`AgentInput`, their ``data`` by the scenario's
+    :class:`Perception`. Output vectors have ``plan.hyper_params.d_representation`` numbers.
     """
 
     @abstractmethod
@@ -146,31 +146,31 @@ class AgentBody(AgentPart, ABC):
         """Represent b rows."""
 
     def invariant(self, data: Prepared) -> Tensor | None:
-        """Return what no message changes, [b, ...], so that a rollout computes it once a datapoint.
+        """Return values that no message changes, [b, ...], computed once per datapoint and rollout.
 
-        None where nothing is worth keeping.
+        None if no value is worth caching.
         """
         return None
 
     def precompute(self, inputs: AgentInput) -> Precomputed | None:
-        """Return what does not depend on weights, for rows that are represented several times.
+        """Return values that do not depend on weights, for rows that are evaluated several times.
 
-        None where nothing is worth keeping.
+        None if no value is worth caching.
         """
         return None
 
 
 class AgentPolicyHead(AgentPart, ABC):
-    """Says how likely each message and decision is."""
+    """Network that returns the logits of messages and decisions."""
 
     @abstractmethod
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Return logits for b rows; ``representation`` is None for agents without a body."""
 
     def with_ties(self) -> AgentPolicyHead:
-        """Return a head to which all actions are equally likely that are equally good to this one.
+        """Return a head that is uniform over actions that are equally good to this one.
 
-        For whoever imitates it, or is compared with it; by default the head itself.
+        For imitation and for comparisons; by default the head itself.
         """
         return self
 
@@ -192,18 +192,18 @@ class SoloAgentHead(AgentPart, ABC):
 
 
 class Perception(ABC):
-    """What a scenario's agents share: how data are made ready, and which symbols may be said."""
+    """Preparation of data, and mask of allowed symbols, shared by a scenario's agents."""
 
     @abstractmethod
     def prepare(self, data: TensorDictBase) -> Prepared:
-        """Make what ``gather_data`` gives ready for the bodies, once for all agents."""
+        """Prepare the result of ``gather_data`` for the bodies, once for all agents."""
 
     @abstractmethod
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
-        """Return which symbols exist and may be said: bool, broadcastable to [b, K, P, S].
+        """Return which symbols exist and are allowed: bool, broadcastable to [b, K, P, S].
 
-        At least one symbol of each S is allowed. ``data`` has b rows, as :meth:`prepare` made them;
-        ``message`` [b, K, P, S] are the latest messages in the agent's channels.
+        At least one symbol of each S is allowed. ``data`` has b rows, as returned by
+        :meth:`prepare`; ``message`` [b, K, P, S] are the latest messages in the agent's channels.
         """
 
     @abstractmethod

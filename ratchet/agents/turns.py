@@ -1,29 +1,42 @@
-"""Gathers what each agent perceives in the frames in which it acts, and keeps what can be kept.
+"""Turns of agents: gather their inputs, evaluate their actions, and cache both.
 
-Used by :mod:`ratchet.agents.combined` alone. Shape letters: B frames, b rows with one agent.
+Within a rollout, :class:`RolloutCache` stores everything that no message changes. Over epochs of
+minibatches, :class:`FrameCache` stores everything that no weight changes: which agents act, their
+inputs, allowed actions and actions. Used by :mod:`ratchet.agents.combined`. Shape letters: B or N
+frames, b rows in which an agent acts, F factors of its action, W outcomes of the widest factor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ratchet.agents.networks.normalization import ObservationNormalizer
-from ratchet.agents.parts import Agent, AgentInput, Perception, Prepared, Representation
-from ratchet.agents.roles import Role
+from ratchet.agents.actions import FactorisedCategorical, Role, pack_logits
+from ratchet.agents.networks.layers import ObservationNormalizer
+from ratchet.agents.parts import (
+    Agent,
+    AgentInput,
+    AgentPolicyHead,
+    Perception,
+    Prepared,
+    Representation,
+)
 from ratchet.errors import StateError
 
 Generators = Mapping[str, torch.Generator]
 
+NUM_EVALUATIONS = 3
+"""Log-probability, entropy, value."""
+
 
 class DataSource(Protocol):
-    """Whatever gives scenario data by datapoint id; environments do."""
+    """Source of scenario data by datapoint id, such as an environment."""
 
     def gather_data(self, datapoint_id: Tensor, /) -> TensorDictBase:
         """Return the scenario's data, batch size of ``datapoint_id``."""
@@ -31,10 +44,10 @@ class DataSource(Protocol):
 
 @dataclass
 class RolloutCache:
-    """What no message changes, kept for one rollout of E environments with fixed weights.
+    """Cache of values that no message changes, for one rollout with fixed weights.
 
-    Rows whose datapoint has changed since are made again. A new rollout, other weights or another
-    data source need a new cache.
+    Rows whose datapoint has changed are recomputed. A new rollout, other weights or another data
+    source need a new cache.
     """
 
     data_ids: Tensor | None = None
@@ -54,17 +67,17 @@ class Turn:
 
     @cached_property
     def shared(self) -> Representation | None:
-        """What the agent's body makes of the inputs, None without a body."""
+        """The body's representation of the inputs, None without a body."""
         body = self.agent.body
         return None if body is None else body(self.inputs)
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Take the agent's rows of a tensor [B, ...]."""
+        """Select the agent's rows of a tensor [B, ...]."""
         return take(tensor, self.rows)
 
 
 def take(tensor: Tensor, rows: Tensor | None) -> Tensor:
-    """Take rows [b] of a tensor [B, ...]; all for None."""
+    """Select rows [b] of a tensor [B, ...]; all for None."""
     return tensor if rows is None else tensor.index_select(0, rows)
 
 
@@ -170,7 +183,7 @@ def _invariant(
     rows: Tensor | None,
     compute: Callable[[Prepared], Tensor | None],
 ) -> Tensor | None:
-    """Return rows of what no message changes, computing only those whose datapoint is new."""
+    """Return cached values that no message changes; compute only rows whose datapoint is new."""
 
     def fresh(which: Tensor | None) -> Tensor | None:
         return compute({key: take(value, which) for key, value in cache.data.items()})
@@ -192,6 +205,137 @@ def _invariant(
     kept = cache.invariants[name]
     if len(stale):
         new = fresh(stale)
-        assert new is not None  # it was something before
+        assert new is not None  # it was a tensor before
         kept[stale], known[stale] = new, ids[stale]
     return take(kept, rows)
+
+
+@dataclass(frozen=True)
+class TakenActions:
+    """Allowed and taken actions of an agent in its rows.
+
+    Attributes
+    ----------
+    allowed
+        bool [b, F, W].
+    counts
+        Factors on which it acts, bool [b, F].
+    actions
+        i64 [b, F].
+    """
+
+    allowed: Tensor
+    counts: Tensor
+    actions: Tensor
+
+    def take(self, rows: Tensor) -> TakenActions:
+        """Select rows."""
+        return TakenActions(*(take(t, rows) for t in (self.allowed, self.counts, self.actions)))
+
+
+def evaluate_actions(turn: Turn, taken: TakenActions) -> Tensor:
+    """Return log-probability, entropy and value of an agent's actions, with gradients: f32 [3, b].
+
+    Raises
+    ------
+    StateError
+        If the agent has no policy head.
+    """
+    logits = pack_logits(policy_head(turn)(turn.shared, turn.inputs), turn.role.layout)
+    factors = FactorisedCategorical(logits, taken.allowed, taken.counts)
+    log_prob, entropy = factors.log_prob_and_entropy(taken.actions)
+    value = estimate_values(turn)
+    return torch.stack([log_prob, entropy, torch.zeros_like(log_prob) if value is None else value])
+
+
+def policy_head(turn: Turn) -> AgentPolicyHead:
+    """Return an agent's policy head.
+
+    Raises
+    ------
+    StateError
+        If the agent has no policy head.
+    """
+    head = turn.agent.policy_head
+    if head is None:
+        raise StateError(
+            f"agent {turn.agent.name!r} has no policy head; expected one. Build the scenario"
+            " for a trainer of type rl."
+        )
+    return head
+
+
+def estimate_values(turn: Turn) -> Tensor | None:
+    """Return an agent's estimated returns f32 [b]; None without a value head."""
+    agent, inputs = turn.agent, turn.inputs
+    if agent.value_head is None:
+        return None
+    seen = turn.shared
+    if agent.value_body is not None:
+        # without cached values of the policy's body
+        inputs = replace(inputs, invariant=None, precomputed=None)
+        seen = agent.value_body(inputs)
+    return cast(Tensor, agent.value_head(seen, inputs))
+
+
+def arrange_by_agent(
+    ratings: Sequence[tuple[Turn, Tensor]], size: int, num_agents: int, device: torch.device
+) -> Tensor:
+    """Arrange evaluations [3, b] of agents as f32 [3, B, A], 0 where an agent does not act."""
+    laid = torch.zeros(NUM_EVALUATIONS, size * num_agents, device=device)
+    if not ratings:
+        return laid.view(NUM_EVALUATIONS, size, num_agents)
+    every = torch.arange(size, device=device)
+    places = [
+        (every if turn.rows is None else turn.rows) * num_agents + turn.role.index
+        for turn, _ in ratings
+    ]
+    values = torch.cat([rating for _, rating in ratings], dim=1)
+    return laid.index_copy(1, torch.cat(places), values).view(NUM_EVALUATIONS, size, num_agents)
+
+
+@dataclass(frozen=True)
+class _CachedTurn:
+    """One agent's rows, and each frame's index in them: i64 [N], -1 where it does not act."""
+
+    turn: Turn
+    taken: TakenActions
+    place: Tensor
+
+
+class FrameCache:
+    """Cache of the turn and actions of each agent that acts in any of N frames."""
+
+    def __init__(
+        self, chosen: Sequence[tuple[Turn, TakenActions]], num_frames: int, device: torch.device
+    ) -> None:
+        self._agents: dict[str, _CachedTurn] = {}
+        every = torch.arange(num_frames, device=device)
+        for turn, actions in chosen:
+            place = every
+            if turn.rows is not None:
+                place = torch.full_like(every, -1)
+                place[turn.rows] = every[: len(turn.rows)]
+            body = turn.agent.body
+            if body is not None:
+                turn.inputs.precomputed = body.precompute(turn.inputs)
+            self._agents[turn.agent.name] = _CachedTurn(turn, actions, place)
+
+    def take(
+        self, index: Tensor, names: Sequence[str] | None = None
+    ) -> list[tuple[Turn, TakenActions]]:
+        """Return turns and actions in frames ``index`` i64 [B]; rows are positions in ``index``."""
+        taken = []
+        for name in self._agents if names is None else names:
+            known = self._agents.get(name)
+            if known is None:
+                continue
+            places = known.place.index_select(0, index)
+            found = (places >= 0).nonzero().flatten()
+            if len(found) == 0:
+                continue
+            rows = None if len(found) == len(index) else found
+            places = places if rows is None else places.index_select(0, rows)
+            turn = replace(known.turn, rows=rows, inputs=known.turn.inputs.take(places))
+            taken.append((turn, known.taken.take(places)))
+        return taken

@@ -1,7 +1,7 @@
-"""Interaction protocols: who speaks, where, when, and who is paid.
+"""Interaction protocols: order of play, channels and rewards.
 
-Names are imported on first use; inside Ratchet the concrete modules are imported, so that an
-edit of one protocol leaves the code fingerprints of the others alone.
+Names are imported on first use; Ratchet itself imports the concrete modules, so that an edit of one
+protocol does not change the code fingerprints of others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Abstract decision problem: the prover says one thing, and the verifier decides."""
+"""Abstract decision problem: the prover sends one message, and the verifier decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ratchet.protocols.text_specs import TextAgentSpec
 
 @register_protocol_handler("adp")
 class AdpProtocolHandler(DeterministicSingleVerifierProtocolHandler):
-    """The prover in round 0, the verifier in round 1; ``verifier_first`` has no say."""
+    """The prover in round 0, the verifier in round 1; ``verifier_first`` has no effect."""
 
     agent_names = ("prover", "verifier")
     max_message_rounds = 2
@@ -19,7 +19,7 @@ class AdpProtocolHandler(DeterministicSingleVerifierProtocolHandler):
         return (agent_name == "verifier") == (round == 1)
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Return what the agent is called and how its replies begin; the verifier only decides."""
+        """Return the agent's name and headers of replies; the verifier only decides."""
         if agent_name == "verifier":
             return TextAgentSpec("Verifier")
         return TextAgentSpec("Expert", {"main": "Argument:"})

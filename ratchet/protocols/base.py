@@ -1,6 +1,6 @@
-"""Protocols with one verifier: how its decision ends the game, and who is paid for it.
+"""Protocols with one verifier: how its decision ends the game and determines the rewards.
 
-Between the general ``ProtocolHandler`` and the protocols, one file each, beside this one.
+Base classes between the general ``ProtocolHandler`` and the protocols, with one module each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import ProtocolSpecificationError
+from ratchet.parameters.protocols import LongProtocolParameters
 from ratchet.protocols.handler import (
     Integers,
     KeyPathMapping,
@@ -36,10 +37,10 @@ NO_DECISION = 2
 
 
 class VerifierOutcome(NamedTuple):
-    """What a verifier's turn came to; all [*B].
+    """Outcome of a verifier's turn; all [*B].
 
-    ``guess``: it could decide and the episode was going on; ``decided``: it did, and it counts;
-    ``decision``: 0, 1 or 2, after ``force_guess``; ``terminated``: cut off in this step.
+    ``guess``: it could decide in a running episode; ``decided``: it did, and the decision counts;
+    ``decision``: 0, 1 or 2, after ``force_guess``; ``terminated``: truncated in this step.
     """
 
     guess: Tensor
@@ -62,19 +63,19 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
 
     @property
     def prover_paid_decisions(self) -> Mapping[str, int]:
-        """Which decision pays each prover; those left out are never paid.
+        """Decision for which each prover is rewarded; omitted provers never are.
 
-        One prover wants 1; of two, the first wants 0 and the second 1.
+        A single prover is rewarded for 1; of two provers, the first for 0 and the second for 1.
 
         Raises
         ------
         ProtocolSpecificationError
-            For more than two provers: such a protocol must say.
+            For more than two provers: such a protocol must define it.
         """
         if len(self.prover_names) > 2:
             raise ProtocolSpecificationError(
-                f"{type(self).__name__} has {len(self.prover_names)} provers and doesn't say which"
-                " decision pays whom. Give it a property prover_paid_decisions: prover → 0 or 1."
+                f"{type(self).__name__} has {len(self.prover_names)} provers but does not"
+                " define their decisions. Add a property prover_paid_decisions: prover → 0 or 1."
             )
         first_pays = 2 - len(self.prover_names)
         return {name: first_pays + place for place, name in enumerate(self.prover_names)}
@@ -103,10 +104,10 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
     def judge(
         self, round: Integers, seed: Integers, y: Tensor, decision: Tensor, *, ended: Tensor
     ) -> VerifierOutcome:
-        """Return what a decision comes to.
+        """Return the outcome of a decision.
 
-        Where the game was over before (``ended`` bool[*B]) nothing counts any more; the others are
-        int[*B].
+        In episodes that ended before (``ended`` bool[*B]) no decision counts; the other arguments
+        are int[*B].
         """
         rounds, seeds = rounds_and_seeds(round, seed)
         guess = self.get_verifier_guess_mask_from_rounds_and_seed(rounds, seeds) & ~ended
@@ -116,7 +117,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
         return VerifierOutcome(guess, decided, decision, terminated)
 
     def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:
-        """Return what agents have decided in a step, int[*B, A]: what they said, unless forced."""
+        """Return the agents' decisions in a step, int[*B, A], as sent unless forced."""
         said, place = super().counted_decisions(env_td), self._verifier_index
         y = torch.as_tensor(env_td["y"])
         counted = said.clone()
@@ -137,7 +138,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
         return torch.where(counts, self.apply_force_guess(decision, y), decision)
 
     def apply_force_guess(self, decision: Tensor, y: Tensor) -> Tensor:
-        """Return decisions int[*B] as ``force_guess`` has them, whatever the verifier says."""
+        """Return decisions int[*B] as set by ``force_guess``, regardless of the verifier's."""
         match self.common.force_guess:
             case None:
                 return decision
@@ -149,7 +150,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
                 return y.to(decision.dtype).expand(decision.shape)
 
     def rewards(self, outcome: VerifierOutcome, y: Tensor) -> Tensor:
-        """Pay everybody for a verifier's turn, float32[*B, A]."""
+        """Return all agents' rewards for a verifier's turn, float32[*B, A]."""
         verifier = self._verifier_reward(outcome, y).unsqueeze(-1)
         device = verifier.device
         if self.common.shared_reward:
@@ -210,7 +211,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
 
 
 class DeterministicSingleVerifierProtocolHandler(SingleVerifierProtocolHandler):
-    """A protocol whose order of play depends on the round alone.
+    """A protocol whose order of play depends only on the round.
 
     The author writes ``agent_names``, ``max_message_rounds`` and :meth:`is_agent_active`.
     """
@@ -226,12 +227,36 @@ class DeterministicSingleVerifierProtocolHandler(SingleVerifierProtocolHandler):
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Return who acts where, bool[*B, A, C]."""
+        """Return which agents act in which channels, bool[*B, A, C]."""
         rounds, _ = rounds_and_seeds(round, seed)
         table = self.on_device("_order_of_play", rounds.device)
         return table[rounds.clamp(max=self.max_message_rounds)]
 
     @cached_property
     def _order_of_play(self) -> Tensor:
-        """bool[R + 1, A, C]; in the last row nobody acts."""
+        """bool[R + 1, A, C]; no agent acts in the last row."""
         return with_silent_end(self.can_be_active_mask)
+
+
+class LongProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+    """A protocol whose parameters set the number of rounds."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> LongProtocolParameters:
+        """The protocol's section of parameters."""
+
+    @property
+    def max_message_rounds(self) -> int:
+        """The parameter of that name."""
+        return self.parameters.max_message_rounds
+
+    @property
+    def played_message_rounds(self) -> int:
+        """The parameter of that name; ``max_message_rounds`` if not set."""
+        return self.parameters.played_message_rounds or self.max_message_rounds
+
+    @property
+    def min_message_rounds(self) -> int:
+        """The parameter of that name."""
+        return self.parameters.min_message_rounds

@@ -1,4 +1,4 @@
-"""Whether the common protocol parameters fit the protocol and the scenario.
+"""Checks of the common protocol parameters against the protocol and the scenario.
 
 Used by the registry when a protocol is built and when parameters are checked.
 """
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, ProtocolSpecificationError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, Schedule, UpdateSchedule
 from ratchet.parameters.reading.messages import raise_together
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.protocols.text_specs import TextAgentSpec
 
 USUAL_AGENT_NAMES = (
     "prover",
@@ -33,14 +34,14 @@ _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(UpdateSchedule)
 
 
 def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
-    """Refuse parameters of an agent that no protocol knows: a slip of the pen would do nothing.
+    """Refuse parameters of unknown agents, since a typing error would have no effect.
 
-    So would one in a schedule that names agents.
+    Also checks the agents that update schedules name.
 
     Raises
     ------
     ParameterError
-        With the nearest names, all that are wrong.
+        With all unknown names and the nearest known ones.
     """
     agents = hyper_params.agents
     schedules = {name: agents[name].update_schedule for name in agents}
@@ -49,14 +50,14 @@ def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -
 
 
 def unknown_agents(agents: Mapping[str, object]) -> list[ParameterError]:
-    """Return an error for each agent that no protocol of Ratchet's has, importing none.
+    """Return an error for each agent that no built-in protocol has, without imports.
 
-    ``agents`` are as a file has them, whatever else is wrong there.
+    ``agents`` are as in a file, which may have other errors.
     """
     schedules: dict[str, Schedule] = {}
     for name, agent in agents.items():
         if isinstance(agent, Mapping) and "update_schedule" in agent:
-            with suppress(ValidationError):  # said already
+            with suppress(ValidationError):  # reported by the section's own validation
                 schedules[name] = _SCHEDULE.validate_python(agent["update_schedule"])
     named = [name for name in agents if name != DEFAULT_AGENT]
     return _unknown("no protocol has such an agent", USUAL_AGENT_NAMES, named, schedules)
@@ -125,4 +126,53 @@ def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHand
         raise ParameterError(
             f"protocol_common.zero_knowledge: got True with {scenario}, which is a text scenario;"
             " expected a tensor scenario, since it compares logits. Set it to false."
+        )
+
+
+def check_text_specs(handler: ProtocolHandler) -> dict[str, TextAgentSpec]:
+    """Return and check a protocol's specs of its agents in text scenarios.
+
+    Raises
+    ------
+    ProtocolSpecificationError
+        If the protocol doesn't support text scenarios, a header is missing, or two agents have the
+        same name.
+    """
+    specs = {name: handler.text_agent_spec(name) for name in handler.agent_names}
+    names = [spec.human_name for spec in specs.values()]
+    if len(set(names)) != len(names):
+        raise ProtocolSpecificationError(
+            f"{type(handler).__name__}.text_agent_spec: got the human names {names}, expected no"
+            " two the same."
+        )
+    for name, spec in specs.items():
+        _check_headers(handler, name, spec)
+    return specs
+
+
+def _check_headers(handler: ProtocolHandler, agent: str, spec: TextAgentSpec) -> None:
+    """Check that the agent can always reply, with a header for each channel."""
+    where = f"{type(handler).__name__}.text_agent_spec({agent!r}).headers"
+    unknown = set(spec.headers) - set(handler.message_channel_names)
+    if unknown:
+        raise ProtocolSpecificationError(
+            f"{where}: unknown channels {sorted(unknown)}, expected channels of"
+            f" {list(handler.message_channel_names)}."
+        )
+    acts = handler.can_be_active_mask[:, handler.agent_index(agent)]
+    channels = zip(handler.message_channel_names, acts.any(0).tolist(), strict=True)
+    missing = [name for name, can_act in channels if can_act and name not in spec.headers]
+    if not missing:
+        return
+    only_decides = agent in handler.verifier_names and not spec.headers
+    if not only_decides:
+        raise ProtocolSpecificationError(
+            f"{where}: got none for {missing}, where the agent can write; expected one each."
+        )
+    mute = acts[: handler.min_message_rounds - 1].any(-1).nonzero().flatten().tolist()
+    if mute:
+        raise ProtocolSpecificationError(
+            f"{where}: got none, but in round {mute[0]} the agent acts and may not decide yet"
+            f" (min_message_rounds={handler.min_message_rounds}), so it would have no valid reply."
+            " Give it headers, or lower min_message_rounds."
         )

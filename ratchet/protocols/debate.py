@@ -9,7 +9,7 @@ from ratchet.protocols.two_provers import TwoProverProtocolHandler
 
 @register_protocol_handler("debate")
 class DebateProtocolHandler(TwoProverProtocolHandler):
-    """``prover0`` is paid for a rejection, ``prover1`` for an acceptance."""
+    """``prover0`` is rewarded for a rejection, ``prover1`` for an acceptance."""
 
     @property
     def parameters(self) -> DebateProtocolParameters:

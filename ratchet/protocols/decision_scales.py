@@ -1,8 +1,8 @@
-"""In what words a verifier of a text scenario decides, and how sure each word makes it.
+"""Decision words of verifiers in text scenarios, with the confidence of each.
 
-What is unsure is paid as chance would be: a decision of confidence c earns what deciding so with
-probability (1 + c) / 2, and otherwise the other way, earns on average. A scale's middle, if it has
-one, is no decision: the game goes on, or ends without one.
+A decision of confidence c receives the expected reward of deciding so with probability (1 + c) / 2,
+and otherwise the opposite. The middle of a scale, if it has one, is no decision: the game
+continues, or ends undecided.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ratchet.parameters.protocols import DecisionScaleName
 
 @dataclass(frozen=True, eq=False)
 class DecisionScale:
-    """The answers that are decisions.
+    """Answers that count as decisions.
 
-    ``degrees`` maps each, from the surest of accepting down, to its degree: above 0 accepts, below
-    rejects, 1 and -1 are sure, and 0 is undecided. ``instructions`` tell how to answer, for
-    prompts.
+    ``degrees`` maps each, from the most certain acceptance down, to its degree: above 0 accepts,
+    below rejects, 1 and -1 are certain, and 0 is undecided. ``instructions`` describe the format of
+    answers in prompts.
     """
 
     degrees: Mapping[str, float]

@@ -1,7 +1,7 @@
-"""What every interaction protocol has: names, visibility, order of play and a step.
+"""Base class of interaction protocols: names, visibility, order of play and a step.
 
-The most general class; ``ratchet.protocols.base`` adds those with one verifier. Order of play
-is a table of booleans made once, so that a step is indexing and never a loop over the batch.
+``ratchet.protocols.base`` adds protocols with one verifier. The order of play is a table of
+booleans, built once, so that a step is indexing and never a loop over the batch.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class KeyPathMapping(Protocol):
 
 
 class ProtocolStep(NamedTuple):
-    """What a step of a protocol comes to, for the state after it.
+    """Result of a step of a protocol, for the state after it.
 
-    ``shared_done`` bool[*B]: the episode was decided; ``agent_done`` bool[*B, A];
-    ``terminated`` bool[*B]: it was cut off undecided; ``reward`` float32[*B, A].
+    ``shared_done`` bool[*B]: the episode was decided; ``agent_done`` bool[*B, A]; ``terminated``
+    bool[*B]: it was truncated undecided; ``reward`` float32[*B, A].
     """
 
     shared_done: Tensor
@@ -59,7 +59,7 @@ class _CheckedWhenBuilt(ABCMeta):
 
 
 class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
-    """Who speaks, where, when, and who is paid, as ``protocol_common`` and its own section say.
+    """Order of play and rewards, as set by ``protocol_common`` and the protocol's section.
 
     Raises
     ------
@@ -69,8 +69,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
     Notes
     -----
     Shapes: ``*B`` any batch, ``R`` rounds, ``A`` agents, ``C`` channels. Rounds and seeds may be
-    tensors, NumPy arrays or integers; what comes back are tensors. From round ``R`` on nobody
-    is active.
+    tensors, NumPy arrays or integers; results are tensors. From round ``R`` on, no agent is active.
     """
 
     def __init__(self, hyper_params: HyperParameters) -> None:
@@ -79,7 +78,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @classmethod
     def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
-        """Make an experiment's handler; paths to plug-ins, if any, start from ``base_dir``."""
+        """Create an experiment's handler; paths to plug-ins, if any, start from ``base_dir``."""
         return cls(hyper_params)
 
     @property
@@ -116,13 +115,13 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
     @property
     @abstractmethod
     def max_message_rounds(self) -> int:
-        """The number of rounds after which an undecided episode is cut off."""
+        """The number of rounds after which an undecided episode is truncated."""
 
     @property
     def played_message_rounds(self) -> int:
-        """The number of rounds after which an undecided episode is cut off, if they are fewer.
+        """The number of rounds after which an undecided episode is truncated, if it is smaller.
 
-        Networks and histories are made for ``max_message_rounds``.
+        Networks and histories have the size of ``max_message_rounds``.
         """
         return self.max_message_rounds
 
@@ -139,7 +138,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @property
     def randomize_channel_order(self) -> bool:
-        """Whether a text verifier's prompt shows the channels in an order drawn by the seed."""
+        """Whether a text verifier's prompt shows the channels in an order sampled by the seed."""
         return False
 
     @property
@@ -159,7 +158,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @property
     def source_classes(self) -> tuple[type, ...]:
-        """The classes that say how this protocol is played, for code fingerprints."""
+        """The classes that define this protocol, for code fingerprints."""
         return (type(self),)
 
     @property
@@ -194,7 +193,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @cached_property
     def channel_visibility_mask(self) -> Tensor:
-        """Which agent sees which channel, bool[A, C]."""
+        """The channels that each agent sees, bool[A, C]."""
         mask = torch.zeros(self.num_agents, self.num_channels, dtype=torch.bool)
         for agent, channel in self.agent_channel_visibility:
             mask[self.agent_index(agent), self.channel_index(channel)] = True
@@ -202,7 +201,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @cached_property
     def can_be_active_mask(self) -> Tensor:
-        """Who may act where and when for some seed, bool[R, A, C]."""
+        """Agents that may act in a round and channel for some seed, bool[R, A, C]."""
         return self._table(self.can_agent_be_active)
 
     @abstractmethod
@@ -213,7 +212,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Return who acts where, bool[*B, A, C], for what broadcasts to int[*B]."""
+        """Return which agents act in which channels, bool[*B, A, C], of broadcast int[*B]."""
 
     @abstractmethod
     def get_verifier_guess_mask_from_rounds_and_seed(
@@ -236,11 +235,11 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         """
 
     def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:
-        """Return what agents have decided in a step, int[*B, A]: what they said, unless forced."""
+        """Return the agents' decisions in a step, int[*B, A], as sent unless forced."""
         return torch.as_tensor(env_td["agents", "decision"])
 
     def reward_mid_point_estimate(self, agent_name: str) -> float:
-        """Return a reward between what counts as bad and what counts as good for an agent.
+        """Return the midpoint of an agent's good and bad rewards.
 
         Raises
         ------
@@ -255,12 +254,12 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return 0.0
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Return how an agent takes part in text scenarios.
+        """Return an agent's spec for text scenarios.
 
         Raises
         ------
         ProtocolSpecificationError
-            If the protocol doesn't say, as by default.
+            If the protocol doesn't define it, as by default.
         """
         name = type(self).__name__
         raise ProtocolSpecificationError(
@@ -331,7 +330,7 @@ class _IsActive(Protocol):
 
 
 def rounds_and_seeds(round: Integers, seed: Integers) -> tuple[Tensor, Tensor]:
-    """Make int64 tensors of one shape of rounds and seeds."""
+    """Create int64 tensors of one shape of rounds and seeds."""
     rounds = torch.as_tensor(round).long()
     seeds = torch.as_tensor(seed, device=rounds.device).long()
     if rounds.shape == seeds.shape:
@@ -341,7 +340,7 @@ def rounds_and_seeds(round: Integers, seed: Integers) -> tuple[Tensor, Tensor]:
 
 
 def with_silent_end(table: Tensor) -> Tensor:
-    """Append a round in which nobody is active: bool[R, ...] → bool[R + 1, ...]."""
+    """Append a round in which no agent is active: bool[R, ...] → bool[R + 1, ...]."""
     return torch.cat([table, torch.zeros_like(table[:1])])
 
 

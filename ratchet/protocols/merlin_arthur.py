@@ -1,4 +1,4 @@
-"""Merlin and Arthur: one of two opposed provers, drawn by the seed, speaks before the verifier."""
+"""Merlin and Arthur: one of two opposed provers, sampled by the seed, precedes the verifier."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MerlinArthurProtocolHandler(SingleVerifierProtocolHandler):
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Return who acts where, bool[*B, A, C]."""
+        """Return which agents act in which channels, bool[*B, A, C]."""
         rounds, seeds = rounds_and_seeds(round, seed)
         table = self.on_device("_order_of_play", rounds.device)
         return table[seeds % 2, rounds.clamp(max=self.max_message_rounds)]

@@ -9,7 +9,7 @@ from ratchet.protocols.two_provers import OWN_CHANNEL, TwoProverProtocolHandler
 
 @register_protocol_handler("mnip")
 class MnipProtocolHandler(TwoProverProtocolHandler):
-    """Both provers are paid for an acceptance."""
+    """Both provers are rewarded for an acceptance."""
 
     agent_channel_visibility = frozenset(
         pair for prover, c in OWN_CHANNEL.items() for pair in ((prover, c), ("verifier", c))

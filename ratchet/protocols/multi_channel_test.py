@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratchet.parameters.protocols import MultiChannelTestProtocolParameters
-from ratchet.protocols.long_protocol import LongProtocolHandler
+from ratchet.protocols.base import LongProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
 
 PERIOD: dict[str, tuple[str | None, ...]] = {
@@ -15,7 +15,7 @@ PERIOD: dict[str, tuple[str | None, ...]] = {
 
 @register_protocol_handler("multi_channel_test")
 class MultiChannelTestProtocolHandler(LongProtocolHandler):
-    """Each channel has its own order of play of period 3; only the verifier is paid."""
+    """Each channel has a separate order of play of period 3; only the verifier is rewarded."""
 
     agent_names = ("prover0", "prover1", "prover2", "verifier")
     message_channel_names = tuple(PERIOD)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ratchet.parameters.protocols import NipProtocolParameters
-from ratchet.protocols.long_protocol import LongProtocolHandler
+from ratchet.protocols.base import LongProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
 from ratchet.protocols.text_specs import DECIDE_NOW, TextAgentSpec
 
 
 @register_protocol_handler("nip")
 class NipProtocolHandler(LongProtocolHandler):
-    """Prover and verifier alternate; the verifier begins if ``verifier_first``."""
+    """Prover and verifier alternate; the verifier starts if ``verifier_first``."""
 
     agent_names = ("prover", "verifier")
 
@@ -26,7 +26,7 @@ class NipProtocolHandler(LongProtocolHandler):
         return verifiers_turn == (agent_name == "verifier")
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Return what the agent is called and how its replies begin."""
+        """Return the agent's name and the headers of its replies."""
         if agent_name == "verifier":
             return TextAgentSpec(
                 "Verifier", {"main": "Question:"}, last_round_system_message=DECIDE_NOW

@@ -1,7 +1,7 @@
-"""From the name of a protocol to its handler.
+"""Registry of protocols by name, and construction of their handlers.
 
-Imports no protocol but the one asked for, and none to list their names; ``zero_knowledge``
-wraps whichever it is.
+Only the requested protocol is imported, and none to list their names; ``zero_knowledge`` wraps any
+of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROTOCOLS: Registry[ProtocolHandler] = Registry(
 
 
 def register_protocol_handler(name: str) -> Callable[[_Handler], _Handler]:
-    """Give a protocol the name that experiment files use as ``interaction_protocol``.
+    """Register a protocol under a name, for ``interaction_protocol`` in experiment files.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def check_protocol_name(name: str) -> None:
 def build_protocol_handler(
     hyper_params: HyperParameters, *, base_dir: Path | None = None
 ) -> ProtocolHandler:
-    """Make the handler of the experiment's ``interaction_protocol``.
+    """Build the handler of the experiment's ``interaction_protocol``.
 
     With ``protocol_common.zero_knowledge`` it is played in its zero-knowledge version. The path of
     a user's protocol starts from ``base_dir``.
@@ -107,9 +107,9 @@ def build_protocol_handler(
 def check_protocol_parameters(
     hyper_params: HyperParameters, *, base_dir: Path | None = None
 ) -> None:
-    """Check all that parameters say of the protocol, importing no more than that needs.
+    """Check all parameters of the protocol with as few imports as possible.
 
-    Nothing heavy for a plain experiment; the protocol itself where its agents matter.
+    The protocol itself is imported only if its agents matter.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def check_protocol_parameters(
 
 
 def _speaks(common: ProtocolCommonParameters) -> bool:
-    """Return whether anything is set that only text scenarios read."""
+    """Return whether a parameter is set that only text scenarios read."""
     default = type(common)()
     return (common.verifier_decision_scale, common.invalid_response_penalty) != (
         default.verifier_decision_scale,

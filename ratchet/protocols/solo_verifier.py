@@ -1,4 +1,4 @@
-"""The verifier alone: what it knows without any prover."""
+"""A verifier without a prover, as a baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ratchet.protocols.text_specs import TextAgentSpec
 
 @register_protocol_handler("solo_verifier")
 class SoloVerifierProtocolHandler(DeterministicSingleVerifierProtocolHandler):
-    """One round; undecided, it is terminated at once."""
+    """One round; an undecided episode is terminated after it."""
 
     agent_names = ("verifier",)
     max_message_rounds = 1
@@ -19,5 +19,5 @@ class SoloVerifierProtocolHandler(DeterministicSingleVerifierProtocolHandler):
         return True
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Return that of a verifier that only decides."""
+        """Return the spec of a verifier that only decides."""
         return TextAgentSpec("Verifier")

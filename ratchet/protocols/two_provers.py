@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from ratchet.parameters.protocols import TwoProverProtocolParameters
-from ratchet.protocols.long_protocol import LongProtocolHandler
+from ratchet.protocols.base import LongProtocolHandler
 from ratchet.protocols.text_specs import DECIDE_NOW, TextAgentSpec
 
 OWN_CHANNEL = {"prover0": "prover0_channel", "prover1": "prover1_channel"}
@@ -14,8 +14,8 @@ OWN_CHANNEL = {"prover0": "prover0_channel", "prover1": "prover1_channel"}
 class TwoProverProtocolHandler(LongProtocolHandler):
     """Two provers, each in its own channel, and a verifier in both.
 
-    Simultaneous: the provers in one round, the verifier in the next. Sequential: one prover,
-    the other, the verifier. ``verifier_first`` says whether the period begins with its turn.
+    Simultaneous: the provers in one round, the verifier in the next. Sequential: one prover, the
+    other, the verifier. ``verifier_first`` sets whether the period starts with its turn.
     """
 
     agent_names = ("prover0", "prover1", "verifier")
@@ -24,11 +24,11 @@ class TwoProverProtocolHandler(LongProtocolHandler):
     @property
     @abstractmethod
     def parameters(self) -> TwoProverProtocolParameters:
-        """The protocol's own section."""
+        """The protocol's section of parameters."""
 
     @property
     def randomize_channel_order(self) -> bool:
-        """As the protocol's section says."""
+        """The parameter of that name."""
         return self.parameters.randomize_channel_order
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
@@ -50,7 +50,7 @@ class TwoProverProtocolHandler(LongProtocolHandler):
         return [*verifier, *provers] if self.common.verifier_first else [*provers, *verifier]
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Return what the agent is called and how its replies begin."""
+        """Return the agent's name and the headers of its replies."""
         if agent_name == "verifier":
             headers = {"prover0_channel": "To Expert 1:", "prover1_channel": "To Expert 2:"}
             return TextAgentSpec("Verifier", headers, last_round_system_message=DECIDE_NOW)

@@ -1,7 +1,7 @@
 """The zero-knowledge version of a protocol: played twice, while a simulator predicts the second.
 
-Wraps any handler with the one verifier ``verifier``; what the base protocol says of order of
-play and of rewards is asked of it, never copied.
+Wraps any handler with a single verifier ``verifier``; order of play and rewards are computed by the
+base protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COPY_OF = {VERIFIER: "standard", ADVERSARIAL: "adversarial", SIMULATOR: "simulat
 
 
 class ZeroKnowledgeProtocolHandler(ProtocolHandler):
-    """A base protocol played twice, side by side, and a simulator.
+    """A base protocol played twice in parallel, and a simulator.
 
     Notes
     -----
@@ -87,7 +87,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
 
     @property
     def agent_channel_visibility(self) -> Set[tuple[str, str]]:
-        """Who sees a base channel sees copies of it: provers two, the others their own."""
+        """Agents that see a base channel see copies of it: provers two, others their own."""
         return {
             (agent, f"{channel}_{copy}")
             for agent in self.agent_names
@@ -127,7 +127,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return (type(self), *self.base.source_classes)
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Return what the base does for its agent and channel, in the agent's own copies."""
+        """Return the base's result for its agent and channel, in the agent's own copies."""
         channel, _, copy = channel_name.rpartition("_")
         return copy in self._copies_of(agent_name) and self.base.can_agent_be_active(
             self._base_agent(agent_name), round, channel
@@ -136,7 +136,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Return who acts where, bool[*B, A, C]: the base's mask, spread over the copies."""
+        """Return which agents act in which channels, bool[*B, A, C]: the base's mask, copied."""
         base = self.base.get_active_agents_mask_from_rounds_and_seed(round, seed)
         spread = base[..., self.on_device("_source_agent", base.device), :]
         return spread.repeat(*(1,) * (spread.ndim - 1), len(COPIES)) & self.on_device(
@@ -150,7 +150,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return self.base.get_verifier_guess_mask_from_rounds_and_seed(round, seed)
 
     def get_can_decide_mask_from_rounds_and_seed(self, round: Integers, seed: Integers) -> Tensor:
-        """Return who may decide, bool[*B, A]: both verifiers and the simulator, all at once."""
+        """Return which agents may decide, bool[*B, A]: both verifiers and the simulator."""
         guess = self.get_verifier_guess_mask_from_rounds_and_seed(round, seed)
         return guess.unsqueeze(-1) & self.on_device("_decides", guess.device)
 
@@ -183,7 +183,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return ProtocolStep(shared_done, next_agent_done, terminated, reward)
 
     def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:
-        """Return what agents have decided in a step, int[*B, A]; both verifiers may be forced."""
+        """Return the agents' decisions in a step, int[*B, A]; both verifiers' may be forced."""
         counted = super().counted_decisions(env_td).clone()
         y = torch.as_tensor(env_td["y"])
         for place in self._verifier_indices:

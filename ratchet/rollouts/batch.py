@@ -1,4 +1,4 @@
-"""Trajectories as tensors: what a language trainer prepares and its loss reads.
+"""Trajectories as tensors, prepared by a language trainer and read by its loss.
 
 Shape letters: B rows, T tokens.
 """
@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.rollouts.padding import compute_position_id_with_mask, pad_rows, scores_of_tokens
+from ratchet.rollouts.padding import (
+    Truncation,
+    checked_width,
+    compute_position_id_with_mask,
+    pad_rows,
+    scores_of_tokens,
+)
 from ratchet.rollouts.trajectory import Trajectory
 
 REQUIRED_FIELDS = (
@@ -38,7 +44,6 @@ _COLUMNS = {
     "metrics": "metrics",
 }
 
-
 _PENALTY = {"log_probs", "ref_log_probs"}
 _PENALTY_HINT = (
     " kl={coef: 0.1, place: reward} in the trainer's algorithm section adds log_probs and"
@@ -47,9 +52,9 @@ _PENALTY_HINT = (
 
 
 class TokenData(dict[str, Tensor]):
-    """A batch's tensors by name; one that is asked for and not there is an error that says what is.
+    """Tensors of a batch by name; the error for a missing tensor lists the available ones.
 
-    :meth:`get` and ``in`` ask without one.
+    :meth:`get` and ``in`` do not raise.
     """
 
     def __init__(self, batch: Batch, entries: Mapping[str, Tensor]) -> None:
@@ -61,10 +66,10 @@ class TokenData(dict[str, Tensor]):
 
 
 class RowData(UserDict[str, Any]):
-    """What a batch knows of its rows, by name: one entry a row.
+    """Metadata of a batch's rows by name: one entry per row.
 
-    Rewards and advantages are kept as float32 tensors. Advantages that are set here are spread
-    over the tokens that the loss mask shows, so that they reach the loss.
+    Rewards and advantages are stored as float32 tensors. Advantages that are set here are copied to
+    all tokens of the loss mask, where the loss reads them.
     """
 
     def __init__(self, batch: Batch, entries: Mapping[str, Any]) -> None:
@@ -85,13 +90,13 @@ class Batch:
     Raises
     ------
     DataError
-        If tensors, or what is known of rows, differ in the number of rows.
+        If tensors, or entries of the metadata, differ in the number of rows.
     """
 
     values: dict[str, Tensor]
     """Tensors by name, the first dimension B; those of tokens are ``[B, T]``."""
     metadata: MutableMapping[str, Any] = field(default_factory=dict)
-    """What is known of the rows by name: ``rewards`` (float32 ``[B]``), ``group_ids`` …"""
+    """Metadata of the rows by name: ``rewards`` (float32 ``[B]``), ``group_ids`` …"""
 
     def __post_init__(self) -> None:
         self.values = TokenData(self, self.values)
@@ -114,9 +119,9 @@ class Batch:
     def from_trajectories(
         cls, trajectories: Sequence[Trajectory], pad_token_id: int, *, left_pad: bool = False
     ) -> Self:
-        """Make a batch of trajectories, padded on the right unless told otherwise.
+        """Create a batch of trajectories, padded on the right by default.
 
-        The reward stands in ``token_level_scores`` at the last token of the loss mask.
+        ``token_level_scores`` contains the reward at the last token of the loss mask.
 
         Raises
         ------
@@ -198,7 +203,7 @@ class Batch:
         self.values["advantages"] = torch.where(mask.bool(), given.unsqueeze(1), 0.0)
 
     def select(self, rows: Tensor | Sequence[int]) -> Self:
-        """Return some of the rows, in the order given, each with all that is known of it."""
+        """Return some of the rows with their metadata, in the given order."""
         index = torch.as_tensor(rows, dtype=torch.long)
         values = {name: value[index.to(value.device)] for name, value in self.values.items()}
         picked = index.tolist()
@@ -224,9 +229,9 @@ class Batch:
         return self.select(given)
 
     def pad_to_multiple(self, multiple: int) -> Self:
-        """Add rows that weigh nothing until their number is a multiple of the one given.
+        """Add rows of weight 0 until the number of rows is a multiple of ``multiple``.
 
-        They show a model a single token; no loss, score or group knows of them.
+        A model sees a single token of them; they are excluded from losses, scores and groups.
         """
         if multiple < 1:
             raise DataError(f"pad_to_multiple: got {multiple}, expected at least 1.")
@@ -298,7 +303,7 @@ class Batch:
         return type(self)(values, dict(self.metadata))
 
     def check(self) -> None:
-        """Check that all that is known has one entry a row.
+        """Check that all metadata has one entry per row.
 
         Raises
         ------
@@ -313,12 +318,12 @@ class Batch:
                 raise DataError(f"batch: {name}: got {len(column)} rows, expected {rows}.")
 
     def check_required(self, names: Sequence[str] = REQUIRED_FIELDS) -> None:
-        """Check that there is all that an update needs, each field of one shape.
+        """Check that all fields required by an update exist and have the same shape.
 
         Raises
         ------
         DataError
-            If a field is missing, or has another shape than ``input_ids``.
+            If a field is missing, or its shape differs from that of ``input_ids``.
         """
         self._need(names)
         self.check()
@@ -336,7 +341,7 @@ class Batch:
             raise self.missing(missing)
 
     def missing(self, names: Sequence[str]) -> DataError:
-        """Return the error that says which values are missing, and what there is."""
+        """Return an error that names the missing and the available values."""
         return DataError(
             f"batch: missing values {list(names)}; it has values {sorted(self.values)} and metadata"
             f" {sorted(self.metadata)}.{_PENALTY_HINT if _PENALTY & set(names) else ''}"
@@ -344,14 +349,14 @@ class Batch:
 
 
 def _as_column(name: str, entry: object) -> object:
-    """Make a tensor of rewards and advantages, so that one can compute with them."""
+    """Convert rewards and advantages to a tensor."""
     if name in ("advantages", "rewards"):
         return torch.as_tensor(entry, dtype=torch.float32)
     return entry
 
 
 def _by_row(entry: object) -> bool:
-    """Say whether metadata has an entry a row, rather than one for the whole batch."""
+    """Return whether metadata has an entry per row, rather than one for the batch."""
     return isinstance(entry, list | tuple) or (isinstance(entry, Tensor) and entry.dim() > 0)
 
 
@@ -369,3 +374,62 @@ def _token_advantages(trajectories: Sequence[Trajectory]) -> list[list[float]] |
             " of all or none."
         )
     return rows or None
+
+
+def padding_data(
+    batch: Batch,
+    *,
+    pad_token_id: int,
+    max_length: int | None = None,
+    left_pad: bool = False,
+    truncation: Truncation = "error",
+) -> Batch:
+    """Return the batch with rows of one length, all padding at one end and of one token.
+
+    Every field of the width of ``input_ids`` is moved along; position ids are recomputed.
+
+    Parameters
+    ----------
+    batch
+        In any layout; positions that its ``attention_mask`` hides are dropped.
+    pad_token_id
+        The padding of ``input_ids``; other fields are padded with 0.
+    max_length
+        The longest row's length by default, at least 1.
+    left_pad
+        Whether padding is at the start of rows instead of the end.
+    truncation
+        Which end of a row that is too long is truncated.
+
+    Raises
+    ------
+    DataError
+        If a row is too long and truncation is not allowed.
+    """
+    shown = batch.values["attention_mask"].bool()
+    lengths = shown.sum(1)
+    longest = int(lengths.max()) if len(batch) else 0
+    width = max(1, longest) if max_length is None else max_length
+    width = checked_width(width, longest, truncation)
+    kept = lengths.clamp(max=width).unsqueeze(1)
+    column = torch.arange(width, device=shown.device).unsqueeze(0)
+    order = column - (width - kept) if left_pad else column.expand(len(batch), width)
+    present = (order >= 0) & (order < kept)
+    if truncation == "left":
+        order = order + lengths.unsqueeze(1) - kept
+    # A stable sort puts the positions that count first, in their order.
+    positions = torch.argsort(~shown, dim=1, stable=True)
+    source = positions.gather(1, order.clamp(0, max(0, shown.shape[1] - 1)))
+    moved = {}
+    for name, value in batch.values.items():
+        if value.shape[1:2] != shown.shape[1:]:
+            moved[name] = value
+            continue
+        index, there = source, present
+        for size in value.shape[2:]:
+            index = index.unsqueeze(-1).expand(*index.shape, size)
+            there = there.unsqueeze(-1)
+        filler = pad_token_id if name == "input_ids" else 0
+        moved[name] = torch.where(there, value.gather(1, index), filler)
+    moved["position_ids"] = compute_position_id_with_mask(moved["attention_mask"])
+    return type(batch)(moved, dict(batch.metadata))

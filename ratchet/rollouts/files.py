@@ -1,34 +1,39 @@
-"""Nested dictionaries of arrays as Parquet files: no pickle, readable by anything.
+"""Files of rollouts, without pickle: Parquet for nested arrays, safetensors for tensors.
 
-One column a leaf (its key path with dots), one row an entry of the first batch dimension, lists
-in it for further dimensions. The exact shapes and types are in the file's metadata. The same
-content gives the same bytes.
+In Parquet, a leaf is a column named by its key path with dots, an entry of the first batch
+dimension is a row, and further dimensions are lists. Exact shapes and types are in the file's
+metadata. The same content gives the same bytes. Names in safetensors are joined by slashes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ratchet.errors import DataError, RatchetError
-from ratchet.rollouts.arrays import STRING, Array, dotted, dtype_name
-from ratchet.rollouts.batch_index import Shape
+from ratchet.errors import CheckPointNotFoundError, DataError, RatchetError
+from ratchet.rollouts.arrays import STRING, Array, Shape, dotted, dtype_name
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from tensordict import TensorDict, TensorDictBase
 
 SCHEMA = 1
 _METADATA_KEY = b"ratchet.nested_array_dict"
 _TYPES = ("bool", "int64", "float16", "float32", "float64")
 
+_SEPARATOR = "/"
+_ABOUT = "about"
+_BATCH_SIZE = "batch_size"
+
 
 def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
-    """Write a Parquet file atomically, in a folder made if need be."""
+    """Write a Parquet file atomically; create its folder if missing."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -68,12 +73,12 @@ def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
 
 
 def load_nested_array_dict(path: Path | str) -> NestedArrayDict:
-    """Read what :func:`save_nested_array_dict` wrote; equal to what was saved.
+    """Load a file of :func:`save_nested_array_dict`; equal to the saved dictionary.
 
     Raises
     ------
     DataError
-        If the file is missing, damaged or was not written by it.
+        If the file is missing, damaged or of another format.
     """
     import pyarrow.parquet as pq
 
@@ -102,7 +107,7 @@ def load_nested_array_dict(path: Path | str) -> NestedArrayDict:
 
 
 def _column(leaf: Array, inner: Shape) -> pa.Array[Any]:
-    """Make a column of lists (of lists …) with the values of a leaf."""
+    """Create a column of lists (of lists …) with the values of a leaf."""
     import pyarrow as pa
 
     flat = np.ascontiguousarray(leaf).reshape(-1)
@@ -129,3 +134,73 @@ def _leaf(table: pa.Table, path: tuple[str, ...], type_name: str, shape: Shape) 
         return np.array(column.to_pylist(), dtype=object).astype(STRING).reshape(shape)
     array: Array = column.to_numpy(zero_copy_only=False)
     return np.array(array, dtype=dtype).reshape(shape)
+
+
+def save_rollouts(
+    rollouts: TensorDictBase, path: str | Path, about: Mapping[str, str] | None = None
+) -> None:
+    """Write rollouts ``[E, T]`` into a file, overwriting it.
+
+    ``about`` contains further metadata, e.g. the agents' names; see :func:`read_about`.
+
+    Raises
+    ------
+    DataError
+        If a name contains a slash.
+    """
+    from safetensors.torch import save_file
+
+    tensors = {}
+    for key in rollouts.keys(include_nested=True, leaves_only=True):
+        names = (key,) if isinstance(key, str) else key
+        if any(_SEPARATOR in name for name in names):
+            raise DataError(f"rollouts: a name in {names} contains {_SEPARATOR!r}, expected none.")
+        tensors[_SEPARATOR.join(names)] = rollouts.get(key).detach().cpu().contiguous().clone()
+    size = json.dumps(list(rollouts.batch_size))
+    # One entry only: safetensors writes several in any order, and the same would differ in bytes.
+    described = json.dumps({**(about or {}), _BATCH_SIZE: size}, sort_keys=True)
+    save_file(tensors, path, metadata={_ABOUT: described})
+
+
+def load_rollouts(path: str | Path) -> TensorDict:
+    """Load a file of :func:`save_rollouts`, with the same names, numbers and types.
+
+    Raises
+    ------
+    CheckPointNotFoundError
+        If there is no such file.
+    DataError
+        If it is not a file of rollouts.
+    """
+    from safetensors.torch import load_file
+    from tensordict import TensorDict
+
+    size = json.loads(read_about(path, _BATCH_SIZE))
+    rollouts = TensorDict({}, batch_size=size)
+    for name, tensor in load_file(path).items():
+        rollouts.set(tuple(name.split(_SEPARATOR)), tensor)
+    return rollouts
+
+
+def read_about(path: str | Path, name: str) -> str:
+    """Read one entry of the metadata of saved rollouts.
+
+    Raises
+    ------
+    CheckPointNotFoundError
+        If there is no such file.
+    DataError
+        If it is not a file of rollouts, or has no entry of that name.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise CheckPointNotFoundError(f"{path}: no such file, expected rollouts.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+    except (SafetensorError, ValueError) as error:
+        raise DataError(f"{path}: not a file of rollouts ({error}).") from error
+    if name not in about:
+        raise DataError(f"{path}: no metadata {name!r}, expected one of {sorted(about)}.")
+    return str(about[name])

@@ -1,7 +1,7 @@
 """A nested dictionary of NumPy arrays that share leading batch dimensions.
 
-To text scenarios what a TensorDict is to those on tensors: observations, actions, rollouts and
-datasets are made of it. Arrays are shared, not copied, unless :meth:`NestedArrayDict.clone`.
+Text scenarios use it as tensor scenarios use TensorDict: for observations, actions, rollouts and
+datasets. Arrays are shared, not copied, unless :meth:`NestedArrayDict.clone`.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ from ratchet.errors import ArrayShapeError, KeyPathError, nearest
 from ratchet.rollouts.arrays import (
     STRING,
     Array,
+    Shape,
     as_leaf,
+    check_fits,
+    check_same_paths,
     dotted,
     dtype_name,
+    read_index,
     same_array,
     zeros,
 )
-from ratchet.rollouts.batch_index import Shape, read_index
-from ratchet.rollouts.matching import check_fits, check_same_paths
 
 __all__ = ["STRING", "NestedArrayDict"]
 
 
 class NestedArrayDict:
-    """Arrays under names, names under names, all with the same leading dimensions.
+    """Nested mapping of names to arrays, all with the same leading dimensions.
 
     Parameters
     ----------
     data
-        Arrays (or what can be made one, see :func:`~ratchet.rollouts.arrays.as_leaf`) and
+        Arrays (or values convertible to one, see :func:`~ratchet.rollouts.arrays.as_leaf`) and
         further mappings by name.
 
     Raises
     ------
     ArrayShapeError
-        If an array's shape doesn't begin with ``batch_size``; with its key path.
+        If an array's shape doesn't start with ``batch_size``; with its key path.
     ArrayTypeError
         If a value is neither text nor numbers nor a mapping.
     """
@@ -62,14 +64,14 @@ class NestedArrayDict:
     def _make(
         cls, data: dict[str, Array | NestedArrayDict], batch_size: Shape, path: tuple[str, ...]
     ) -> NestedArrayDict:
-        """Make one of parts that are known to fit."""
+        """Create a dictionary of parts without checks."""
         made = cls.__new__(cls)
         made._data, made._batch_size, made._path = data, batch_size, path
         return made
 
     @classmethod
     def zeros_like(cls, other: NestedArrayDict) -> NestedArrayDict:
-        """Make zeros, False and None of another one's names, shapes and types."""
+        """Create zeros, False and None with another dictionary's names, shapes and types."""
         return other._map(lambda leaf: zeros(leaf.shape, leaf.dtype), other._batch_size)
 
     @classmethod
@@ -79,7 +81,7 @@ class NestedArrayDict:
         tuple_keys: Sequence[str | tuple[str, ...]],
         batch_size: int | Sequence[int],
     ) -> NestedArrayDict:
-        """Make one of arrays and their key paths, in the same order."""
+        """Create a dictionary of arrays and their key paths, in the same order."""
         made = cls({}, batch_size)
         for path, value in zip(tuple_keys, array_and_scalars, strict=True):
             made[path] = value
@@ -126,12 +128,12 @@ class NestedArrayDict:
         ----------
         key
             A name or tuple of names; or an integer, slice, mask, index array or a tuple of those
-            over the batch dimensions. What is changed in a nested part is changed here.
+            over the batch dimensions. Changes to a nested part apply to this dictionary.
 
         Raises
         ------
         KeyPathError
-            If there is nothing at the key path; with the nearest name.
+            If the key path doesn't exist; with the nearest name.
         BatchIndexError
             If the index doesn't fit the batch dimensions.
         """
@@ -144,14 +146,14 @@ class NestedArrayDict:
         return self._map(lambda leaf: leaf[index], batch_size)
 
     def __setitem__(self, key: object, value: Any) -> None:  # noqa: ANN401 -- an array or what can be one
-        """Put an array or mapping at a key path, or write values at a batch index in place.
+        """Set an array or mapping at a key path, or write values at a batch index in place.
 
         Parameters
         ----------
         key
-            As for reading. Parts of a key path that aren't there are made.
+            As for reading. Missing parts of a key path are created.
         value
-            An array that begins with the batch dimensions, or a mapping of such; for an index a
+            An array that starts with the batch dimensions, or a mapping of such; for an index a
             NestedArrayDict with the same key paths and the batch size that the index gives.
         """
         if isinstance(key, str):
@@ -162,7 +164,7 @@ class NestedArrayDict:
             self._write(key, value)
 
     def __delitem__(self, key: str | tuple[str, ...]) -> None:
-        """Take away what is at a key path."""
+        """Remove a key path."""
         path = (key,) if isinstance(key, str) else tuple(key)
         self._find(path)
         del self._find(path[:-1])._data[path[-1]]
@@ -201,8 +203,8 @@ class NestedArrayDict:
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> list[Any]:
         """List the names; nested ones as tuples.
 
-        ``include_nested`` lists what is in nested parts, too; ``leaves_only`` leaves out the names
-        of nested parts themselves.
+        ``include_nested`` includes names in nested parts; ``leaves_only`` omits the names of nested
+        parts themselves.
         """
         return [key for key, _ in self.items(include_nested, leaves_only)]
 
@@ -239,7 +241,7 @@ class NestedArrayDict:
         return not isinstance(self[key], NestedArrayDict)
 
     def update(self, other: Mapping[str, Any] | NestedArrayDict) -> NestedArrayDict:
-        """Put everything of another mapping here; nested parts are merged. Returns itself."""
+        """Add all entries of another mapping; nested parts are merged. Returns itself."""
         for name, value in other.items():
             here = self._data.get(name)
             if isinstance(here, NestedArrayDict) and isinstance(value, Mapping | NestedArrayDict):
@@ -260,7 +262,7 @@ class NestedArrayDict:
         return self._map(lambda leaf: leaf.copy(), self._batch_size)
 
     def to_dict(self) -> dict[str, Any]:
-        """Make plain dictionaries of the same arrays."""
+        """Return plain dictionaries of the same arrays."""
         return {
             name: value.to_dict() if isinstance(value, NestedArrayDict) else value
             for name, value in self._data.items()
@@ -313,7 +315,7 @@ class NestedArrayDict:
         leaf = as_leaf(value, path)
         if leaf.shape[: len(self._batch_size)] != self._batch_size:
             raise ArrayShapeError(
-                f"{dotted(path)}: got shape {leaf.shape}, expected it to begin with the batch size"
+                f"{dotted(path)}: got shape {leaf.shape}, expected it to start with the batch size"
                 f" {self._batch_size}."
             )
         self._data[name] = leaf

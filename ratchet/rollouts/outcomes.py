@@ -1,4 +1,4 @@
-"""What finished rollouts came to: rewards, decisions, whether they were right."""
+"""Outcomes of rollouts and statistics over them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from ratchet.errors import ArrayShapeError, UnknownNameError, nearest
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.spec import NO_DECISION
+from ratchet.rollouts.specs import NO_DECISION
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+
+ACCEPT = 1
 
 
 def episode_rewards(rollouts: NestedArrayDict) -> Floats:
@@ -30,7 +32,7 @@ def episode_lengths(rollouts: NestedArrayDict) -> Ints:
 
 
 def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
-    """Return an agent's last decision that is one, int64 [N]; 2 where it made none."""
+    """Return an agent's last actual decision, int64 [N]; 2 if it never decided."""
     decisions = rollouts.array(("agents", "decision"))[:, :, agent_index]
     num_rollouts, num_steps = decisions.shape
     final = np.full(num_rollouts, NO_DECISION, dtype=np.int64)
@@ -41,7 +43,7 @@ def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
 
 
 def acceptance(rollouts: NestedArrayDict, agent_index: int) -> Floats:
-    """Return how likely an agent finally says that 1 is right, float64 [N]; 0.5 if undecided."""
+    """Return an agent's final probability of 1, float64 [N]; 0.5 if undecided."""
     chance = np.full(len(rollouts), 0.5)
     decisions = rollouts.array(("agents", "decision"))[:, :, agent_index]
     confidence = rollouts.array(("agents", "confidence"))[:, :, agent_index]
@@ -101,14 +103,14 @@ def check_agents(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> None:
 
 
 def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None) -> int:
-    """Find the place, among agent dimensions, of the agent whose decisions count.
+    """Return the index, in agent dimensions, of the agent whose decisions count.
 
     It is the one with "verifier" in its name if no name is given.
 
     Raises
     ------
     UnknownNameError
-        If there is none of that name, or not exactly one with "verifier" in its name.
+        If no agent has that name, or not exactly one has "verifier" in its name.
     """
     names = list(agent_names)
     if verifier_name is None:
@@ -116,7 +118,7 @@ def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None)
         if len(verifiers) != 1:
             raise UnknownNameError(
                 f"verifier: {len(verifiers)} of the agents {names} have 'verifier' in their name,"
-                " expected one; say which with verifier_name."
+                " expected one; set verifier_name."
             )
         verifier_name = verifiers[0]
     if verifier_name not in names:
@@ -124,3 +126,124 @@ def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None)
             f"verifier: unknown agent {verifier_name!r}.{nearest(verifier_name, names)}"
         )
     return names.index(verifier_name)
+
+
+def rollout_statistics(
+    rollouts: NestedArrayDict, agent_names: Sequence[str], verifier_name: str, *, prefix: str = ""
+) -> dict[str, float]:
+    """Compute the statistics of rollouts.
+
+    Parameters
+    ----------
+    rollouts
+        Batch [N], with the layout of :func:`~ratchet.rollouts.specs.rollout_spec`.
+    agent_names
+        In the order of agent dimensions.
+    verifier_name
+        The agent whose decisions count.
+    prefix
+        Prefix of all names, e.g. ``"test_"``.
+
+    Returns
+    -------
+    dict
+        For each agent, behind its name and a dot, ``mean_episode_reward``, ``std_episode_reward``
+        and, as shares of its turns, ``retry_proportion`` (at least one retry),
+        ``token_limit_proportion`` and ``invalid_proportion`` (no valid answer after all retries);
+        as counts ``num_turns``, ``num_invalid_replies`` (discarded, or invalid after all retries),
+        ``num_turns_without_reply`` and ``num_cut_off_replies``. For all: ``num_rollouts``,
+        ``mean_`` and ``std_episode_length``; ``accuracy`` and ``std_accuracy``, where no decision
+        counts as wrong; ``mean_decision`` and ``std_decision`` of the rollouts that were decided,
+        and ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and
+        ``recall`` of accepting; ``worst_datapoint_accuracy``, the lowest share of correct rollouts
+        of a datapoint, and the shares of datapoints with no correct rollout,
+        ``always_failed_proportion``, only correct ones, ``always_solved_proportion``, and both
+        kinds, ``sometimes_solved_proportion`` (0 if each was played once);
+        ``rollouts_per_datapoint``, their mean. For decisions with a confidence,
+        ``mean_confidence``, and ``brier_score``: the mean squared difference of the verifier's
+        probability of 1 and the label, 0.25 if undecided. Standard deviations are of the
+        population. 0/0 is NaN.
+
+    Raises
+    ------
+    KeyPathError, ArrayShapeError
+        If the rollouts have a different layout.
+    UnknownNameError
+        If ``verifier_name`` is not one of the agents.
+    """
+    check_agents(rollouts, agent_names)
+    stats = _agent_statistics(rollouts, agent_names)
+    stats["num_rollouts"] = float(len(rollouts))
+    lengths = episode_lengths(rollouts)
+    stats["mean_episode_length"], stats["std_episode_length"] = _mean(lengths), _std(lengths)
+    verifier = verifier_index(agent_names, verifier_name)
+    stats |= _decision_statistics(rollouts, verifier)
+    if ("agents", "confidence") in rollouts:
+        chance = acceptance(rollouts, verifier)
+        decided = final_decisions(rollouts, verifier) != NO_DECISION
+        stats["mean_confidence"] = _mean(np.abs(2 * chance - 1)[decided])
+        stats["brier_score"] = _mean((chance - rollouts.array("y")) ** 2)
+    return {prefix + name: value for name, value in stats.items()}
+
+
+def _agent_statistics(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> dict[str, float]:
+    rewards = episode_rewards(rollouts)
+    turns = rollouts.array(("agents", "active")) & ~rollouts.array("padding")[..., None]
+    events = {
+        "retry_proportion": rollouts.array(("agents", "retry_count")) > 0,
+        "token_limit_proportion": rollouts.array(("agents", "token_limit")),
+        "invalid_proportion": ~rollouts.array(("agents", "valid")),
+    }
+    stats = {}
+    for place, name in enumerate(agent_names):
+        stats[f"{name}.mean_episode_reward"] = _mean(rewards[:, place])
+        stats[f"{name}.std_episode_reward"] = _std(rewards[:, place])
+        acted = turns[..., place]
+        for event, happened in events.items():
+            stats[f"{name}.{event}"] = _mean(happened[..., place][acted])
+        retries, cut_off, invalid = (
+            array[..., place][acted].sum()
+            for array in (
+                rollouts.array(("agents", "retry_count")),
+                events["token_limit_proportion"],
+                events["invalid_proportion"],
+            )
+        )
+        stats[f"{name}.num_turns"] = float(acted.sum())
+        stats[f"{name}.num_invalid_replies"] = float(retries + invalid)
+        stats[f"{name}.num_turns_without_reply"] = float(invalid)
+        stats[f"{name}.num_cut_off_replies"] = float(cut_off)
+    return stats
+
+
+def _decision_statistics(rollouts: NestedArrayDict, verifier: int) -> dict[str, float]:
+    y = rollouts.array("y")
+    decision = final_decisions(rollouts, verifier)
+    correct = decision == y
+    decided = decision != NO_DECISION
+    _, by_datapoint = datapoint_accuracies(rollouts, verifier)
+    return {
+        "accuracy": _mean(correct),
+        "std_accuracy": _std(correct),
+        "mean_decision": _mean(decision[decided]),
+        "std_decision": _std(decision[decided]),
+        "no_decision_proportion": _mean(~decided),
+        "accuracy_class_0": _mean(correct[y == 0]),
+        "accuracy_class_1": _mean(correct[y == 1]),
+        "precision": _mean(y[decision == ACCEPT] == 1),
+        "recall": _mean(decision[y == 1] == ACCEPT),
+        "worst_datapoint_accuracy": float(by_datapoint.min()) if len(by_datapoint) else np.nan,
+        "always_failed_proportion": _mean(by_datapoint == 0),
+        "always_solved_proportion": _mean(by_datapoint == 1),
+        "sometimes_solved_proportion": _mean((by_datapoint > 0) & (by_datapoint < 1)),
+        "rollouts_per_datapoint": len(y) / len(by_datapoint) if len(by_datapoint) else np.nan,
+    }
+
+
+def _mean(values: npt.NDArray[np.generic]) -> float:
+    """Return the mean in float64, NaN of nothing, without NumPy's warning."""
+    return float(values.astype(np.float64).mean()) if values.size else np.nan
+
+
+def _std(values: npt.NDArray[np.generic]) -> float:
+    return float(values.astype(np.float64).std()) if values.size else np.nan

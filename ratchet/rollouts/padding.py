@@ -1,10 +1,10 @@
-"""Rows of tokens brought to one length. What counts is what the mask says, never a token's id."""
+"""Rows of tokens padded to one length. The mask marks valid tokens, never a token's id."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,15 +12,12 @@ from torch import Tensor
 
 from ratchet.errors import DataError
 
-if TYPE_CHECKING:
-    from ratchet.rollouts.batch import Batch
-
 Truncation = Literal["left", "right", "error"]
-"""Which end of a row that is too long is cut off, or that there may be none."""
+"""Which end of a row that is too long is truncated, or an error."""
 
 
 def compute_position_id_with_mask(mask: Tensor) -> Tensor:
-    """Number the tokens that count: the cumulated mask − 1, at least 0; int64 ``[..., T]``."""
+    """Number the valid tokens: the cumulative mask − 1, at least 0; int64 ``[..., T]``."""
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
@@ -33,30 +30,30 @@ def pad_rows(
     left_pad: bool = False,
     truncation: Truncation = "error",
 ) -> Tensor:
-    """Make one tensor ``[B, length]`` of rows of uneven lengths.
+    """Create one tensor ``[B, length]`` of rows of different lengths.
 
     Parameters
     ----------
     rows
         B rows of numbers.
     pad_value
-        What stands where a row has nothing.
+        The value of padding.
     dtype
         The tensor's.
     length
-        That of the longest row by default, at least 1.
+        The length of the longest row by default, at least 1.
     left_pad
-        Whether rows begin with what was added, rather than end with it.
+        Whether padding is at the start of rows instead of the end.
     truncation
-        Which end of a row that is too long is cut off.
+        Which end of a row that is too long is truncated.
 
     Raises
     ------
     DataError
-        If a row is too long and none may be cut.
+        If a row is too long and truncation is not allowed.
     """
     longest = max((len(row) for row in rows), default=0)
-    width = _checked_width(max(1, longest) if length is None else length, longest, truncation)
+    width = checked_width(max(1, longest) if length is None else length, longest, truncation)
     if longest > width:
         cut = slice(-width, None) if truncation == "left" else slice(width)
         rows = [row[cut] for row in rows]
@@ -70,73 +67,15 @@ def pad_rows(
 
 
 def scores_of_tokens(rewards: Tensor, loss_mask: Tensor) -> Tensor:
-    """Lay rewards [B] at the last token of each row's mask [B, T], 0 elsewhere: float32[B, T]."""
+    """Place rewards [B] at the last token of each row's mask [B, T], 0 elsewhere: float32[B, T]."""
     mask = loss_mask.bool()
     place = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, place, -1).amax(1, keepdim=True)
     return torch.where(place == last, rewards.to(mask.device)[:, None], 0.0).float()
 
 
-def padding_data(
-    batch: Batch,
-    *,
-    pad_token_id: int,
-    max_length: int | None = None,
-    left_pad: bool = False,
-    truncation: Truncation = "error",
-) -> Batch:
-    """Return the batch with rows of one length, all padding at one end and of one token.
-
-    Every field of the width of ``input_ids`` is moved along; position ids are counted anew.
-
-    Parameters
-    ----------
-    batch
-        In any layout; what its ``attention_mask`` hides is dropped.
-    pad_token_id
-        What stands in ``input_ids`` where a row has nothing; other fields have 0 there.
-    max_length
-        The longest row's length by default, at least 1.
-    left_pad
-        Whether rows begin with padding, rather than end with it.
-    truncation
-        Which end of a row that is too long is cut off.
-
-    Raises
-    ------
-    DataError
-        If a row is too long and none may be cut.
-    """
-    shown = batch.values["attention_mask"].bool()
-    lengths = shown.sum(1)
-    longest = int(lengths.max()) if len(batch) else 0
-    width = max(1, longest) if max_length is None else max_length
-    width = _checked_width(width, longest, truncation)
-    kept = lengths.clamp(max=width).unsqueeze(1)
-    column = torch.arange(width, device=shown.device).unsqueeze(0)
-    order = column - (width - kept) if left_pad else column.expand(len(batch), width)
-    present = (order >= 0) & (order < kept)
-    if truncation == "left":
-        order = order + lengths.unsqueeze(1) - kept
-    # A stable sort puts the positions that count first, in their order.
-    positions = torch.argsort(~shown, dim=1, stable=True)
-    source = positions.gather(1, order.clamp(0, max(0, shown.shape[1] - 1)))
-    moved = {}
-    for name, value in batch.values.items():
-        if value.shape[1:2] != shown.shape[1:]:
-            moved[name] = value
-            continue
-        index, there = source, present
-        for size in value.shape[2:]:
-            index = index.unsqueeze(-1).expand(*index.shape, size)
-            there = there.unsqueeze(-1)
-        filler = pad_token_id if name == "input_ids" else 0
-        moved[name] = torch.where(there, value.gather(1, index), filler)
-    moved["position_ids"] = compute_position_id_with_mask(moved["attention_mask"])
-    return type(batch)(moved, dict(batch.metadata))
-
-
-def _checked_width(width: int, longest: int, truncation: Truncation) -> int:
+def checked_width(width: int, longest: int, truncation: Truncation) -> int:
+    """Return a valid width of padded rows; refuse rows that are longer and may not be truncated."""
     if width < 1:
         raise DataError(f"length: got {width}, expected at least 1.")
     if longest > width and truncation == "error":

@@ -1,7 +1,8 @@
-"""What the arrays of a nested dictionary must be: shapes, types, bounds; zeros and checks.
+"""Specifications of nested arrays (shapes, types, bounds), and the layout of text rollouts.
 
-Environments say with these what they take and give; ``ratchet.rollouts.spec`` says it for
-rollouts. Shapes are those after the batch dimensions.
+Environments declare their inputs and outputs with them. :func:`rollout_spec` is the layout that
+environments write and that statistics, transcripts, trainers and fine-tuning read. Shapes exclude
+the batch dimensions.
 """
 
 from __future__ import annotations
@@ -13,25 +14,27 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ratchet.errors import ArrayShapeError, ArrayTypeError, DataError, KeyPathError, nearest
-from ratchet.rollouts.arrays import STRING, Array, dotted, dtype_name, zeros
-from ratchet.rollouts.batch_index import Shape
+from ratchet.rollouts.arrays import STRING, Array, Shape, dotted, dtype_name, zeros
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 Scalar: TypeAlias = "int | float | bool | None"
 BatchSize: TypeAlias = "int | Sequence[int]"
 
+_ADDED_LATER = ("thinking", "invalid_reason")
+NO_DECISION = 2
+NOBODY = -1
+
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What one array must be.
+    """Requirements of one array.
 
     Attributes
     ----------
     shape
-        Its dimensions after the batch.
+        The dimensions after the batch.
     nothing
-        The value that says that there is nothing, e.g. -1 for an agent's number; 0, False or
-        None when not given.
+        The value for missing entries, e.g. -1 for an agent's index; 0, False or None by default.
     low, high
         Bounds, both inclusive.
     """
@@ -43,11 +46,11 @@ class ArraySpec:
     high: float | None = None
 
     def zeros(self, batch_size: BatchSize = ()) -> Array:
-        """Make an array of zeros (None for text)."""
+        """Create an array of zeros (None for text)."""
         return zeros((*_as_shape(batch_size), *self.shape), self.dtype)
 
     def blank(self, batch_size: BatchSize = ()) -> Array:
-        """Make an array that says everywhere that there is nothing."""
+        """Create an array in which all entries are missing."""
         array = self.zeros(batch_size)
         if self.nothing is not None:
             array[...] = self.nothing
@@ -82,7 +85,7 @@ class ArraySpec:
 
 
 class StringArraySpec(ArraySpec):
-    """Text; None where there is none."""
+    """Text; None if missing."""
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
         super().__init__(tuple(shape), STRING)
@@ -103,7 +106,7 @@ class IntArraySpec(ArraySpec):
 
 
 class FloatArraySpec(ArraySpec):
-    """Floats; of four bytes unless said otherwise."""
+    """Floats, of four bytes by default."""
 
     def __init__(self, shape: Sequence[int] = (), dtype: Any = np.float32) -> None:  # noqa: ANN401
         super().__init__(tuple(shape), np.dtype(dtype))
@@ -117,7 +120,7 @@ class BoolArraySpec(ArraySpec):
 
 
 class CompositeSpec:
-    """What a nested dictionary must be; any batch dimensions will do if ``batch_size`` is None."""
+    """Requirements of a nested dictionary; any batch dimensions if ``batch_size`` is None."""
 
     def __init__(self, specs: Mapping[str, Any], batch_size: BatchSize | None = None) -> None:
         self.batch_size = None if batch_size is None else _as_shape(batch_size)
@@ -129,7 +132,7 @@ class CompositeSpec:
         Raises
         ------
         KeyPathError
-            If there is none.
+            If there is no such spec.
         """
         path = (key,) if isinstance(key, str) else key
         if path not in self._specs:
@@ -156,12 +159,12 @@ class CompositeSpec:
         return "\n".join([f"CompositeSpec(batch_size={self.batch_size})", *lines])
 
     def zeros(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
-        """Make zeros, False and None; ``batch_size`` is needed if the spec leaves it open."""
+        """Create zeros, False and None; ``batch_size`` is needed if the spec leaves it open."""
         size = self._size(batch_size)
         return self._made({path: spec.zeros(size) for path, spec in self._specs.items()}, size)
 
     def blank(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
-        """Make arrays that say everywhere that there is nothing, e.g. -1 for an agent's number."""
+        """Create arrays in which all entries are missing, e.g. -1 for an agent's index."""
         size = self._size(batch_size)
         return self._made({path: spec.blank(size) for path, spec in self._specs.items()}, size)
 
@@ -171,9 +174,9 @@ class CompositeSpec:
         Raises
         ------
         KeyPathError
-            If an array is missing, or there is one that no spec speaks of.
+            If an array is missing, or an array has no spec.
         ArrayShapeError, ArrayTypeError, DataError
-            If an array is not as it should be; with the key path.
+            If an array doesn't match its spec; with the key path.
         """
         if self.batch_size is not None and data.batch_size != self.batch_size:
             raise ArrayShapeError(f"got batch size {data.batch_size}, expected {self.batch_size}.")
@@ -197,7 +200,7 @@ class CompositeSpec:
         if batch_size is not None:
             return _as_shape(batch_size)
         if self.batch_size is None:
-            raise ArrayShapeError("the spec leaves the batch size open: say which to make.")
+            raise ArrayShapeError("the spec has no batch size: pass batch_size.")
         return self.batch_size
 
     def _made(self, leaves: Mapping[tuple[str, ...], Array], size: Shape) -> NestedArrayDict:
@@ -224,3 +227,85 @@ def _flat(
 
 def _as_shape(size: BatchSize) -> Shape:
     return (size,) if isinstance(size, int) else tuple(size)
+
+
+def rollout_spec(
+    num_rounds: int,
+    num_agents: int,
+    num_channels: int,
+    *,
+    has_degrees: bool = False,
+    has_tokens: bool = False,
+) -> CompositeSpec:
+    """Return the spec of a batch of rollouts; the batch size is open.
+
+    Parameters
+    ----------
+    num_rounds, num_agents, num_channels
+        T, A and C below; the protocol's.
+    has_degrees
+        Whether decisions have a confidence: then ``agents`` contains ``confidence``.
+    has_tokens
+        Whether the tokens of replies were requested: then ``agents`` contains ``tokens``, see
+        :mod:`ratchet.rollouts.tokens`.
+
+    Returns
+    -------
+    CompositeSpec
+        For each rollout: its datapoint (``rollout_id``, ``datapoint_id``, ``seed``, ``y``,
+        ``prover_stance``, ``question``, ``solution``), the messages at its end (``message_history``
+        and ``message_agent_id`` [T, C], ``raw_message_history`` [T, A]), and for each of T steps:
+        ``round``, ``done`` and ``terminated`` after it, ``padding`` if it was not played,
+        ``node_id`` in a tree, and under ``agents`` each agent's actions.
+    """
+    history, steps = (num_rounds, num_channels), (num_rounds,)
+    acts = (num_rounds, num_agents)
+    degrees = {"confidence": FloatArraySpec(acts)} if has_degrees else {}
+    tokens = {"tokens": StringArraySpec(acts)} if has_tokens else {}
+    return CompositeSpec(
+        {
+            "rollout_id": IntArraySpec(nothing=-1),
+            "datapoint_id": IntArraySpec(nothing=-1),
+            "seed": IntArraySpec(),
+            "y": IntArraySpec(low=0, high=1),
+            "prover_stance": IntArraySpec(nothing=1, low=0, high=1),
+            "question": StringArraySpec(),
+            "solution": StringArraySpec(),
+            "message_history": StringArraySpec(history),
+            "message_agent_id": IntArraySpec(
+                history, nothing=NOBODY, low=NOBODY, high=num_agents - 1
+            ),
+            "raw_message_history": StringArraySpec(acts),
+            "round": IntArraySpec(steps, low=0),
+            "padding": BoolArraySpec(steps, nothing=True),
+            "done": BoolArraySpec(steps),
+            "terminated": BoolArraySpec(steps),
+            "node_id": IntArraySpec(steps, nothing=-1, low=-1),
+            "agents": {
+                "active": BoolArraySpec(acts),
+                "message": StringArraySpec((*acts, num_channels)),
+                "raw_message": StringArraySpec(acts),
+                "prompt": StringArraySpec(acts),
+                "decision": IntArraySpec(acts, nothing=NO_DECISION, low=0, high=NO_DECISION),
+                **degrees,
+                "reward": FloatArraySpec(acts),
+                "retry_count": IntArraySpec(acts, low=0),
+                "token_limit": BoolArraySpec(acts),
+                "valid": BoolArraySpec(acts),
+                "prompt_tokens": IntArraySpec(acts, low=0),
+                "completion_tokens": IntArraySpec(acts, low=0),
+                "thinking": StringArraySpec(acts),
+                "invalid_reason": StringArraySpec(acts),
+                **tokens,
+            },
+        }
+    )
+
+
+def add_later_arrays(rollouts: NestedArrayDict) -> None:
+    """Add arrays that rollouts of earlier versions lack, in place, with missing entries."""
+    if ("agents", "raw_message") not in rollouts:
+        return
+    for name in _ADDED_LATER:
+        if ("agents", name) not in rollouts:
+            rollouts["agents", name] = np.full_like(rollouts["agents", "raw_message"], None)

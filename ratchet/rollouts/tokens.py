@@ -1,7 +1,7 @@
-"""The tokens of replies in rollouts, where they were asked for: what trainers on tokens learn from.
+"""The tokens of replies in rollouts, if requested, for trainers that learn from tokens.
 
-They stand as JSON in the array ``("agents", "tokens")``, which there is if an agent's parameters
-ask for ``logprobs`` or ``return_token_ids``.
+They are stored as JSON in the array ``("agents", "tokens")``, which exists if an agent's parameters
+set ``logprobs`` or ``return_token_ids``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _KEY = ("agents", "tokens")
 
 @dataclass(frozen=True, slots=True)
 class ReplyTokens:
-    """The tokens of one reply; None for what wasn't asked for, or the service doesn't say.
+    """The tokens of one reply; None if not requested, or not returned by the service.
 
-    ``log_probs`` are of the tokens of the reply, as the service gives them (of OpenAI's without the
-    end token). Where there are both, they have the length of ``token_ids``, which the model wrote,
-    the end token and a stop text included. ``prompt_token_ids`` is what it read.
+    ``log_probs`` are those of the reply's tokens, as returned by the service (OpenAI omits the end
+    token). If both exist, they have the length of ``token_ids``, the generated tokens, including
+    the end token and a stop text. ``prompt_token_ids`` are the prompt's tokens.
     """
 
     log_probs: tuple[float, ...] | None = None
@@ -35,7 +35,7 @@ class ReplyTokens:
     prompt_token_ids: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tokens as plain data, without what there is not."""
+        """Return the tokens as plain data, without missing fields."""
         values = {
             "log_probs": self.log_probs,
             "token_ids": self.token_ids,
@@ -45,7 +45,7 @@ class ReplyTokens:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Sequence[float]]) -> Self:
-        """Make the tokens of plain data; the inverse of :meth:`to_dict`."""
+        """Create the tokens from plain data; the inverse of :meth:`to_dict`."""
         return cls(**{name: tuple(value) for name, value in data.items()})  # type: ignore[arg-type]
 
     def to_json(self) -> str:
@@ -56,24 +56,24 @@ class ReplyTokens:
 def tokens_of(
     rollouts: NestedArrayDict, rollout: int, step: int, agent_index: int
 ) -> ReplyTokens | None:
-    """Return the tokens of an agent's reply; None where it wrote none, or nothing is known of them.
+    """Return the tokens of an agent's reply; None if it wrote none, or they are unknown.
 
     Raises
     ------
     DataError
-        If the rollouts were played without asking for any.
+        If the rollouts were sampled without requesting tokens.
     """
     if _KEY not in rollouts:
         raise DataError(
             "rollouts: got none with tokens. Set agents.NAME.logprobs or"
-            " agents.NAME.return_token_ids, and play them anew."
+            " agents.NAME.return_token_ids, and sample them again."
         )
     text = rollouts[_KEY][rollout, step, agent_index]
     return None if text is None else ReplyTokens.from_dict(json.loads(text))
 
 
 def even_out_tokens(batches: Sequence[NestedArrayDict]) -> None:
-    """Give all batches the array of tokens, in place, if one has it; it says nothing of others."""
+    """Add an empty array of tokens to all batches, in place, if one of them has it."""
     if any(_KEY in batch for batch in batches):
         for batch in batches:
             if _KEY not in batch:

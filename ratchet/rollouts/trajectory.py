@@ -1,4 +1,4 @@
-"""What one model read and wrote in one go, token by token: what language trainers learn from."""
+"""Trajectories: the tokens that a model read and wrote, from which language trainers learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FINISH_REASONS = get_args(FinishReason)
 
 @dataclass
 class Trajectory:
-    """The tokens of a conversation as its model saw them, and what came of it.
+    """The tokens of a conversation as its model saw them, and the outcome.
 
     A conversation that is only appended to is one trajectory; one whose history is rewritten has
     several, which share the ``attempt_id``. It may be changed, as trainers set advantages.
@@ -32,7 +32,7 @@ class Trajectory:
     """
 
     tokens: list[int]
-    """All that the model read and wrote, the prompt first."""
+    """The prompt and all text of the conversation."""
     loss_mask: list[int]
     """1 where the model itself wrote the token."""
     logprobs: list[float]
@@ -71,7 +71,7 @@ class Trajectory:
         return len(self.tokens)
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as of a dictionary
-        """Return a field, metric or part of the reward by name; ``default`` for what isn't set."""
+        """Return a field, metric or part of the reward by name; ``default`` if it isn't set."""
         if name in _NAMES:
             value = getattr(self, name)
             return default if value is None else value
@@ -142,7 +142,7 @@ class Trajectory:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make a trajectory of plain data; the inverse of :meth:`to_dict`.
+        """Create a trajectory from plain data; the inverse of :meth:`to_dict`.
 
         In data of earlier versions, without ``attempt_id``, ``run_id`` is the attempt.
 
@@ -166,9 +166,9 @@ _NAMES = frozenset(one.name for one in fields(Trajectory))
 
 
 def save_trajectories(trajectories: Iterable[Trajectory], path: str | Path) -> None:
-    """Write trajectories as lines of JSON, every digit kept; the same give the same bytes.
+    """Write trajectories as lines of JSON without rounding; equal ones give equal bytes.
 
-    The file appears whole or not at all.
+    The write is atomic.
 
     Raises
     ------
@@ -192,12 +192,12 @@ def save_trajectories(trajectories: Iterable[Trajectory], path: str | Path) -> N
 
 
 def load_trajectories(path: str | Path) -> list[Trajectory]:
-    """Read what :func:`save_trajectories` wrote; equal to what was saved, to the last bit.
+    """Load a file of :func:`save_trajectories`; bit for bit equal to the saved trajectories.
 
     Raises
     ------
     DataError
-        If there is no such file, or a line isn't a trajectory.
+        If the file is missing, or a line isn't a trajectory.
     """
     path = Path(path)
     if not path.is_file():

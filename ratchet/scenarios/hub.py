@@ -1,6 +1,6 @@
 """Read a dataset of the Hugging Face hub, or a local copy of one, with ``datasets``.
 
-The only place that imports that package. What rows mean is the scenarios' business.
+The only module that imports that package. Scenarios interpret the rows.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ratchet.errors import DataError
 
 
 def load_hub_splits(name: str, how_to_use: str, config: str | None = None) -> Mapping[str, Any]:
-    """Read all splits of a dataset: split → ``datasets.Dataset``; without splits there is ``all``.
+    """Read all splits of a dataset: split → ``datasets.Dataset``; ``all`` without splits.
 
     It is ``OWNER/NAME`` on the hub, ``OWNER/NAME@REVISION`` of one revision of it, a folder of data
-    files, or a folder that ``save_to_disk`` wrote. ``how_to_use`` is what to write in an experiment
-    to read the folder ``FOLDER``, for messages. ``config`` is one of the dataset's configurations,
-    where it has several; a local copy without configurations is taken as it is.
+    files, or a folder that ``save_to_disk`` wrote. ``how_to_use`` is the experiment's text to read
+    the folder ``FOLDER``, for messages. ``config`` is one of the dataset's configurations, if it
+    has several; a local copy without configurations is used unchanged.
 
     Raises
     ------
     DataError
-        If it can't be read; with the command that gets it.
+        If it can't be read; with the command that downloads it.
     """
     datasets = _import_datasets(name)
     folder = Path(name).expanduser()
@@ -51,7 +51,7 @@ def load_hub_splits(name: str, how_to_use: str, config: str | None = None) -> Ma
 
 
 def hash_files(path: Path) -> dict[str, str]:
-    """Return SHA-256 of a file, or of all files of a folder, by name; nothing if there is none."""
+    """Return SHA-256 of a file, or of all files of a folder, by name; empty if it is missing."""
     if not path.exists():
         return {}
     files = sorted(path.rglob("*")) if path.is_dir() else [path]

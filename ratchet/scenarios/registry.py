@@ -1,15 +1,26 @@
-"""The registry of scenarios by name; an own one may be given as ``path/to/file.py:Class``."""
+"""Registry of scenarios by name, and construction of their instances.
+
+A custom scenario is given as ``path/to/file.py:Class``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ratchet.errors import DataError
+from ratchet.language_models.auxiliary_calls import ModelCalls
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget
+from ratchet.language_models.usage import UsageMeter
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.registry import Registry
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.base import Scenario
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.base import AnyScenarioInstance, Scenario
 
 _ScenarioClass = TypeVar("_ScenarioClass", bound="type[Scenario]")
 
@@ -19,7 +30,7 @@ SCENARIOS: Registry[Scenario] = Registry(
 
 
 def register_scenario(name: str) -> Callable[[_ScenarioClass], _ScenarioClass]:
-    """Give a scenario the name that experiment files use.
+    """Register a scenario under a name, for experiment files.
 
     Raises
     ------
@@ -35,17 +46,53 @@ def scenario_names() -> list[str]:
 
 
 def build_scenario(name: str, base_dir: Path | None = None) -> Scenario:
-    """Make a scenario of a registered name, or of ``path/to/file.py:ClassName``.
+    """Create a scenario by a registered name, or by ``path/to/file.py:ClassName``.
 
     Paths of the user's files start from ``base_dir``, the working folder if not given.
 
     Raises
     ------
     UnknownNameError
-        If there is none of that name; the message has the nearest.
+        If the name is unknown; with the nearest name.
     ParameterError
-        If the file or the class in it is no scenario.
+        If the file's class is not a scenario.
     """
     scenario = SCENARIOS.find(name, base_dir)()
     scenario.base_dir = base_dir
     return scenario
+
+
+def build_scenario_instance(
+    hyper_params: HyperParameters,
+    settings: ExperimentSettings,
+    *,
+    datasets: Mapping[str, Any] | None = None,
+    trainer_type: str = "rl",
+    base_dir: Path | None = None,
+) -> AnyScenarioInstance:
+    """Build protocol, datasets (unless given), environments and agents.
+
+    Replies of a model that writes part of the data are stored only by the stage that calls it.
+
+    Only settings of where and how agents run are read, e.g. ``device``. The trainer type determines
+    the agents' parts: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a custom one. Paths of custom
+    scenarios, networks and protocols start from ``base_dir``.
+
+    Raises
+    ------
+    DataError
+        If ``train`` or ``test`` is missing.
+    """
+    scenario = build_scenario(hyper_params.scenario, base_dir)
+    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
+    if datasets is None:
+        usage = UsageMeter("build_scenario", Ledger(Budget(settings.budget)))
+        with ModelCalls(settings, usage) as calls:
+            datasets = scenario.make_datasets(hyper_params, calls)
+    made = dict(datasets)
+    missing = {"train", "test"} - made.keys()
+    if missing:
+        raise DataError(
+            f"build_scenario_instance: got datasets {sorted(made)}, expected train and test."
+        )
+    return scenario.build_instance(hyper_params, settings, handler, made, trainer_type)

@@ -1,13 +1,15 @@
-"""``TensorEnvironment``: what trainers of local networks play on.
+"""``TensorEnvironment``: base class of the environments that tensor trainers use.
 
-One step advances all episodes. :mod:`ratchet.scenarios.environment` has the games of messages;
+One step advances all episodes. :mod:`ratchet.scenarios.environment` contains games with messages,
 :mod:`ratchet.scenarios.gymnasium` all others.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -15,7 +17,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ratchet.errors import DataError, RenamedAttributes, StateError
+from ratchet.errors import DataError, ParameterError, RenamedAttributes, StateError
+from ratchet.parameters.trainers import RlParameters
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import torch_generator
 
@@ -24,48 +27,93 @@ if TYPE_CHECKING:
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.rollout_shape import RolloutShape
 
 Key = str | tuple[str, str]
-
 COUNTED_DECISION = ("agents", "counted_decision")
-"""Where a step's result has what was decided, if that isn't what agents said."""
+"""Key of effective decisions in a step's result, if they differ from the agents'."""
+
+
+@dataclass(frozen=True)
+class RolloutShape:
+    """``num_envs`` parallel episodes of ``steps`` steps each."""
+
+    num_envs: int
+    steps: int
+
+    @property
+    def frames(self) -> int:
+        """Frames in one iteration."""
+        return self.num_envs * self.steps
+
+
+def rollout_shape(
+    rl: RlParameters, max_rounds: int, num_datapoints: int, *, train: bool
+) -> RolloutShape:
+    """Return the shape of one iteration's rollouts.
+
+    Frames are ``frames_per_batch``, or ``rollouts_per_iteration`` times the maximal number of
+    rounds, or by default those of one rollout for each datapoint. Steps are
+    ``steps_per_env_per_iteration``, which must divide the frames; by default they are the maximal
+    number of rounds, and frames are rounded up to complete episodes. Test episodes always run to
+    their end, and never more in parallel than the number of datapoints.
+
+    Raises
+    ------
+    ParameterError
+        If the steps don't divide the frames.
+    """
+    frames = rl.frames_per_batch
+    if rl.rollouts_per_iteration is not None:
+        frames = rl.rollouts_per_iteration * max_rounds
+    if frames is None:
+        frames = num_datapoints * max_rounds
+    if not train:
+        return RolloutShape(min(math.ceil(frames / max_rounds), num_datapoints), max_rounds)
+    steps = rl.steps_per_env_per_iteration
+    if steps is None:
+        return RolloutShape(math.ceil(frames / max_rounds), max_rounds)
+    if frames % steps:
+        raise ParameterError(
+            f"rl.steps_per_env_per_iteration: got {steps}, expected a divisor of the {frames}"
+            f" frames of one iteration. {math.ceil(frames / steps) * steps} frames would do."
+        )
+    return RolloutShape(frames // steps, steps)
 
 
 class TensorEnvironment(RenamedAttributes, ABC):
-    """Episodes side by side, each about one datapoint; E episodes, A agents.
+    """Parallel episodes, each about one datapoint; E episodes, A agents.
 
     A state is a tensordict [E] with ``datapoint_id``, ``seed`` int64 and ``done``, ``terminated``
-    bool: the episode is over where either is true. Under ``agents`` there may be ``active`` bool
-    [E, A, ...]: who acts, everybody if it is missing; and ``done`` bool [E, A]: whose part in the
-    episode is over before the others'.
+    bool: the episode is over if either is true. ``agents`` may contain ``active`` bool [E, A, ...]:
+    the agents that act, all if it is missing; and ``done`` bool [E, A]: the agents whose part is
+    over before the others'.
 
-    A step gives the next states and ``("agents", "reward")`` f32 [E, A]. Where a time limit cuts
-    an agent off that could have gone on, ``("agents", "truncated")`` bool [E, A] is true: its
-    return is then estimated from the last observation. Without that key every end is a true one.
-    ``("agents", "episode_reward")`` f32 [E, A], if given, sums the rewards since the beginning.
-    ``("agents", "counted_decision")`` int64 [E, A], if given, is what was decided where that isn't
-    what agents said.
+    A step gives the next states and ``("agents", "reward")`` f32 [E, A]. ``("agents",
+    "truncated")`` bool [E, A] marks agents stopped by a time limit: their return is then
+    bootstrapped from the last observation. Without that key every end is a true one. ``("agents",
+    "episode_reward")`` f32 [E, A], if given, sums the rewards since the start. ``("agents",
+    "counted_decision")`` int64 [E, A], if given, are the effective decisions if they differ from
+    the agents'.
     """
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
-        "data_cycler": "reset() without arguments goes through the dataset by itself",
+        "data_cycler": "reset() without arguments iterates over the dataset",
         "main_message_out_key": 'agents send ("agents", "message")',
         "main_message_space_shape": "the message space has env.num_symbols symbols",
         "message_history_shape": 'see the shape of "x" in env.observation_spec',
         "rand_step": "agents with is_random act at random",
         "rollout": "trainer._get_data_collectors()[0].collect(iteration) plays rollouts",
         "set_seed": "reset(ids, seeds) takes a seed for each episode",
-        "split": "env.train says whether it is the training set's",
+        "split": "env.train is true for the training set",
     }
     reward_key: ClassVar[Key] = ("agents", "reward")
     """Where rewards are in what :meth:`step` returns."""
     outcome_keys: tuple[Key, ...]
-    """What of a step's result belongs to the step: ends and rewards."""
+    """Keys of a step's result that belong to the step: ends and rewards."""
     hidden_keys: ClassVar[tuple[str, ...]] = ()
-    """What of a state no agent sees and nobody learns from: left out of rollouts."""
+    """Keys of a state that neither agents nor losses read: omitted from rollouts."""
     carries_episodes: bool = False
-    """Whether an iteration goes on with the episodes that the one before left unfinished."""
+    """Whether an iteration continues the unfinished episodes of the previous one."""
 
     def __init__(
         self,
@@ -85,18 +133,18 @@ class TensorEnvironment(RenamedAttributes, ABC):
 
     @abstractmethod
     def _rollout_shape(self) -> RolloutShape:
-        """Return the number of episodes side by side in one iteration, and of their steps."""
+        """Return the number of parallel episodes in one iteration, and of their steps."""
 
     @property
     @abstractmethod
     def action_keys(self) -> list[Key]:
-        """Where actions are in the states that :meth:`step` takes."""
+        """The keys of actions in the states passed to :meth:`step`."""
 
     @abstractmethod
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
-        """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E].
+        """Start episodes about datapoints int64 [E], with seeds int64 [E]: first states [E].
 
-        What is not given is drawn, see :meth:`new_episodes`.
+        Missing arguments are sampled, see :meth:`new_episodes`.
         """
 
     def new_episodes(
@@ -104,9 +152,9 @@ class TensorEnvironment(RenamedAttributes, ABC):
     ) -> tuple[Tensor, Tensor]:
         """Return datapoints and seeds of new episodes, int64 [E] each: those given, or the next.
 
-        The next :attr:`num_envs`, every datapoint once before any comes twice, in an order that
-        depends on the experiment's seed alone. How far it has come is in no state: a loop that is
-        to be resumed gives them itself.
+        The next :attr:`num_envs`, each datapoint once before any is repeated, in an order that
+        depends only on the experiment's seed. The position in this order is not part of the state:
+        a loop that must be resumable passes them itself.
         """
         if ids is None:
             ids = self._order.take(self.num_envs)
@@ -124,21 +172,21 @@ class TensorEnvironment(RenamedAttributes, ABC):
 
     @abstractmethod
     def step(self, td: TensorDictBase) -> TensorDict:
-        """Play what the agents do in states [E], which are left as they are."""
+        """Apply the agents' actions to states [E], which are not modified."""
 
     @abstractmethod
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDictBase:
-        """Begin new episodes where ``mask`` bool [E] is true, and keep the other states.
+        """Start new episodes where ``mask`` bool [E] is true, and keep the other states.
 
-        The states are what :meth:`step` gave, with or without what belongs to the step. Ids and
-        seeds are int64 [k], one for each true value of ``mask``, in order.
+        The states are results of :meth:`step`, with or without the keys of the step. Ids and seeds
+        are int64 [k], one for each true value of ``mask``, in order.
         """
 
     @property
     def num_envs(self) -> int:
-        """Episodes side by side in one iteration; :meth:`reset` takes any number."""
+        """Number of parallel episodes in one iteration; :meth:`reset` accepts any number."""
         return self._shape.num_envs
 
     @property
@@ -157,9 +205,9 @@ class TensorEnvironment(RenamedAttributes, ABC):
         return torch.Size([self.num_envs])
 
     def own(self) -> Self:
-        """Return an environment like this on which nobody else plays.
+        """Return a copy of this environment for exclusive use.
 
-        Itself, if all that an episode's next step depends on is in its state.
+        Returns itself, if an episode's next step depends only on its state.
         """
         return self
 
@@ -173,36 +221,40 @@ class TensorEnvironment(RenamedAttributes, ABC):
         return ()
 
     def close(self) -> None:
-        """Let go of what :meth:`own` has made."""
+        """Release the resources of :meth:`own`."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Return all that is needed to go on with episodes, as tensors by name.
+        """Return the tensors, by name, that are required to continue episodes.
 
         Raises
         ------
         StateError
             If the environment does not carry episodes over.
         """
-        raise StateError(f"{type(self).__name__} begins anew in each iteration.")
+        raise StateError(
+            f"{type(self).__name__} cannot save episodes: it resets in each iteration."
+        )
 
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
         """Return the states [E] that :meth:`save_episodes` was given."""
-        raise StateError(f"{type(self).__name__} begins anew in each iteration.")
+        raise StateError(
+            f"{type(self).__name__} cannot save episodes: it resets in each iteration."
+        )
 
     def transcripts(self, rollouts: TensorDictBase) -> list[Transcript]:
-        """Write down episodes of rollouts ``[E, T]`` for the report to show; by default none.
+        """Return transcripts of rollouts ``[E, T]`` for the report; none by default.
 
         As :func:`ratchet.rollouts.transcript_content.report_transcripts` does.
         """
         return []
 
     def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
-        """Return what agents see of datapoints beside their observations; nothing by default."""
+        """Return data that agents see in addition to observations; none by default."""
         return TensorDict({}, batch_size=datapoint_id.shape)
 
 
 def check_new_episodes(mask: Tensor, ids: Tensor, seeds: Tensor) -> Tensor:
-    """Return where new episodes begin, after a check that each has a datapoint and a seed."""
+    """Return the indices of new episodes, after a check that each has a datapoint and a seed."""
     where = mask.nonzero().flatten()
     if where.shape != ids.shape or where.shape != seeds.shape:
         raise DataError(

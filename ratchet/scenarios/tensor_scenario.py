@@ -1,32 +1,41 @@
-"""What a scenario on tensors must offer: data, a batched environment, agents that are networks."""
+"""Base classes of scenarios with networks: any tensor environment, and games with messages.
+
+A subclass names its environment and the builder of its agents, and creates the data.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from ratchet.scenarios.base import Scenario
-from ratchet.scenarios.instance import AgentT, ScenarioInstance
+from ratchet.agents.networks.registry import network_class
+from ratchet.plugins import class_name
+from ratchet.scenarios.base import AgentT, Scenario, ScenarioInstance
 
 if TYPE_CHECKING:
     import torch
 
     from ratchet.agents.actor_critic import ActorCritic
+    from ratchet.agents.building import AgentBuilder
+    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.parts import Agent
+    from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.environment import Environment
     from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 
 class TensorScenario(Scenario, Generic[AgentT]):
-    """Base of scenarios whose agents are networks, of the scenario's own class."""
+    """Base of scenarios whose agents are networks, of a class that the scenario defines."""
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Make the datasets: ``train``, ``test`` and extra test sets by name."""
+        """Create the datasets: ``train``, ``test`` and extra test sets by name."""
 
     def load_dataset(self, directory: Path) -> TensorDictDataset:
         """Read a dataset that was saved in a folder."""
@@ -44,7 +53,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
         train: bool,
         device: str | torch.device = "cpu",
     ) -> TensorEnvironment:
-        """Make the environment of a dataset."""
+        """Create the environment of a dataset."""
 
     @abstractmethod
     def build_agents(
@@ -54,10 +63,10 @@ class TensorScenario(Scenario, Generic[AgentT]):
         trainer_type: str,
         device: str | torch.device = "cpu",
     ) -> dict[str, AgentT]:
-        """Make the agents with their initial weights, by name in the protocol's order.
+        """Create the agents with their initial weights, by name in the protocol's order.
 
-        The trainer type, ``"rl"``, ``"solo_agent"`` or a trainer's own, decides which heads there
-        are. Weights don't depend on the device.
+        The trainer type, ``"rl"``, ``"solo_agent"`` or a custom one, determines the heads. Weights
+        don't depend on the device.
         """
 
     @abstractmethod
@@ -67,7 +76,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
         protocol_handler: ProtocolHandler,
         agents: Mapping[str, AgentT],
     ) -> ActorCritic:
-        """Make the module that runs all agents as one actor."""
+        """Create the module that runs all agents as one actor."""
 
     def build_instance(
         self,
@@ -77,7 +86,7 @@ class TensorScenario(Scenario, Generic[AgentT]):
         datasets: Mapping[str, TensorDictDataset],
         trainer_type: str,
     ) -> ScenarioInstance[TensorDictDataset, TensorEnvironment, AgentT]:
-        """Build environments and agents, and put all components together."""
+        """Build environments and agents, and combine all components."""
         device = settings.device
         there = {
             name: dataset.to(device, pin_memory=settings.pin_memory)
@@ -101,3 +110,84 @@ class TensorScenario(Scenario, Generic[AgentT]):
             agents=agents,
             combined_agents=combined,
         )
+
+
+class MessageScenario(TensorScenario):
+    """Base of scenarios with an :class:`Environment` and agents of bodies and heads."""
+
+    environment_class: ClassVar[type[Environment]]
+    agent_builder: ClassVar[type[AgentBuilder[Any]]]
+
+    @classmethod
+    def agent_parameters(cls) -> type[AgentParameters]:
+        """Return the class of the builder's parameters."""
+        return cls.agent_builder.section_class
+
+    def agent_code(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> tuple[type, ...]:
+        """Return agents' custom networks, which replace the scenario's."""
+        found = [
+            network_class(name, hyper_params.agents[name], self.base_dir)
+            for name in protocol_handler.agent_names
+        ]
+        return tuple(network for network in found if network is not None)
+
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Remove networks' paths: their sources are in the code's fingerprint."""
+        agents = {
+            name: agent | ({"network": class_name(network)} if network else {})
+            for name, agent in parameters.get("agents", {}).items()
+            for network in [agent.get("network")]
+        }
+        return {**parameters, "agents": agents} if agents else parameters
+
+    def build_environment(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+        device: str | torch.device = "cpu",
+    ) -> Environment:
+        """Create the environment of a dataset."""
+        return self.environment_class(
+            hyper_params, dataset, protocol_handler, train=train, device=device
+        )
+
+    def build_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        trainer_type: str,
+        device: str | torch.device = "cpu",
+    ) -> dict[str, Agent]:
+        """Create the agents with their initial weights."""
+        builder = self.agent_builder(self.base_dir)
+        return builder.build_agents(hyper_params, protocol_handler, trainer_type, device)
+
+    def check_hand_made(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler, name: str
+    ) -> None:
+        """Refuse an unsupported scripted agent by trying to build it, which is cheap."""
+        self.agent_builder(self.base_dir).check_hand_made(hyper_params, protocol_handler, name)
+
+    def build_hand_made_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        names: Collection[str],
+    ) -> dict[str, Agent]:
+        """Build the scripted agents of some names, for imitation; ParameterError without any."""
+        builder = self.agent_builder(self.base_dir)
+        return builder.build_hand_made_agents(hyper_params, protocol_handler, names)
+
+    def combine_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        agents: Mapping[str, Agent],
+    ) -> CombinedAgents:
+        """Create the module that runs all agents as one actor."""
+        return self.agent_builder().combine_agents(hyper_params, protocol_handler, agents)

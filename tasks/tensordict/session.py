@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.base import ScenarioInstance
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
     from tasks.tensordict.keys import ArmKeys
@@ -65,7 +65,7 @@ class ArmSession(BaseSession):
     def instance(self) -> ScenarioInstance:
         """The scenario's components, with the stored datasets."""
         if self._instance is None:
-            from ratchet.scenarios.building import build_scenario_instance
+            from ratchet.scenarios.registry import build_scenario_instance
 
             _use_threads(self.settings.num_threads)
             if not self._datasets:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ratchet.errors import DataError
-from ratchet.rollouts.tensor_files import save_rollouts
+from ratchet.rollouts.files import save_rollouts
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics

@@ -17,7 +17,7 @@ from ratchet.rollouts.outcomes import (
     verifier_index,
     were_correct,
 )
-from ratchet.rollouts.spec import add_later_arrays
+from ratchet.rollouts.specs import add_later_arrays
 from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
 from ratchet.statistics.results import REWARD_PREFIX
 from tasks.stages.files import TRANSCRIPTS_FILE

@@ -61,7 +61,7 @@ class TextArmSession(BaseSession):
         ``calls``: whether the stage calls a service, which is then started; the trainer is billed
         in the run's ledger.
         """
-        from ratchet.scenarios.building import build_scenario_instance
+        from ratchet.scenarios.registry import build_scenario_instance
         from trainers.text.staged import StagedTextTrainer
 
         settings = self.settings

@@ -15,7 +15,7 @@ from ratchet.protocols.base import ProtocolHandler
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
 
 SMALL = {"num_gnn_layers": 2, "num_transformer_layers": 1, "d_gin_mlp": 8, "d_transformer_mlp": 8}
 
@@ -55,7 +55,7 @@ class Game:
         return self.environment.reset(ids, torch.arange(size))
 
     def play(self, size: int = 12, steps: int = 3, **options: Any) -> list[TensorDictBase]:
-        """Play without resets; frames as they are after acting."""
+        """Play without resets; return the frames after acting."""
         td, generators, frames = self.reset(size), self.generators(), []
         for _ in range(steps):
             td = self.agents.act(td, generators=generators, **options)

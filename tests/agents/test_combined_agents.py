@@ -1,4 +1,4 @@
-"""What the combined agents promise to trainers and environments."""
+"""The contract of the combined agents with trainers and environments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_inactive_agents_do_changes_nothing(new_game):
 
 def test_an_agent_without_a_turn_is_not_computed(new_game):
     game = new_game()
-    frames = game.play(steps=1)[0]  # the verifier begins
+    frames = game.play(steps=1)[0]  # the verifier starts
     game.agents.agents["prover"].body.forward = None  # a call would fail
     game.agents.evaluate(frames)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from ratchet.agents.actions.distributions import FactorisedCategorical, scatter_columns
+from ratchet.agents.actions import FactorisedCategorical, scatter_columns
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A body of one's own stands in for the scenario's: it learns, is resumed, and counts in keys."""
+"""A custom body replaces the scenario's: it learns, is resumed, and enters keys."""
 
 from __future__ import annotations
 

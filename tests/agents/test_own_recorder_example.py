@@ -1,4 +1,4 @@
-"""A recorder of one's own against the network that it stands in for; the guide's code."""
+"""A custom recorder compared with its network; the guide's code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ratchet.agents.tapes import recorders
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of, take_fast_path
+from ratchet.agents import tapes
+from ratchet.agents.tapes import enable_fast_path, only_plain_operations, record_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE, GUIDE = ROOT / "examples/own_recorder.py", ROOT / "docs/guides/networks.md"
@@ -30,7 +29,7 @@ def example():
 def network(example):
     torch.manual_seed(0)
     made = torch.nn.Sequential(torch.nn.Linear(3, 4), example.ResidualBlock(4, 5))
-    take_fast_path(made)
+    enable_fast_path(made)
     return made
 
 
@@ -50,10 +49,8 @@ def test_the_fast_path_computes_what_the_plain_one_does(example, network, monkey
         called.append(block)
         return example.record_residual_block(block, x)
 
-    known = recorders._RECORDERS[example.ResidualBlock]
-    monkeypatch.setitem(
-        recorders._RECORDERS, example.ResidualBlock, known._replace(recorder=counted)
-    )
+    known = tapes._RECORDERS[example.ResidualBlock]
+    monkeypatch.setitem(tapes._RECORDERS, example.ResidualBlock, known._replace(recorder=counted))
     x = torch.randn(6, 3, requires_grad=True)
     found = derivatives(network, x)
     assert called == [network[1]]
@@ -75,7 +72,7 @@ def test_a_copy_computes_with_its_own_weights(network):
 def test_a_subclass_takes_the_plain_path(example):
     own = type("OwnBlock", (example.ResidualBlock,), {"forward": lambda self, x: -x})(4, 5)
     x = torch.randn(2, 4)
-    take_fast_path(own)
+    enable_fast_path(own)
     assert record_of(own, x) is None
     assert torch.equal(own(x), -x)
 

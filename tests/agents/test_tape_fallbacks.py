@@ -1,4 +1,4 @@
-"""What a tape does not know exactly is left to autograd: against operations one by one."""
+"""Networks that a tape does not support exactly use autograd, compared with single operations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from torch.nn.utils import parametrizations, spectral_norm
 
 from ratchet import HyperParameters
 from ratchet.agents.networks.layers import Initializer, Mlp
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of, take_fast_path
-from ratchet.agents.tapes.tape import run_recorded
+from ratchet.agents.tapes import enable_fast_path, only_plain_operations, record_of, run_recorded
 from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers its recorder
-from ratchet.scenarios.graph_isomorphism.transformer import (
+from ratchet.scenarios.graph_isomorphism.graph_networks import (
     TransformerShape,
     TransformerStack,
     attention_mask,
@@ -89,7 +87,7 @@ def assert_same(found, expected):
 def test_a_changed_part_of_a_network_of_ones_own_is_not_passed_over(block_class, change):
     torch.manual_seed(0)
     block, x = block_class(4, 5), torch.randn(6, 4)
-    take_fast_path(block)
+    enable_fast_path(block)
     assert record_of(block, x) is not None
     before = block(x)
     CHANGES[change](block.inner)
@@ -176,7 +174,7 @@ def test_a_parametrized_transformer_computes_with_its_weights_in_their_places(ch
     plain = TransformerStack(shape, activation_name="tanh", dropout=0.0, init=init)
     tokens, mask = torch.randn(3, 12, 8), attention_mask(torch.ones(3, 2, 5, dtype=torch.bool))
     stack = copy.deepcopy(plain)
-    take_fast_path(stack)
+    enable_fast_path(stack)
     change(stack, name).eval()
     with torch.no_grad():
         getattr(plain, name).copy_(getattr(stack, name))

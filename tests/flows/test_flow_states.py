@@ -15,7 +15,7 @@ from flows.runs.derived_runs import retest_experiment
 from flows.runs.verify import verify_run
 from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.rollouts.tensor_files import load_rollouts, read_about
+from ratchet.rollouts.files import load_rollouts, read_about
 from ratchet.rollouts.transcripts import read_report_transcripts
 from ratchet.tracking.run_folder import RunFolder
 from trainers.tensordict.states.state import State

@@ -21,7 +21,7 @@ from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import ModelPrice
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.language_models.usage import UsageMeter
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.specs import rollout_spec
 from ratchet.seeding import derive_seed
 from trainers.base import Trainer
 from trainers.text.staged import StagedTextTrainer

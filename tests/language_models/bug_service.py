@@ -7,7 +7,7 @@ from collections import Counter
 
 from local_services import Answer, LocalService, Request, chat_answer
 
-from ratchet.scenarios.code_validation.bug_replies import read_program
+from ratchet.scenarios.code_validation.bug_writer import read_program
 from ratchet.scenarios.code_validation.mutation import mutants, normalize
 from ratchet.seeding import numpy_generator
 

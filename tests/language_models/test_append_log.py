@@ -32,7 +32,7 @@ def test_a_torn_line_that_cannot_be_removed_is_ended_by_the_next_write(tmp_path,
 
 
 def test_a_torn_write_is_taken_back(tmp_path, monkeypatch):
-    log = AppendedLines(tmp_path / "log")
+    log = AppendLog(tmp_path / "log")
     log.append(b"first")
     write = os.write
 
@@ -42,20 +42,20 @@ def test_a_torn_write_is_taken_back(tmp_path, monkeypatch):
         return write(file, content[:4])
 
     with monkeypatch.context() as patch:
-        patch.setattr(appended_lines.os, "write", half)
+        patch.setattr(append_log.os, "write", half)
         with pytest.raises(OSError, match="No space"):
             log.append(b"second")
     assert log.path.read_bytes() == b"first\n"
 
 
 def test_lines_kept_in_memory_are_written_once_and_in_order(tmp_path, monkeypatch):
-    log = AppendedLines(tmp_path / "log")
+    log = AppendLog(tmp_path / "log")
 
     def full(file, content):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(appended_lines.os, "write", full)
+        patch.setattr(append_log.os, "write", full)
         log.append_or_keep(b"first")
         log.append_or_keep(b"second")
     assert (log.num_kept, log.path.read_bytes()) == (2, b"")
@@ -66,7 +66,7 @@ def test_lines_kept_in_memory_are_written_once_and_in_order(tmp_path, monkeypatc
 
 def test_a_torn_line_of_another_process_is_ended(tmp_path):
     (tmp_path / "log").write_bytes(b"first\nsec")
-    log = AppendedLines(tmp_path / "log")
+    log = AppendLog(tmp_path / "log")
     assert log.read() == [b"first", b"sec"]
     log.append(b"third")
     log.append(b"fourth")
@@ -74,7 +74,7 @@ def test_a_torn_line_of_another_process_is_ended(tmp_path):
 
 
 def test_one_process_at_a_time_has_the_file(tmp_path):
-    log = AppendedLines(tmp_path / "log")
+    log = AppendLog(tmp_path / "log")
     with open(tmp_path / "log", "rb") as other:
         with log.exclusive(), pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)

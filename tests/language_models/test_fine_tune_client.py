@@ -16,10 +16,10 @@ from local_services import Answer
 
 from ratchet.errors import FineTuneError, LanguageModelError
 from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.exactly_once import MadeOnce, Order
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, job_status
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.language_models.job_records import JobRecordFile
-from ratchet.language_models.made_once import MadeOnce, Order
 from ratchet.language_models.retrying import RetryPolicy, TransientError
 from ratchet.scenarios.pure_text.agents.examples import sha256_of
 

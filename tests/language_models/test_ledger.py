@@ -254,7 +254,7 @@ def test_an_answer_counts_although_the_disk_is_full_by_then(tmp_path, monkeypatc
 
     async def ask():
         async with ledger.attempt("r0", ModelPrice(0.0, 1e6), 3.0) as attempt:
-            monkeypatch.setattr(AppendedLines, "_write", full)
+            monkeypatch.setattr(AppendLog, "_write", full)
             attempt.answered(0, 2)
 
     asyncio.run(ask())

@@ -1,4 +1,4 @@
-"""Handlers made of parameters, for every test of protocols."""
+"""Handlers built from parameters, for all tests of protocols."""
 
 from __future__ import annotations
 

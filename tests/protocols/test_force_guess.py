@@ -1,4 +1,4 @@
-"""What is forced is the decision, in every protocol there is, whatever the verifier says."""
+"""Forced decisions replace the verifier's in every protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from ratchet.protocols.registry import protocol_names
 
 FORCED = {"zero": (0, 0), "one": (1, 1), "y": (0, 1)}  # for y = 0, 1
-DECIDING = sorted(set(protocol_names()) - {"environment"})  # there nobody decides
+DECIDING = sorted(set(protocol_names()) - {"environment"})  # without decisions
 SEEDS = 4
 
 

@@ -1,4 +1,4 @@
-"""A class comes out of a user's file by path, and every way that can fail says what to do."""
+"""Classes are loaded from users' files by path, and each failure reports a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's file imports those beside it by dots, and is loaded anew when they have changed."""
+"""A user's file can use relative imports, and is reloaded when imported files change."""
 
 from __future__ import annotations
 

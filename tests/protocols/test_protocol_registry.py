@@ -1,4 +1,4 @@
-"""From a name to a handler: what is known, what is refused and how, and what gets imported."""
+"""Registry of protocols: known names, refused ones with their errors, and imports."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def judge(game: str, common: dict[str, Any], episode: dict[str, Any]) -> tuple:
 
 
 def step_inputs(episodes: list[dict[str, Any]], num_agents: int) -> dict[Any, np.ndarray]:
-    """Lay episodes side by side; what agents other than the verifier decide is noise."""
+    """Stack episodes; decisions of agents other than the verifier are noise."""
     column = {key: np.array([e[key] for e in episodes]) for key in episodes[0]}
     decision = np.random.default_rng(0).integers(3, size=(len(episodes), num_agents))
     decision[:, -1] = column.pop("decision")

@@ -1,6 +1,6 @@
-"""Each protocol's agents, channels, order of play and rounds are those written here by hand.
+"""Each protocol's agents, channels, order of play and rounds match these tables.
 
-A row of an order of play is one round: who acts in which channel.
+A row of an order of play is one round: the agents that act in each channel.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def laid_end_to_end(handler, base, episode, agent: str, copy: str) -> list[float
 
 
 def judge(handler, base, episode) -> dict[str, Any]:
-    """One step of one episode, told as the rules tell it."""
+    """One step of one episode, computed literally from the rules."""
     names = list(handler.agent_names)
     done = dict(zip(names, episode["agents", "done"].tolist(), strict=True))
     ended = bool(episode["done"] or episode["terminated"])
@@ -252,7 +252,7 @@ def test_steps_are_judged_as_by_a_loop_over_episodes(game, make_handler) -> None
     states = random_states(handler, 250)
     before = states.clone()
     shared_done, agent_done, terminated, reward = handler.step_interaction_protocol(states)
-    assert (states == before).all(), "a step changes what it was given"
+    assert (states == before).all(), "a step must not change its input"
     expected = [judge(handler, base, episode) for episode in states]
     assert shared_done.tolist() == [e["done"] for e in expected]
     assert terminated.tolist() == [e["terminated"] for e in expected]
@@ -288,7 +288,7 @@ def test_a_game_from_first_decision_to_the_end(make_handler) -> None:
     handler = make_handler("nip", protocol_common__zero_knowledge=True)
     state = nip_state(handler, [2, 1, 2, 0])
     step = handler.step_interaction_protocol(state)
-    # The verifier is right (1), the prover is paid (1), and both cosines are 1: S = 2.
+    # The verifier is correct (1), the prover is rewarded (1), and both cosines are 1: S = 2.
     torch.testing.assert_close(step.reward, torch.tensor([[3.0, 1.0, -2.0, 2.0]]))
     assert step.agent_done.tolist() == [[False, True, False, False]]
     assert not step.shared_done.any()
@@ -296,7 +296,7 @@ def test_a_game_from_first_decision_to_the_end(make_handler) -> None:
     state = nip_state(handler, [2, 0, 0, 2], round=torch.tensor([2]))
     state["agents", "done"] = step.agent_done
     step = handler.step_interaction_protocol(state)
-    # Only the adversary still plays: nobody is paid, and its decision ends the episode.
+    # Only the adversary still plays: there are no rewards, and its decision ends the episode.
     assert step.reward.tolist() == [[0.0, 0.0, 0.0, 0.0]]
     assert step.agent_done.all()
     assert step.shared_done.all()

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from ratchet.rollouts.arrays import STRING
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.specs import rollout_spec
 
 Plain = dict[str, Any]
 NAMES = ["a", "b", "reward", "prompt"]
@@ -109,7 +109,7 @@ def _play(rollouts: NestedArrayDict, row: int, rng: np.random.Generator, rounds:
         if who == 1 and rng.random() < 0.5:
             agents["decision"][row, step, 1] = rng.integers(0, 2)
             rollouts["done"][row, step:] = True
-            # Steps after the end are nobody's, whatever stands in them.
+            # Steps after the end belong to no agent, regardless of their content.
             agents["active"][row, step + 1 :] = True
             agents["retry_count"][row, step + 1 :] = 9
             return

@@ -1,4 +1,4 @@
-"""Specs make zeros and blanks that they accept, and say where something is wrong."""
+"""Specs create zeros and blanks that they accept, and report the location of errors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 
 from ratchet.errors import ArrayShapeError, ArrayTypeError, DataError, KeyPathError
 from ratchet.rollouts.arrays import STRING
-from ratchet.rollouts.spec import rollout_spec
 from ratchet.rollouts.specs import (
     BoolArraySpec,
     CompositeSpec,
     FloatArraySpec,
     IntArraySpec,
     StringArraySpec,
+    rollout_spec,
 )
 
 
@@ -100,7 +100,7 @@ def test_the_batch_size_is_checked_unless_open():
     with pytest.raises(ArrayShapeError, match=r"got batch size \(3,\), expected \(2,\)"):
         spec().check(spec(None).zeros(3))
     spec(None).check(spec().zeros())
-    with pytest.raises(ArrayShapeError, match="batch size open"):
+    with pytest.raises(ArrayShapeError, match="no batch size"):
         spec(None).zeros()
 
 

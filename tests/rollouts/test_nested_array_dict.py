@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from ratchet.errors import ArrayShapeError, ArrayTypeError, BatchIndexError, KeyPathError
 from ratchet.rollouts.arrays import STRING
-from ratchet.rollouts.joining import concatenate_nested_array_dicts, stack_nested_array_dicts
+from ratchet.rollouts.concatenation import concatenate_nested_array_dicts, stack_nested_array_dicts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 FAST = settings(max_examples=25, deadline=None)
@@ -51,7 +51,7 @@ def test_an_index_does_to_each_array_what_numpy_does(plain_dicts, flatten, data)
     assert got.batch_size == expected_size
     flat = dict(got.leaves())
     for path, array in flatten(plain).items():
-        # Every array is looked at through its batch dimensions alone.
+        # Only the batch dimensions of each array are compared.
         cells = np.empty(batch, dtype=object)
         for place in np.ndindex(*batch):
             cells[place] = array[place]

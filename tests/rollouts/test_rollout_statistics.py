@@ -1,4 +1,4 @@
-"""The statistics of rollouts agree with a slow judge who looks at one rollout after the other."""
+"""Statistics of rollouts agree with a slow reference that reads rollouts sequentially."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 
 from ratchet.errors import ArrayShapeError, UnknownNameError
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.outcomes import always_failed, final_decisions
-from ratchet.rollouts.rollout_statistics import rollout_statistics
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.outcomes import always_failed, final_decisions, rollout_statistics
+from ratchet.rollouts.specs import rollout_spec
 
 AGENTS = ("prover", "verifier")
 

@@ -1,4 +1,4 @@
-"""Trajectories and batches of them: nothing is lost, mixed up, or decided by a token's id."""
+"""Trajectories and batches: no value is lost, mixed up, or derived from a token's id."""
 
 from __future__ import annotations
 

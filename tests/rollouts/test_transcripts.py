@@ -1,17 +1,18 @@
-"""Transcripts tell what was said, by whom and when, and read back as they were written."""
+"""Transcripts contain all messages with agent and round, and are unchanged by a round trip."""
 
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import ArrayShapeError, DataError, ParameterError, UnknownNameError
-from ratchet.rollouts.joining import concatenate_nested_array_dicts
-from ratchet.rollouts.spec import add_later_arrays, rollout_spec
+from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
+from ratchet.rollouts.specs import add_later_arrays, rollout_spec
 from ratchet.rollouts.transcripts import (
     processed_transcripts,
     prompt_transcripts,
@@ -19,9 +20,68 @@ from ratchet.rollouts.transcripts import (
     read_report_transcripts,
     report_transcripts,
     sampled_transcripts,
+    to_yaml,
     write_report_transcripts,
     write_transcripts,
 )
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+LINES = st.text(
+    st.sampled_from("ab \t\n\r:#-|>'\"{}[]&*!%@`,?\\\x85\u2028\ufeff\x7f\0é😀"), max_size=12
+)
+WORDS = st.sampled_from(
+    ["yes", "No", "null", "~", "1", "1.5", "1e5", "0x1f", "-", "2020-01-01", "="]
+)
+SCALARS = (
+    ANY_TEXT
+    | LINES
+    | WORDS
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.booleans()
+    | st.none()
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT | LINES | WORDS, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(value=st.lists(VALUES, max_size=3) | st.dictionaries(LINES, VALUES, max_size=3))
+@example(value=[{"a": "x\n  y \n\n z"}, [["a\nb\n"], {}], [[]], {"k": [{"l": [[1e-7, 1e22]]}]}])
+@example(value={"a": {"b": "x\n\ty"}, "c": "--- \n...\n# no comment\n"})
+def test_any_plain_value_reads_back(value):
+    assert yaml.safe_load(to_yaml(value)) == value
+
+
+def test_text_of_several_lines_is_shown_as_such():
+    value = [{"agent": "prover", "text": "one: 1 \n  two\n\nthree\n", "rewards": {"a b": 1.0}}]
+    assert to_yaml(value) == (
+        "- agent: prover\n"
+        "  text: |\n"
+        "    one: 1 \n"
+        "      two\n"
+        "\n"
+        "    three\n"
+        "  rewards:\n"
+        '    "a b": 1.0\n'
+    )
+
+
+def test_floats_that_are_no_numbers_are_kept():
+    read = yaml.safe_load(to_yaml([math.inf, -math.inf, math.nan]))
+    assert read[:2] == [math.inf, -math.inf]
+    assert math.isnan(read[2])
+
+
+def test_other_values_are_refused():
+    with pytest.raises(DataError, match="of type object, expected plain values"):
+        to_yaml([{"a": object()}])
+
 
 AGENTS, CHANNELS = ("prover", "verifier"), ("main",)
 
@@ -44,7 +104,7 @@ def one_game():
     agents["prompt"][0, 0, 0] = json.dumps([{"role": "system", "content": "Argue."}])
     agents["decision"][0, 1, 1] = 1
     agents["reward"][0, 1] = [1, -1]
-    # What stands in steps that were not played or by agents who did not act is not told.
+    # Steps that were not played and agents that did not act are omitted.
     agents["raw_message"][0, 2, 0] = agents["raw_message"][0, 1, 0] = "never said"
     agents["active"][0, 2, 0] = True
     return rollouts
@@ -160,7 +220,7 @@ def test_wrong_arguments_are_named(one_game, tmp_path):
         write_transcripts(tmp_path, one_game, AGENTS, CHANNELS, format="xml")
     with pytest.raises(ArrayShapeError, match=r"agents\.message: got shape \(1, 3, 2, 1\)"):
         raw_transcripts(one_game, AGENTS, ("main", "side"))
-    with pytest.raises(UnknownNameError, match="say which with verifier_name"):
+    with pytest.raises(UnknownNameError, match="set verifier_name"):
         raw_transcripts(one_game, ("a", "b"), CHANNELS)
     assert raw_transcripts(one_game, ("a", "b"), CHANNELS, verifier_name="a")[0]["decision"] == 2
 
@@ -183,7 +243,7 @@ def test_a_sample_is_spread_evenly_and_the_others_keep_what_came_of_them(tmp_pat
 
 
 def test_thinking_and_why_a_reply_is_invalid_stand_beside_what_was_said(one_game):
-    """What is not known of an earlier version's rollouts is left out."""
+    """Fields that rollouts of earlier versions lack are omitted."""
     agents = one_game.nested("agents")
     before = report_transcripts(one_game, AGENTS, CHANNELS)
     agents["thinking"][0, 0, 0], agents["invalid_reason"][0, 0, 0] = "Hm.", "an empty reply"

@@ -6,7 +6,7 @@ import torch
 from ratchet.parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
 
 SECTION = {
     "graph_sizes": (6, 7),
@@ -52,7 +52,7 @@ def make_environment(small_datasets):
 
 
 class RandomPolicy:
-    """Draws everything uniformly for everybody, also for those whose turn it is not."""
+    """Samples all actions uniformly for all agents, also out of turn."""
 
     def __init__(self, environment, seed: int = 0, decide: bool = True) -> None:
         self.environment = environment

@@ -1,4 +1,6 @@
-"""Datasets: saving, hashing, damage; the cursor's promise that nothing comes twice too early."""
+"""Datasets of tensors: content, files, order, and copies through page-locked memory."""
+
+from __future__ import annotations
 
 import pytest
 import torch
@@ -51,7 +53,7 @@ def test_damaged_or_missing_data_are_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="make the dataset again"):
+    with pytest.raises(DataError, match="build the dataset again"):
         TensorDictDataset.load(tmp_path)
     path.write_bytes(content[:50])
     with pytest.raises(DataError, match="cannot read"):
@@ -119,3 +121,18 @@ def test_cursors_differ_by_seed_purpose_and_epoch():
 def test_cursor_refuses_states_of_other_datasets(state):
     with pytest.raises(StateError, match="another dataset"):
         DataCursor(7, 0).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "pinned"),
+    [("meta", True, True), ("meta", False, False), ("cpu", True, False)],
+)
+def test_memory_is_pinned_on_the_way_to_an_accelerator_if_asked(monkeypatch, device, asked, pinned):
+    """``meta`` stands for an accelerator: another device, of which none is needed here."""
+    calls = []
+    monkeypatch.setattr(TensorDict, "pin_memory", lambda self: calls.append(1) or self)
+    dataset = TensorDictDataset(TensorDict({"y": torch.arange(3)}, batch_size=[3]))
+    moved = dataset.to(device, pin_memory=asked)
+    assert bool(calls) == pinned
+    assert moved["y"].device.type == device
+    assert moved["y"].shape == (3,)

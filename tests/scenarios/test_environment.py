@@ -5,13 +5,13 @@ import torch
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
 
 PROTOCOLS = {
     "nip": {},
     "adp": {},
     "debate": {},
-    "debate, one after the other": {"debate_protocol": {"sequential": True}},
+    "debate, sequential": {"debate_protocol": {"sequential": True}},
     "merlin_arthur": {},
     "mnip": {},
     "solo_verifier": {},

@@ -1,4 +1,4 @@
-"""Scenarios of networks run under every protocol, and their options do what they say."""
+"""Scenarios of networks run under every protocol, and their options take effect."""
 
 from __future__ import annotations
 
@@ -248,5 +248,5 @@ def test_random_agents_have_no_parameters_and_value_0(make):
 
 
 def test_hand_made_agents_are_refused(make):
-    with pytest.raises(ParameterError, match="has no hand-made agents"):
+    with pytest.raises(ParameterError, match="has no scripted agents"):
         make(agents__prover__use_manual_architecture=True)

@@ -1,4 +1,4 @@
-"""A scenario of one's own: by its file with its own section, by name, and installed; resumed."""
+"""A custom scenario: by file with a section, by name, and installed; resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ rl: {frames_per_batch: 32, minibatch_size: 8, num_iterations: 3, num_test_iterat
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """An experiment file, the scenario's in a folder beside it."""
+    """An experiment file, with the scenario's file in a folder next to it."""
     (tmp_path / "plugins").mkdir()
     shutil.copy(EXAMPLES / "own_scenario.py", tmp_path / "plugins")
     (tmp_path / "cards.yaml").write_text(EXPERIMENT)

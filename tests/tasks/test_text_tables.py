@@ -7,7 +7,7 @@ from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.specs import rollout_spec
 from ratchet.scenarios.code_validation.dataset import examples_to_dataset
 from ratchet.scenarios.code_validation.generator.examples import Example
 from ratchet.statistics.results import mean_return, paid_agents

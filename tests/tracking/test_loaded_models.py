@@ -17,7 +17,7 @@ import torch
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, UnknownNameError
-from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario_instance
 from ratchet.tracking import MlflowMirror, ResultTable, RunFolder, RunManifest
 from ratchet.tracking.environment import capture_versions
 from ratchet.tracking.mirrors.mlflow.client import connect, default_tracking_uri

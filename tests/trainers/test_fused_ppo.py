@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.agents.tapes.tape import Var, put_gradients
+from ratchet.agents.tapes import Var, put_gradients
 from trainers.algorithms.fused_ppo import (
     METRICS,
     ClippedPpo,

@@ -9,7 +9,7 @@ import torch
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
-from ratchet.rollouts.tensor_files import save_rollouts
+from ratchet.rollouts.files import save_rollouts
 from ratchet.scenarios import build_scenario_instance
 from trainers.compatibility import check_combination
 from trainers.tensordict.imitation.demonstrations import ScriptedDemonstrator
@@ -137,7 +137,7 @@ def test_a_runs_rollouts_are_imitated_as_they_are(tiny, tmp_path):
     [
         ({"imitation__agents": ["prver"]}, r"no 'prver'.*Did you mean 'prover'"),
         ({"agents__prover__is_random": True}, r"agents\.prover\.is_random is true"),
-        ({"interaction_protocol": "adp"}, "the hand-made agents know no other game"),
+        ({"interaction_protocol": "adp"}, "the scripted agents support no other game"),
         ({"trainer": "solo_agent"}, "'solo_agent', which does not support"),
     ],
 )

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes import only_plain_operations
 from ratchet.errors import ParameterError
 from trainers.registry import trainer_class
 from trainers.tensordict.objectives import spg as spg_objective

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ratchet.agents.tapes.recorders import Record
-from ratchet.agents.tapes.tape import Tape, Var, put_gradients, run_recorded
+from ratchet.agents.tapes import Record, Tape, Var, put_gradients, run_recorded
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.masks import masked_mean, masked_whiten
 from trainers.algorithms.ppo_losses import clipped_policy_loss

@@ -18,7 +18,7 @@ from trainers.subprocess_worker import SubprocessWorker
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.language_task.dataset import TaskDataset
+    from ratchet.scenarios.language_task.task import TaskDataset
     from trainers.language.state import LanguageState
 
 _PROCESS = "trainers.language.rollout_worker_main"

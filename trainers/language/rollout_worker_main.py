@@ -9,8 +9,7 @@ from typing import Any
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.transcripts import save_report_transcripts
-from ratchet.scenarios.building import build_scenario_instance
-from ratchet.scenarios.registry import build_scenario
+from ratchet.scenarios.registry import build_scenario, build_scenario_instance
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
 from trainers.subprocess_worker import Answer, serve

@@ -19,9 +19,8 @@ import torch
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
-from ratchet.rollouts.order import DataOrder
-from ratchet.scenarios.language_task.options import check_options, check_sizes
-from ratchet.scenarios.language_task.validation import check_validation
+from ratchet.rollouts.dataset import DataOrder
+from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
 from trainers.custom_state import (

@@ -16,7 +16,7 @@ from trainers.tensordict.states.loaded_agents import load_earlier_agents
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
-    from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.base import ScenarioInstance
     from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 

@@ -52,7 +52,7 @@ from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
 from trainers.tensordict.testing import TestPlayer, environment_for, summarise_test
 
 if TYPE_CHECKING:
-    from ratchet.agents.operators import PolicyOperator, ValueOperator
+    from ratchet.agents.actor_critic import PolicyOperator, ValueOperator
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 
@@ -186,14 +186,14 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     @property
     def policy_operator(self) -> PolicyOperator:
         """All agents as one policy, for losses and collectors."""
-        from ratchet.agents.operators import PolicyOperator
+        from ratchet.agents.actor_critic import PolicyOperator
 
         return PolicyOperator(self.combined_agents)
 
     @property
     def value_operator(self) -> ValueOperator:
         """All agents as one critic."""
-        from ratchet.agents.operators import ValueOperator
+        from ratchet.agents.actor_critic import ValueOperator
 
         return ValueOperator(self.combined_agents)
 

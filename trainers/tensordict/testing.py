@@ -29,8 +29,8 @@ from trainers.tensordict.statistics.log_stats import by_agent
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
     from ratchet.parameters.base import TestGroups
+    from ratchet.scenarios.base import ScenarioInstance
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.instance import ScenarioInstance
     from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 NO_DECISION = 2

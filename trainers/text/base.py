@@ -23,9 +23,9 @@ from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters.purposes import Purpose
-from ratchet.rollouts.joining import concatenate_nested_array_dicts
+from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.rollout_statistics import rollout_statistics
+from ratchet.rollouts.outcomes import rollout_statistics
 from ratchet.rollouts.tokens import even_out_tokens
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
@@ -76,7 +76,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         """Collect the rollouts of an iteration or a test concurrently: batch [N].
 
         A test's rollouts don't depend on the iteration. See
-        :func:`ratchet.rollouts.spec.rollout_spec`. Raises RolloutError if some failed.
+        :func:`ratchet.rollouts.specs.rollout_spec`. Raises RolloutError if some failed.
         """
         plan = self._plan_rollouts(environment, iteration)
         workers = self.settings.num_rollout_workers

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
+    from ratchet.scenarios.pure_text.base import TextScenarioInstance
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
 
 
 class TextTrainerComponents(CallbackTrainer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratchet.rollouts.order import DataOrder
+from ratchet.rollouts.dataset import DataOrder
 from ratchet.seeding import derive_seed
 
 TRAIN_STAGE = "sample_rollouts"

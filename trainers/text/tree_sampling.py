@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ratchet.rollouts.joining import concatenate_nested_array_dicts
+from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.scenarios.pure_text.layout import episode_to_rollout
 from ratchet.scenarios.pure_text.playing import begin_episode
-from ratchet.scenarios.pure_text.rollout import play_step
+from ratchet.scenarios.pure_text.rollout import episode_to_rollout, play_step
 
 if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext

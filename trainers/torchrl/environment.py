@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.parameters.base import Reference
 from ratchet.plugins import is_class_spec, load_class
-from ratchet.scenarios.gymnasium.catalogue import PARALLEL, parallel_module, suite_of
-from ratchet.scenarios.gymnasium.wrappers import (
+from ratchet.scenarios.gymnasium.catalogue import (
+    PARALLEL,
     checked_arguments,
     class_by_name,
+    parallel_module,
     refuse_wrappers,
+    suite_of,
     wrapped,
 )
 from trainers.torchrl.offline_data import BUFFER

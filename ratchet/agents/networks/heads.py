@@ -1,7 +1,8 @@
-"""Heads that agents of every tensor scenario share: what to say, what to decide, what to expect.
+"""Heads shared by agents of all tensor scenarios: messages, decisions and values.
 
-They read what a scenario's body makes: one pooled representation, and one of each symbol that
-can be said. Shape letters: b rows, K channels, P positions, S symbols, R rounds, d features.
+They read a body's output: one pooled representation, and one for each symbol that can be sent.
+Random agents have uniform policies and constant values. Shape letters: b rows, K channels,
+P positions, S symbols, R rounds, d features.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ratchet.agents.actions.packing import NUM_DECISIONS
+from ratchet.agents.actions import NUM_DECISIONS
 from ratchet.agents.networks.layers import Initializer, Mlp
 from ratchet.agents.parts import (
     AgentInput,
@@ -157,3 +158,35 @@ class SoloHead(SoloAgentHead):
             mean = torch.bmm(weight, symbols).squeeze(1) / weight.sum(-1)
         logits: Tensor = self.mlp(torch.cat([pooled, mean], dim=-1))
         return logits
+
+
+class RandomPolicyHead(AgentPolicyHead):
+    """Policy head with equal logits for all symbols and decisions; masks exclude others."""
+
+    def __init__(self, *, decides: bool, d_linear: int | None = None) -> None:
+        super().__init__()
+        self.decides = decides
+        self.d_linear = d_linear
+
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
+        """Return zeros."""
+        rows, device = inputs.round.shape[0], inputs.round.device
+        return PolicyLogits(
+            message=torch.zeros(inputs.message.shape, device=device),
+            decision=torch.zeros(rows, 3, device=device) if self.decides else None,
+            linear_message=(
+                None if self.d_linear is None else torch.zeros(rows, self.d_linear, device=device)
+            ),
+        )
+
+
+class ConstantValueHead(AgentValueHead):
+    """Expects the same return everywhere; zero for random agents."""
+
+    def __init__(self, value: float = 0.0) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
+        """Return the constant for b rows."""
+        return torch.full((inputs.round.shape[0],), self.value, device=inputs.round.device)

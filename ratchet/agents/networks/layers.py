@@ -1,26 +1,37 @@
-"""Small building blocks of bodies and heads, initialised from an explicit generator."""
+"""Layers of bodies and heads, initialised from an explicit generator.
+
+Also the normalisation and noise of pooled representations, the normalisation of observations (one
+mean and one standard deviation per key, so that relabelling symbols remains a symmetry), and the
+check that a network consists of layers of exactly the expected classes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
 
-from ratchet.agents.networks.unchanged import is_unchanged_within
+from ratchet.agents.actor_critic import Key, Normalizer
 from ratchet.errors import UnknownNameError, nearest
+
+if TYPE_CHECKING:
+    from ratchet.parameters.networks import NetworkAgentParameters
+
+_HOLDERS = (nn.ModuleList, nn.ModuleDict)
+"""Containers of parts without any computation."""
 
 Activation = Callable[[Tensor], Tensor]
 _LARGE = 2**14
 Layer = tuple[Tensor, Tensor | None]
 """Weight and bias of a linear layer, or those of several: [..., d_out, d_in], [..., d_out]."""
-
-
 _ACTIVATIONS: dict[str, Activation] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -28,6 +39,41 @@ _ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
 }
+NORMALIZED_KEYS = ("x", "linear_message_history")
+
+
+def is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
+    """Return whether a network's parts are of exactly these classes and unmodified.
+
+    False if a part has hooks or a custom forward, or a parameter has hooks. Parametrized parts are
+    of separate classes, which torch generates.
+    """
+    if torch_module._has_any_global_hook():  # type: ignore[no-untyped-call] # of torch
+        return False
+    return _is_unchanged_within(network, kinds)
+
+
+def _is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
+    for parameter in network._parameters.values():
+        if parameter is not None and (
+            parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        ):
+            return False
+    for part in network._modules.values():
+        if part is None:
+            continue
+        own = vars(part)
+        if (
+            (type(part) not in kinds and type(part) not in _HOLDERS)
+            or "forward" in own
+            or own["_forward_pre_hooks"]
+            or own["_forward_hooks"]
+            or own["_backward_pre_hooks"]
+            or own["_backward_hooks"]
+            or not _is_unchanged_within(part, kinds)
+        ):
+            return False
+    return True
 
 
 def activation(name: str) -> Activation:
@@ -36,7 +82,7 @@ def activation(name: str) -> Activation:
     Raises
     ------
     UnknownNameError
-        If there is none of that name.
+        If no activation has that name.
     """
     if name not in _ACTIVATIONS:
         raise UnknownNameError(f"no activation function {name!r}.{nearest(name, _ACTIVATIONS)}")
@@ -85,7 +131,7 @@ class Initializer:
     device: str | torch.device = "cpu"
 
     def linear(self, d_in: int, d_out: int, *, bias: bool = True) -> nn.Linear:
-        """Make a linear layer."""
+        """Create a linear layer."""
         layer = nn.Linear(d_in, d_out, bias=bias, device="meta").to_empty(device="cpu")
         bound = 1 / math.sqrt(d_in)
         with torch.no_grad():
@@ -100,7 +146,7 @@ class Initializer:
         return layer.to(self.device)
 
     def convolution(self, d_in: int, d_out: int, kernel: int, stride: int) -> nn.Conv2d:
-        """Make a layer of square kernels, whose weights are those of a linear layer."""
+        """Create a layer of square kernels, whose weights are those of a linear layer."""
         flat = self.linear(d_in * kernel * kernel, d_out)
         layer = nn.Conv2d(d_in, d_out, kernel, stride, device=self.device)
         with torch.no_grad():
@@ -111,7 +157,7 @@ class Initializer:
     def stacked_linear(
         self, num_layers: int, d_in: int, d_out: int
     ) -> tuple[nn.Parameter, nn.Parameter]:
-        """Make weights [L, d_out, d_in] and biases [L, d_out] of L linear layers."""
+        """Create weights [L, d_out, d_in] and biases [L, d_out] of L linear layers."""
         layers = [self.linear(d_in, d_out) for _ in range(num_layers)]
         return (
             nn.Parameter(torch.stack([layer.weight.detach() for layer in layers])),
@@ -119,7 +165,7 @@ class Initializer:
         )
 
     def stacked_norm(self, num_layers: int, d: int) -> tuple[nn.Parameter, nn.Parameter]:
-        """Make the scales (ones) and shifts (zeros) [L, d] of L layer norms."""
+        """Create the scales (ones) and shifts (zeros) [L, d] of L layer norms."""
         shape = (num_layers, d)
         return (
             nn.Parameter(torch.ones(shape, device=self.device)),
@@ -127,7 +173,7 @@ class Initializer:
         )
 
     def vector(self, *shape: int, bound: float = 1.0) -> nn.Parameter:
-        """Make a parameter that is uniform in ±``bound``."""
+        """Create a parameter that is uniform in ±``bound``."""
         values = torch.empty(shape).uniform_(-bound, bound, generator=self.generator)
         return nn.Parameter(values.to(self.device))
 
@@ -164,8 +210,63 @@ class Mlp(nn.Module):
         return rows.view(*x.shape[:-1], -1)
 
     def _call_layers(self, rows: Tensor) -> Tensor:
-        """Have layers compute themselves that are not what their weights say."""
+        """Call layers that are modified, instead of using their weights directly."""
         activate = activation(self._activation_name)
         for index, layer in enumerate(self.layers):
             rows = layer(rows if index == 0 else activate(rows))
         return rows
+
+
+class NormAndNoise(nn.Module):
+    """Batch norm without running statistics, then Gaussian noise; both optional."""
+
+    def __init__(
+        self, parameters: NetworkAgentParameters, d: int, device: str | torch.device = "cpu"
+    ) -> None:
+        super().__init__()
+        self.noise_sigma = parameters.noise_sigma
+        self.norm = None
+        if parameters.use_batch_norm:
+            self.norm = nn.BatchNorm1d(d, track_running_stats=False, device=device)
+
+    def forward(self, pooled: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Map f32 [b, d] to the same; noise is sampled from ``generator``, in training only."""
+        if self.norm is not None:
+            # A single row is its own mean, which torch refuses to normalise.
+            pooled = self.norm(pooled) if len(pooled) > 1 else self.norm.bias.expand_as(pooled)
+        if self.noise_sigma and self.training:
+            noise = torch.empty_like(pooled).normal_(0, self.noise_sigma, generator=generator)
+            pooled = pooled + noise
+        return pooled
+
+
+class ObservationNormalizer(Normalizer):
+    """Shifts and scales observations by fitted scalars; the identity until it is fitted."""
+
+    def __init__(self, keys: Iterable[str] = NORMALIZED_KEYS) -> None:
+        super().__init__()
+        self.names = tuple(keys)
+        self.keys: tuple[Key, ...] = self.names
+        for key in self.names:
+            self.register_buffer(f"{key}_mean", torch.zeros(()))
+            self.register_buffer(f"{key}_std", torch.ones(()))
+
+    def fit(self, frames: TensorDictBase) -> None:
+        """Fit mean and (population) standard deviation to frames of any batch size.
+
+        A missing key keeps the identity; a constant one is only shifted.
+        """
+        for key in self.names:
+            values = frames.get(key, None)
+            if values is None:
+                continue
+            values = values.to(torch.float64)
+            std = values.std(correction=0)
+            getattr(self, f"{key}_mean").copy_(values.mean())
+            getattr(self, f"{key}_std").copy_(std if float(std) > 0 else torch.ones(()))
+
+    def forward(self, key: str, values: Tensor) -> Tensor:
+        """Normalise an observation of any shape and dtype to f32."""
+        mean: Tensor = getattr(self, f"{key}_mean")
+        std: Tensor = getattr(self, f"{key}_std")
+        return (values.to(mean.dtype) - mean) / std

@@ -1,4 +1,4 @@
-"""Bodies of the user's by name, by file and by entry point, in place of a scenario's own."""
+"""Custom bodies by name, by file and by entry point, instead of a scenario's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NETWORKS: Registry[AgentBody] = Registry("network", "ratchet.agents.parts:AgentB
 
 
 def register_network(name: str) -> Callable[[_Body], _Body]:
-    """Give a body the name that experiment files use as an agent's ``network``.
+    """Register a body under a name, for an agent's ``network`` in experiment files.
 
     Raises
     ------
@@ -32,12 +32,12 @@ def register_network(name: str) -> Callable[[_Body], _Body]:
 def network_class(
     agent: str, parameters: AgentParameters, base_dir: Path | None = None
 ) -> type[AgentBody] | None:
-    """Return the body that an agent's ``network`` names; None for the scenario's own.
+    """Return the body that an agent's ``network`` names; None for the scenario's.
 
     Raises
     ------
     UnknownNameError, ParameterError
-        If there is none of that name, or it is no body.
+        If no body has that name, or it is not a body.
     """
     reference: str | None = getattr(parameters, "network", None)
     if reference is None:

@@ -30,11 +30,11 @@ class BinaryErasureChannelAgentParameters(NetworkAgentParameters, read_for=AGENT
 
 @register_parameters("binary_erasure_channel", scenarios=("binary_erasure_channel",))
 class BinaryErasureChannelParameters(SubParameters, read_for=SCENARIO):
-    """The game's chances, and how often it is dealt; ``dataset: generated`` uses all of it.
+    """Probabilities of the game, and the size of its dataset, for ``dataset: generated``.
 
-    ``observation_erasure_probability`` is the chance that a verifier's own look at the bit is
-    erased, ``lie_erasure_probability`` that the channel erases a prover's symbol 1 about a bit
-    that is 0. ``dataset_seed`` is the experiment's seed when not given.
+    ``observation_erasure_probability`` is the probability that a verifier's look at the bit is
+    erased, ``lie_erasure_probability`` that the channel erases a prover's symbol 1 about a bit of
+    0. ``dataset_seed`` is the experiment's seed when not given.
     """
 
     num_datapoints: PositiveInt = 2000

@@ -1,49 +1,106 @@
-"""``BugWriter``: has a chat model write buggy programs, and believes none that it has not run."""
+"""Bugs written by a language model: prompts, replies, and the checks of each bug."""
 
 from __future__ import annotations
 
+import ast
+import io
 import logging
+import re
+import tokenize
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ratchet.language_models.types import ChatRequest
-from ratchet.scenarios.code_validation.bug_replies import (
-    bug_prompt,
-    dummy_reply,
-    plain_form,
-    read_program,
-    remarks,
-)
+from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+from ratchet.scenarios.code_validation.mutation import mutants, normalize
 from ratchet.scenarios.sandbox.programs import BUGGY, Program, ProgramResult
-from ratchet.seeding import service_seed
+from ratchet.seeding import numpy_generator, service_seed
+from ratchet.syntax import parse_python
 
 if TYPE_CHECKING:
     from ratchet.language_models.auxiliary_calls import ModelCalls
     from ratchet.scenarios.code_validation.parameters import BugGeneratorParameters
 
+FOLDER = Path(__file__).parent / "templates" / "bug_generator"
+FILES = {f"bug_generator/{name}": FOLDER / name for name in ("system.txt", "user.txt")}
+"""The templates of the prompt, by readable name."""
+
+_BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+_NO_PROGRAM = (SyntaxError, ValueError, RecursionError, MemoryError)
+_DUMMY_FAILURES = 0.25
+
 _LOGGER = logging.getLogger(__name__)
 BUG_GENERATOR = "bug_generator"
-
 Fault: TypeAlias = Literal["no_program", "not_new", "explained", "not_run", "no_bug"]
-"""Why a reply is of no use: nothing that parses; the true program, or one that is there already;
-what is wrong is said in it; it did not come through a single test; it passes them all."""
+"""Reasons to reject a reply: it does not parse; it is the correct program, or a duplicate; it
+explains the bug; it completes no test; it passes all tests.
+"""
 RunPrograms: TypeAlias = "Callable[[Sequence[Program]], list[ProgramResult]]"
+
+
+def bug_prompt(question: str, solution: str) -> tuple[ChatMessage, ...]:
+    """Return the prompt about a problem and a program that solves it."""
+    system, user = (file.read_text(encoding="utf-8") for file in FILES.values())
+    told = Template(user).substitute(question=question, solution=solution)
+    return ChatMessage("system", system.strip()), ChatMessage("user", told.strip())
+
+
+def read_program(reply: str) -> str | None:
+    """Return the last code block of a reply, or the full reply without one; None if empty."""
+    blocks = _BLOCK.findall(reply)
+    program = (blocks[-1] if blocks else reply).strip("\n").rstrip()
+    return program or None
+
+
+def plain_form(program: str) -> str | None:
+    """Return a program without comments and formatting; None if it does not parse."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            return normalize(program)
+        except _NO_PROGRAM:
+            return None
+
+
+def remarks(program: str) -> set[str]:
+    """Return a program's text for people: comments, and string expressions without effect."""
+    said = {
+        token.string.lstrip("#").strip()
+        for token in tokenize.generate_tokens(io.StringIO(program).readline)
+        if token.type == tokenize.COMMENT
+    }
+    for node in ast.walk(parse_python(program)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            said.add(str(node.value.value).strip())
+    return said
+
+
+def dummy_reply(request: ChatRequest) -> Completion:
+    """Answer without a model, by the request's seed: mostly a mutant, now and then no program."""
+    rng = numpy_generator(request.seed or 0, "bug_generator", purpose="dummy")
+    solution = read_program(request.messages[-1].content) or ""
+    program = None if rng.random() < _DUMMY_FAILURES else next(mutants(solution, rng), None)
+    text = "I can't." if program is None else f"```python\n{program.source}\n```"
+    words = sum(len(message.content.split()) for message in request.messages)
+    return Completion(text, "stop", words, len(text.split()), request.model)
 
 
 @dataclass(frozen=True)
 class BugTask:
-    """A true program that a bug is wanted in.
+    """A correct program for which a bug is requested.
 
     Parameters
     ----------
     name
-        Told apart by it from the others of the same dataset; calls are named so.
+        Unique in the dataset; also the name of its calls.
     program
-        Makes of a source what is run on the problem's tests.
+        Converts a source to the program that runs on the problem's tests.
     is_normalized
-        Whether programs of the dataset are written without comments and manner of writing.
+        Whether programs of the dataset are normalised, without comments and formatting.
     """
 
     name: str
@@ -61,14 +118,14 @@ class _Candidate:
 
 
 class BugWriter:
-    """Asks one model. ``counts`` says how many bugs were wanted and written, and what replies were.
+    """Client that requests bugs from one model; ``counts`` has bugs and replies by outcome.
 
     Parameters
     ----------
     seed
-        Each call's is made of it, the task's name and the number of the attempt.
+        Each call's seed is derived from it, the task's name and the number of the attempt.
     calls
-        Through which the model is asked.
+        Client of the model.
     """
 
     def __init__(self, parameters: BugGeneratorParameters, seed: int, calls: ModelCalls) -> None:
@@ -79,21 +136,21 @@ class BugWriter:
 
     @property
     def origin(self) -> str:
-        """What datasets say of where its programs come from."""
+        """The source of its programs, as recorded in datasets."""
         return f"{BUG_GENERATOR}:{self.parameters.model_name}"
 
     def write(self, tasks: Sequence[BugTask], run: RunPrograms) -> dict[str, str]:
-        """Return buggy programs by the names of their tasks; none where no attempt gave one.
+        """Return buggy programs by task name, except for tasks whose attempts all failed.
 
-        All tasks are asked for at once, then those again whose reply is of no use. No two programs
-        of a question are the same. ``run`` runs programs on their tests.
+        All tasks are requested concurrently; tasks whose reply is rejected are retried. No two
+        programs of a question are the same. ``run`` runs programs on their tests.
 
         Raises
         ------
         LanguageModelError
-            If calls failed; those that were answered are kept.
+            If calls failed; completed ones are stored.
         SandboxError
-            If no program can be run.
+            If programs cannot be run.
         """
         written: dict[str, str] = {}
         known: dict[str, set[str]] = {}
@@ -115,7 +172,7 @@ class BugWriter:
         return written
 
     def report(self, what: str, instead: str) -> None:
-        """Log what came of it: ``instead`` says what others have in place of a written bug."""
+        """Log the outcome; ``instead`` describes what replaces bugs that were not written."""
         counts = self.counts
         lacking = counts["wanted"] - counts["written"]
         level = logging.WARNING if lacking else logging.INFO
@@ -152,7 +209,7 @@ class BugWriter:
     def _candidates(
         self, replies: Mapping[str, str], tasks: Iterable[BugTask], known: dict[str, set[str]]
     ) -> Iterable[_Candidate]:
-        """Go through the replies that are worth a run; count the others."""
+        """Iterate over the replies that deserve a run; count the others."""
         for task in tasks:
             found = _read(task, replies[task.name], known[task.question])
             if isinstance(found, str):
@@ -176,7 +233,7 @@ def _read(task: BugTask, reply: str, known: set[str]) -> _Candidate | Fault:
 
 
 def _fault(result: ProgramResult) -> Fault | None:
-    """Say what a program lacks: it must end at least one test, and fail one."""
+    """Return why a program is rejected: it must complete at least one test, and fail one."""
     if result.passed:
         return "no_bug"
     ran = result.status == "wrong_answer" or bool(result.outputs)

@@ -1,7 +1,7 @@
 """Datasets of programs by name: ``generated``, ``jsonl:PATH``, ``hub:NAME``.
 
-Train and test share no question, whatever the dataset: where it has no splits of its own, a
-question's hash decides its side.
+Train and test share no question: where a dataset has no splits, the hash of a question determines
+its side. Buggy solutions are mutants or come from a language model.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import numpy as np
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.scenarios.code_validation.bug_kinds import NO_BUG
-from ratchet.scenarios.code_validation.bug_writer import BugWriter
+from ratchet.scenarios.code_validation.bug_writer import BugTask, BugWriter
 from ratchet.scenarios.code_validation.generator.examples import (
     Example,
     ExamplePlan,
     generate_examples,
     question_share,
 )
-from ratchet.scenarios.code_validation.hub import load_hub_examples
-from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
-from ratchet.scenarios.code_validation.written_bugs import add_written_bugs
+from ratchet.scenarios.code_validation.loaders import (
+    LoadingOptions,
+    load_hub_examples,
+    load_jsonl_examples,
+)
+from ratchet.scenarios.code_validation.parameters import NO_BUG
 from ratchet.scenarios.hub import hash_files
 from ratchet.scenarios.sandbox.programs import run_programs
 from ratchet.seeding import derive_seed, numpy_generator
@@ -34,29 +36,84 @@ from ratchet.seeding import derive_seed, numpy_generator
 if TYPE_CHECKING:
     from ratchet.language_models.auxiliary_calls import ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.code_validation.bug_writer import RunPrograms
     from ratchet.scenarios.code_validation.parameters import CodeValidationParameters
 
-GENERATED, JSONL, HUB = "generated", "jsonl:", "hub:"
 SIDES = ("train", "test")
+
+
+def add_written_bugs(
+    examples: Sequence[Example],
+    side: str,
+    writer: BugWriter,
+    run: RunPrograms,
+    *,
+    seed: int,
+    most: int | None = None,
+) -> list[Example]:
+    """Add a buggy program to each problem that has a tested right one and no buggy one.
+
+    Parameters
+    ----------
+    examples
+        Of the set named ``side``.
+    most
+        So many at most, of problems that are sampled by the seed; None for all.
+
+    Raises
+    ------
+    DataError
+        If there is no such problem.
+    """
+    buggy = {example.question for example in examples if example.y == 0}
+    right: dict[str, Example] = {}
+    for example in examples:
+        if example.y == 1 and example.program is not None and example.question not in buggy:
+            right.setdefault(example.question, example)
+    if not right and not buggy:
+        raise DataError(
+            f"bug_generator: none of the {len(examples)} programs of the {side} set has tests that"
+            " it passes, so that no bug in it could be told. Give problems with tests (of APPS:"
+            " code_validation.run_own_tests=true), or leave bug_generator.model_name out."
+        )
+    rng = numpy_generator(seed, "code_validation", purpose=f"bugs/{side}")
+    chosen = list(right.values())
+    chosen = [chosen[int(i)] for i in rng.permutation(len(chosen))[:most]]
+    tasks = {
+        f"{side}/{number}": BugTask(f"{side}/{number}", each.question, each.solution, each.program)
+        for number, each in enumerate(chosen)
+        if each.program is not None
+    }
+    written = writer.write(list(tasks.values()), run)
+    writer.report(side, "have none")
+    added = [
+        Example(example.question, written[name], 0, example.level, writer.origin)
+        for name, example in zip(tasks, chosen, strict=True)
+        if name in written
+    ]
+    return [*examples, *added]
+
+
+GENERATED, JSONL, HUB = "generated", "jsonl:", "hub:"
 
 
 def build_code_validation_datasets(
     hyper_params: HyperParameters, calls: ModelCalls | None = None
 ) -> dict[str, NestedArrayDictDataset]:
-    """Make ``train`` and ``test``.
+    """Build ``train`` and ``test``.
 
     Their fields: ``question``, ``solution``, ``source`` text; ``y``, ``datapoint_id``, ``level``
-    (-1 unknown) and ``bug`` (a number of ``bug_kinds``) int64. Where a chat model writes the buggy
-    programs, it is asked through ``calls``, and the datasets' notes say what came of it.
+    (-1 unknown) and ``bug`` (a number of ``bug_kinds``) int64. If a chat model writes the buggy
+    programs, it is called through ``calls``, and the datasets' notes contain the outcome.
 
     Raises
     ------
     ParameterError
-        If the dataset's name has no known form, or a model is named and there are no ``calls``.
+        If the dataset's name has no known form, or a model is set without ``calls``.
     DataError
-        If it can't be made or read.
+        If it can't be created or read.
     LanguageModelError
-        If calls failed; those that were answered are kept.
+        If calls failed; completed ones are stored.
     """
     section: CodeValidationParameters = hyper_params.code_validation
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
@@ -76,7 +133,7 @@ def build_code_validation_datasets(
 
 
 def most_bugs(hyper_params: HyperParameters) -> int | None:
-    """Return the most buggy programs that are wanted of a model; None if only the data say that."""
+    """Return the most buggy programs of a model; None if only the data determine it."""
     section: CodeValidationParameters = hyper_params.code_validation
     sizes: Iterable[int | None] = largest_sizes(hyper_params).values()
     if hyper_params.dataset == GENERATED:
@@ -86,7 +143,7 @@ def most_bugs(hyper_params: HyperParameters) -> int | None:
 
 
 def largest_sizes(hyper_params: HyperParameters) -> dict[str, int | None]:
-    """Return how large each set may be; None: as large as it is."""
+    """Return the maximal size of each set; None for no limit."""
     return {
         "train": hyper_params.dataset_options.max_train_size,
         "test": hyper_params.code_validation.max_test_size,
@@ -94,7 +151,7 @@ def largest_sizes(hyper_params: HyperParameters) -> dict[str, int | None]:
 
 
 def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArrayDictDataset:
-    """Put examples into arrays, in their order."""
+    """Convert examples to arrays, in their order."""
     return NestedArrayDictDataset(
         NestedArrayDict(
             {
@@ -103,17 +160,15 @@ def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArray
                 "y": np.array([example.y for example in examples], dtype=np.int64),
                 "datapoint_id": np.arange(len(examples), dtype=np.int64),
                 "level": np.array([example.level for example in examples], dtype=np.int64),
-                "bug": np.array([_bug_of(example) for example in examples], dtype=np.int64),
+                "bug": np.array(
+                    [NO_BUG if example.y == 1 else example.bug for example in examples],
+                    dtype=np.int64,
+                ),
                 "source": [example.origin or source for example in examples],
             },
             len(examples),
         )
     )
-
-
-def _bug_of(example: Example) -> int:
-    """Return the number of the kind of bug that a program has; a right one has none."""
-    return NO_BUG if example.y == 1 else example.bug
 
 
 def hash_data_files(name: str) -> dict[str, str]:
@@ -126,7 +181,7 @@ def hash_data_files(name: str) -> dict[str, str]:
 
 
 def _source(name: str) -> str:
-    """Name a dataset without saying where it lies."""
+    """Return the name of a dataset without its path."""
     kind, _, rest = name.partition(":")
     path = Path(rest).expanduser()
     if f"{kind}:" not in (JSONL, HUB) or not path.exists():
@@ -137,14 +192,14 @@ def _source(name: str) -> str:
 def _writers(
     hyper_params: HyperParameters, seed: int, calls: ModelCalls | None
 ) -> dict[str, BugWriter]:
-    """Return who writes the buggy programs of each set; nobody without a model."""
+    """Return the writer of the buggy programs of each set; empty without a model."""
     parameters = hyper_params.bug_generator
     if not parameters.is_on:
         return {}
     if calls is None:
         raise ParameterError(
-            f"bug_generator.model_name: got {parameters.model_name!r}, but these data are made"
-            " where no model can be asked. Make them with Scenario.make_datasets and ModelCalls,"
+            f"bug_generator.model_name: got {parameters.model_name!r}, but models cannot be"
+            " called here. Build the data with Scenario.make_datasets and ModelCalls,"
             " or leave it out."
         )
     return {side: BugWriter(parameters, seed, calls) for side in SIDES}
@@ -232,7 +287,7 @@ def _read(
 
 
 def _arrange(examples: list[Example], side: str, seed: int, *, balanced: bool) -> list[Example]:
-    """Shuffle; where asked for, leave out what one class has more than the other."""
+    """Shuffle; if requested, drop surplus examples of the larger class."""
     rng = numpy_generator(seed, "code_validation", purpose=f"order/{side}")
     shuffled = [examples[int(i)] for i in rng.permutation(len(examples))]
     if balanced:

@@ -1,41 +1,130 @@
-"""Read examples from rows: local JSONL files, and the rows of datasets in two layouts.
+"""Loaders of examples: local JSONL files, and rows of datasets from the Hugging Face Hub.
 
-Plain: ``question``, ``solution`` and ``y`` (1 right, 0 buggy), or ``tests`` instead of ``y``,
-which are then run. Buggy-APPS: ``question``, ``difficulty``, ``flags``, and the lists
-``solutions`` and ``buggy_solutions`` of objects with ``solution``. APPS itself: see ``apps_rows``.
+Plain rows have ``question``, ``solution`` and ``y`` (1 correct, 0 buggy), or ``tests`` instead of
+``y``, which are then run. Buggy-APPS has ``question``, ``difficulty``, ``flags``, and the lists
+``solutions`` and ``buggy_solutions`` of objects with ``solution``. APPS has ``solutions`` (a JSON
+list of programs, empty if there are no solutions) and ``input_output``: ``inputs``, ``outputs``,
+and ``fn_name`` if a function is called instead of reading and printing text.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from ratchet.errors import DataError
-from ratchet.scenarios.code_validation.apps_rows import read_solutions, read_tests, tested_source
 from ratchet.scenarios.code_validation.generator.examples import Example
+from ratchet.scenarios.hub import load_hub_splits
 from ratchet.scenarios.sandbox.programs import BUGGY, Program, ProgramResult, run_programs
 from ratchet.scenarios.sandbox.suites import TestCase, TestMode, TestSuite, Value
 
-_LOGGER = logging.getLogger(__name__)
+_MAX_DIGITS = 4000
+_PRELUDE = (
+    "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string,"
+    " sys\n"
+    "from bisect import *\nfrom collections import *\nfrom functools import *\n"
+    "from heapq import *\nfrom itertools import *\nfrom typing import *\n"
+)
+"""Imports of the sites for which functions were written; math must not hide ``pow``."""
 
+_LOGGER = logging.getLogger(__name__)
 DIFFICULTIES = ("introductory", "interview", "competition")
 """The difficulties of APPS: levels 1 to 3 here."""
-
 Row: TypeAlias = "Mapping[str, Any]"
+
+
+def read_solutions(text: str, place: str) -> list[str]:
+    """Read the programs of a row; none from an empty text.
+
+    Raises
+    ------
+    DataError
+        If they are no JSON list of texts.
+    """
+    found = _read(text, "solutions", place) if text.strip() else []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise DataError(f"{place}: solutions: got {text[:60]!r}, expected a JSON list of programs.")
+    return found
+
+
+def read_tests(value: object, place: str) -> TestSuite | None:
+    """Read a problem's own tests, as JSON text or plain data; None if it has none.
+
+    Raises
+    ------
+    DataError
+        If they have a different format.
+    """
+    data = value
+    if isinstance(value, str):
+        data = _read(value, "input_output", place) if value.strip() else None
+    if data is None:
+        return None
+    if not isinstance(data, Mapping):
+        raise DataError(
+            f"{place}: input_output: got {type(data).__name__}, expected an object with inputs and"
+            " outputs."
+        )
+    given, expected = (data.get(name) for name in ("inputs", "outputs"))
+    if not isinstance(given, list) or not isinstance(expected, list) or len(given) != len(expected):
+        raise DataError(
+            f"{place}: input_output: got {list(data)}, expected inputs and outputs, two lists of"
+            " the same length."
+        )
+    if not given:
+        return None
+    entry = data.get("fn_name")
+    mode: TestMode = "stdio" if entry is None else "call"
+    write = _joined_text if entry is None else _plain
+    cases = tuple(TestCase(write(g), write(e)) for g, e in zip(given, expected, strict=True))
+    return TestSuite(mode, cases, entry)
+
+
+def tested_source(source: str, tests: TestSuite) -> str:
+    """Return a program as its tests take it: with the site's imports, a method as a function."""
+    if tests.mode != "call":
+        return source
+    found = f"{_PRELUDE}\n{source}\n"
+    if "class Solution" in source:
+        found += f"\n{tests.entry} = Solution().{tests.entry}\n"
+    return found
+
+
+def _joined_text(value: Value) -> str:
+    """Join a list of lines."""
+    if isinstance(value, list):
+        return "\n".join(map(_joined_text, value))
+    return value if isinstance(value, str) else str(value)
+
+
+def _plain(value: Value) -> Value:
+    return value
+
+
+def _read(text: str, field: str, place: str) -> Any:  # noqa: ANN401 -- JSON holds anything
+    try:
+        return json.loads(text, parse_int=_whole)
+    except ValueError as error:
+        raise DataError(f"{place}: {field}: got {text[:60]!r}, no JSON: {error}.") from error
+
+
+def _whole(digits: str) -> int | float:
+    """Read a number of any length; Python refuses to make thousands of digits an integer."""
+    return int(digits) if len(digits) < _MAX_DIGITS else float("inf")
 
 
 @dataclass(frozen=True)
 class LoadingOptions:
-    """Which rows are used, and what bounds programs whose tests are run.
+    """Selection of rows, and limits of programs whose tests are run.
 
-    ``solution_number`` is the place of the one solution of a row of APPS that is used, all if
-    None; ``run_own_tests``: whether programs are run on their problem's own tests, and left out
-    where these contradict the label.
+    ``solution_number`` is the index of the only solution of a row of APPS that is used, all if
+    None; ``run_own_tests``: whether programs are run on their problem's own tests, and dropped if
+    these contradict the label.
     """
 
     difficulties: tuple[str, ...] = ()
@@ -50,7 +139,7 @@ class LoadingOptions:
 class _Untested:
     """An example whose label its tests will give; ``y`` is what the row says, if anything.
 
-    Where the two contradict each other it is an error, or left out where ``may_be_left_out``.
+    If they contradict each other, raises, or drops the example if ``may_be_left_out``.
     """
 
     example: Example
@@ -76,12 +165,12 @@ def load_jsonl_examples(path: Path, options: LoadingOptions) -> dict[str, list[E
 
 
 def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -> list[Example]:
-    """Turn rows, each with its place for messages, into examples.
+    """Convert rows, each with its location for messages, to examples.
 
     Raises
     ------
     DataError
-        With the place and the field of what is wrong, or where a label and the tests disagree.
+        With the location and the invalid field, or if a label and the tests disagree.
     """
     found: list[Example | _Untested] = []
     for place, row in rows:
@@ -114,7 +203,7 @@ def _program(item: _Untested, source: str) -> Program:
 
 
 def _label(item: _Untested, result: ProgramResult) -> int | None:
-    """Return the label; None for what is left out."""
+    """Return the label; None for dropped rows."""
     if item.may_be_left_out:
         says_y = result.passed if item.y else result.status in BUGGY
         return item.y if says_y else None
@@ -251,3 +340,23 @@ def _text(row: Row, field: str, place: str) -> str:
 
 def _kind(value: object) -> str:
     return "nothing" if value is None else type(value).__name__
+
+
+def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Example]]:
+    """Read a dataset with ``datasets``: examples by split.
+
+    Raises
+    ------
+    DataError
+        If it can't be read, or the layout of a row is not supported.
+    """
+    splits = load_hub_splits(name, "dataset=hub:FOLDER")
+    return {
+        split: rows_to_examples(_places(rows, f"{name}[{split}]"), options)
+        for split, rows in splits.items()
+    }
+
+
+def _places(rows: Iterable[Row], name: str) -> Iterator[tuple[str, Row]]:
+    for index, row in enumerate(rows):
+        yield f"{name} row {index}", row

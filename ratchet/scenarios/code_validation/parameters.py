@@ -1,4 +1,4 @@
-"""Parameters of the code-validation scenario. Light: pydantic only."""
+"""Parameters of code validation, and the kinds of bugs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.base import (
     SubParameters,
     TestGroups,
@@ -24,30 +25,77 @@ from ratchet.parameters.base import (
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.purposes import SCENARIO, Purpose
 from ratchet.parameters.service_fields import BaseUrl, ExtraBody, KeyName, check_sampling
-from ratchet.scenarios.code_validation.bug_kinds import BUG_LABELS
+
+BUG_KINDS = (
+    "arithmetic",
+    "augmented",
+    "comparison",
+    "off_by_one_comparison",
+    "constant",
+    "logic",
+    "negation",
+    "swapped_operands",
+    "wrong_variable",
+    "range_bound",
+    "index",
+    "slice",
+    "dropped_statement",
+    "dropped_branch",
+    "loop_control",
+    "wrong_function",
+    "wrong_method",
+    "early_return",
+)
+"""The kinds that mutation knows. Their places are stored: new ones come last."""
+
+NO_BUG, UNKNOWN_BUG, SEVERAL_BUGS = 0, -1, -2
+BUG_LABELS = {
+    NO_BUG: "no bug",
+    UNKNOWN_BUG: "not known",
+    SEVERAL_BUGS: "several kinds",
+    **{place: name.replace("_", " ") for place, name in enumerate(BUG_KINDS, start=1)},
+}
+"""Number → name of the kind."""
 
 MAX_LEVEL = 4
+
+
+def bug_number(kinds: Collection[str]) -> int:
+    """Return the number of a program's kinds of bugs; several kinds have a separate number.
+
+    Raises
+    ------
+    UnknownNameError
+        If a kind is unknown.
+    """
+    for kind in kinds:
+        if kind not in BUG_KINDS:
+            raise UnknownNameError(f"kind of bug: unknown {kind!r}.{nearest(kind, BUG_KINDS)}")
+    different = set(kinds)
+    if not different:
+        return NO_BUG
+    return SEVERAL_BUGS if len(different) > 1 else 1 + BUG_KINDS.index(different.pop())
+
 
 register_agent_parameters("code_validation")(TextAgentParameters)
 
 
 @register_parameters("code_validation", scenarios=("code_validation",))
 class CodeValidationParameters(SubParameters, read_for=SCENARIO):
-    """Which programs are judged, and how agents are told about it.
+    """The dataset of programs, and the prompts of agents.
 
-    ``prompt_templates``: ``full`` for real models, ``compact`` for tiny ones, or a folder of the
-    user's own with ``AGENT.txt`` for each agent, which starts from the experiment file's.
-    ``dataset: generated`` uses ``levels`` (of difficulty, in equal parts), ``num_train``,
-    ``num_test``, ``max_mutations`` (changes in one buggy program) and ``dataset_seed`` (the
-    experiment's seed when not given). Datasets of other names are read: ``jsonl:PATH`` from a
-    file, or a folder with ``train.jsonl`` and ``test.jsonl``; ``hub:OWNER/NAME`` or ``hub:PATH``
-    from the Hugging Face hub or a local copy. Of these ``difficulties`` (the dataset's own names)
-    chooses a part, ``exclude_flagged`` leaves out problems that are marked as doubtful,
-    ``max_test_size`` is to the test set what ``dataset_options.max_train_size`` is to the other,
-    and ``time_limit`` (CPU seconds) and ``memory_mb`` bound programs that come with tests. Of the
-    layout of APPS ``apps_solution_number`` is the place of the one solution of each problem that
-    is used (all when not given); with ``run_own_tests`` programs are left out whose problem's own
-    tests contradict their label.
+    ``prompt_templates``: ``full`` for real models, ``compact`` for tiny ones, or a custom folder
+    with ``AGENT.txt`` for each agent, relative to the experiment file. ``dataset: generated`` uses
+    ``levels`` (of difficulty, in equal parts), ``num_train``, ``num_test``, ``max_mutations``
+    (changes in one buggy program) and ``dataset_seed`` (default: the experiment's seed). Other
+    datasets are read: ``jsonl:PATH`` from a file, or a folder with ``train.jsonl`` and
+    ``test.jsonl``; ``hub:OWNER/NAME`` or ``hub:PATH`` from the Hugging Face hub or a local copy.
+    For these, ``difficulties`` (the dataset's names) selects a part, ``exclude_flagged`` drops
+    problems that are marked as doubtful, ``max_test_size`` limits the test set as
+    ``dataset_options.max_train_size`` limits the training set, and ``time_limit`` (CPU seconds) and
+    ``memory_mb`` limit programs with tests. In the layout of APPS, ``apps_solution_number`` is the
+    index of the only solution of each problem that is used (default: all); ``run_own_tests`` drops
+    programs whose problem's own tests contradict their label.
     """
 
     prompt_templates: Annotated[str, Purpose.GAME] = Field(default="full", min_length=1)
@@ -65,7 +113,7 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     memory_mb: int = Field(default=256, ge=64)
 
     def test_groups(self) -> tuple[TestGroups, ...]:
-        """Tell programs apart by their bug."""
+        """Return the kinds of bugs, by which results are grouped."""
         return (
             TestGroups(
                 name="bug",
@@ -95,11 +143,12 @@ class BugGeneratorParameters(SubParameters, read_for=Purpose.DATA):
 
     ``model_name``, ``base_url``, ``api_key_name``, ``api_version``, ``temperature`` or ``top_p``,
     ``max_tokens`` (of one reply), ``reasoning_effort``, ``chat_template_kwargs``, ``extra_body``
-    and ``use_dummy_api`` as an agent's. For each buggy program the model is asked up to
-    ``num_attempts`` times for a true one with a bug. A reply counts if its program runs, fails a
-    test of the problem, and is neither another's nor explained. Where none does, ``generated`` data
-    get a program by the rules of mutation, and other data none. Of data that are read each problem
-    gets one that has tests, a program that passes them, and no buggy one.
+    and ``use_dummy_api`` as for agents. For each buggy program, the model is called up to
+    ``num_attempts`` times with a correct program, to add a bug. A reply is accepted if its program
+    runs, fails a test of the problem, is not a duplicate and does not explain the bug. Without an
+    accepted reply, ``generated`` data use a mutant, and other data no program. For data that are
+    read, a bug is requested for each problem that has tests and a program that passes them, but no
+    buggy one.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -119,7 +168,7 @@ class BugGeneratorParameters(SubParameters, read_for=Purpose.DATA):
 
     @property
     def is_on(self) -> bool:
-        """Whether a model is asked at all."""
+        """Whether a model is called."""
         return bool(self.model_name)
 
     def unread(self) -> Collection[str]:
@@ -133,8 +182,8 @@ class BugGeneratorParameters(SubParameters, read_for=Purpose.DATA):
         unread = [name for name in given if getattr(self, name) != self._default(name)]
         if unread:
             raise ValueError(
-                f"got {', '.join(unread)}, but no model_name, so that no model is asked; name the"
-                " model that writes buggy programs, or leave the others out"
+                f"got {', '.join(unread)}, but no model_name, so no model is called; set the"
+                " model that writes buggy programs, or omit the other parameters"
             )
         return self
 

@@ -9,8 +9,11 @@ from ratchet.agents.building import AgentBuilder, AgentPlan
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import Agent
 from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers recorders
-from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
-from ratchet.scenarios.graph_isomorphism.exchanges import exchange_lengths
+from ratchet.scenarios.graph_isomorphism.body import (
+    GraphIsomorphismBody,
+    GraphPerception,
+    exchange_lengths,
+)
 from ratchet.scenarios.graph_isomorphism.manual import build_manual_agent
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
-    """Puts the common heads on bodies that look at two graphs."""
+    """Builder of agents with the common heads over bodies that see two graphs."""
 
     section_class = GraphIsomorphismAgentParameters
 
@@ -29,7 +32,7 @@ class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
         init: Initializer,
         read: Collection[str],
     ) -> GraphIsomorphismBody:
-        """Make a body of GIN, pooling and transformer."""
+        """Create a body of GIN, pooling and transformer."""
         return GraphIsomorphismBody(
             plan.section,
             plan.d_history,
@@ -41,9 +44,9 @@ class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
         )
 
     def build_perception(self, hyper_params: HyperParameters) -> GraphPerception:
-        """Return how graph pairs are made ready."""
+        """Return the preparation of graph pairs."""
         return GraphPerception()
 
     def build_manual_agent(self, plan: AgentPlan[GraphIsomorphismAgentParameters]) -> Agent:
-        """Make the hand-made prover or verifier."""
+        """Build the scripted prover or verifier."""
         return build_manual_agent(plan.hyper_params, plan.handler, plan.section, plan.name)

@@ -1,8 +1,9 @@
-"""The body of an agent that looks at two graphs: GIN, pooling, a transformer.
+"""Body of an agent that sees two graphs: GIN, pooling, a transformer.
 
-Symmetries: relabelling a graph's nodes permutes the node representations and changes nothing else;
-with pair-invariant pooling, swapping the graphs swaps them and changes nothing else. Absent nodes
-have no influence. Shape letters: b rows, n nodes of the larger graph, F input features, d features.
+Symmetries: relabelling a graph's nodes only permutes the node representations; with pair-invariant
+pooling, swapping the graphs only swaps them. Absent nodes have no influence. Agents with
+``tie_exchanges`` read the marks of an exchange's rounds (a verifier's question and the answers) as
+one column. Shape letters: b rows, n nodes of the larger graph, F input features, d features.
 """
 
 from __future__ import annotations
@@ -18,25 +19,57 @@ from torch.nn import functional as F
 
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
-from ratchet.scenarios.graph_isomorphism.exchanges import tie_rounds
-from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
-from ratchet.scenarios.graph_isomorphism.transformer import (
+from ratchet.scenarios.graph_isomorphism.graph_networks import (
+    GinStack,
+    NeighbourSums,
     TransformerShape,
     TransformerStack,
     attention_mask,
 )
 
 if TYPE_CHECKING:
+    from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
 NUM_GRAPHS = 2
 
 
+def exchange_lengths(handler: ProtocolHandler) -> tuple[int, ...]:
+    """Return the number of rounds of each exchange, in the order of play; their sum is R.
+
+    An exchange starts in each round in which a verifier may act, and ends before its next turn, so
+    that it contains a question and the answers to it:
+
+    - ``nip``: rounds (0, 1), (2, 3) …; if the prover starts 0, (1, 2), (3, 4) …: its first message
+      is a separate exchange.
+    - ``debate`` and ``mnip``: the same if provers answer simultaneously; if in turn (0, 1, 2), (3,
+      4, 5) …, and if they start (0, 1), (2, 3, 4) …. Channels remain separate: each contains the
+      question and that prover's answer.
+    - ``adp`` and ``merlin_arthur``: 0, 1. There are no questions, and no rounds are tied.
+
+    A last exchange may lack its answer. The zero-knowledge version uses its base protocol.
+    """
+    verifiers = [handler.agent_index(name) for name in handler.verifier_names]
+    begins = handler.can_be_active_mask[:, verifiers].any(-1).any(-1)  # [R]
+    starts = sorted({0, *begins.nonzero().flatten().tolist()})
+    ends = [*starts[1:], len(begins)]
+    return tuple(end - start for start, end in zip(starts, ends, strict=True))
+
+
+def tie_rounds(history: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Reduce the rounds of each exchange to one column: f32 [b, R, …] → [b, exchanges, …].
+
+    A symbol is marked if any round has named it. The maximum is independent of the order, so a
+    question and the answer to it result in equal marks.
+    """
+    return torch.stack([part.amax(1) for part in torch.split(history, list(lengths), 1)], 1)
+
+
 class GraphPerception(Perception):
-    """Adjacency with self-loops, who attends to whom, and which nodes may be named."""
+    """Adjacency with self-loops, attention mask, and mask of nodes that may be named."""
 
     def prepare(self, data: TensorDictBase) -> Prepared:
-        """Make graph pairs ready.
+        """Prepare graph pairs.
 
         Given ``adjacency`` [b, 2, n, n] of zeros and ones and ``node_mask`` bool [b, 2, n], return
         ``adjacency`` f32 [b, 2, n, n] with self-loops of the nodes that exist (the sum over a node
@@ -57,10 +90,10 @@ class GraphPerception(Perception):
         return data["node_mask"][0].numel()
 
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
-        """Allow nodes that exist; a prover answers in the other graph than the latest message.
+        """Allow existing nodes; a prover answers in the graph that the latest message doesn't name.
 
-        The rule holds for each channel and position by itself. Where the latest message names no
-        node there, or nodes of both graphs (several agents at once), both graphs are open.
+        The rule applies to each channel and position separately. If the latest message names no
+        node there, or nodes of both graphs (several simultaneous agents), both graphs are allowed.
         """
         present: Tensor = data["node_mask"].flatten(1)[:, None, None]
         if not is_prover:
@@ -78,7 +111,7 @@ class GraphIsomorphismBody(AgentBody):
     ``num_features`` is F: rounds × visible channels × positions. ``d_linear_history`` are the
     features of the linear messages (rounds × channels × space), None without; they make one more
     token. ``exchanges`` are the lengths of exchanges whose rounds share a column
-    (:mod:`ratchet.scenarios.graph_isomorphism.exchanges`), None where each round has its own.
+    (:mod:`ratchet.scenarios.graph_isomorphism.body`), None where each round has its own.
     """
 
     def __init__(
@@ -101,7 +134,7 @@ class GraphIsomorphismBody(AgentBody):
         self.noise_sigma = parameters.noise_sigma
         self.pair_invariant = parameters.use_pair_invariant_pooling
         self.encoder = init.linear(num_features, d_gnn, bias=False)
-        # Without messages all that a node has to begin with, so it must not be zero.
+        # Without messages, the only initial feature of a node, so it must not be zero.
         self.first_features = init.vector(d_gnn)
         self.gnn = GinStack(
             parameters.num_gnn_layers,
@@ -118,7 +151,7 @@ class GraphIsomorphismBody(AgentBody):
         )
         self.node_in = init.linear(d_nodes, d_model, bias=False)
         self.pooled_in = init.linear(d_nodes, d_model, bias=False)
-        # Flags say what a token is; the linear layers beside them need no bias.
+        # Flags mark the kind of a token; the linear layers next to them need no bias.
         self.pooled_flags = init.vector(NUM_GRAPHS, d_model)
         self.node_flag = init.vector(d_model)
         self.linear_in = (
@@ -177,7 +210,7 @@ class GraphIsomorphismBody(AgentBody):
         return run.view(*data["node_weight"].shape, -1)
 
     def precompute(self, inputs: AgentInput) -> NeighbourSums:
-        """Return what each node sums in the first layer of the GNN."""
+        """Return the sums of each node in the first layer of the GNN."""
         return self._neighbour_sums(inputs, share=True)
 
     def _neighbour_sums(self, inputs: AgentInput, *, share: bool) -> NeighbourSums:
@@ -225,7 +258,7 @@ class GraphIsomorphismBody(AgentBody):
 
 
 def _with_heard(mask: Tensor) -> Tensor:
-    """Put a token first that everything attends to, and that attends to what pooled tokens do."""
+    """Prepend a token that all tokens attend to, and that attends like pooled tokens."""
     mask = F.pad(mask, (1, 0, 1, 0), value=1.0)
     mask[:, 1:, 0] = mask[:, 1:, 1]
     return mask

@@ -1,6 +1,6 @@
 """Datasets of graph pairs by name: ``generated``, ``er1000``, ``eru10000``.
 
-``er<N>`` are N pairs whose sizes and densities are drawn at random, ``eru<N>`` N pairs spread
+``er<N>`` are N pairs whose sizes and densities are sampled at random, ``eru<N>`` N pairs spread
 evenly over them; ``generated`` takes both from the section ``graph_isomorphism``.
 """
 
@@ -17,9 +17,13 @@ from tensordict import TensorDict
 
 from ratchet.errors import DataError, OutOfMemoryError, ParameterError
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.graph_isomorphism.generator import GraphPairs, PairMix, generate_pairs
+from ratchet.scenarios.graph_isomorphism.generator import (
+    GraphPairs,
+    GraphPool,
+    PairMix,
+    generate_pairs,
+)
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismParameters
-from ratchet.scenarios.graph_isomorphism.pool import GraphPool
 from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 from ratchet.seeding import derive_seed, numpy_generator
 
@@ -30,17 +34,17 @@ NAMED = re.compile(r"er(?P<uniform>u?)(?P<num_pairs>[1-9][0-9]*)")
 
 
 def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Make ``train``, ``test`` and the extra test sets.
+    """Build ``train``, ``test`` and the extra test sets.
 
-    The sides share no graph, not even a relabelled one. Each set has random numbers of its own,
-    so that e.g. another training mix leaves the test set as it is.
+    The sides share no graph, not even a relabelled one. Each set has separate random numbers, so
+    that e.g. a different training mix does not change the test set.
 
     Raises
     ------
     ParameterError
         If the dataset's name is unknown or a side would be empty.
     DataError
-        If pairs of a wanted score cannot be found.
+        If pairs of a requested score cannot be found.
     """
     section: GraphIsomorphismParameters = hyper_params.graph_isomorphism
     num_pairs, uniform = _read_name(hyper_params.dataset, section)

@@ -1,17 +1,20 @@
-"""Make sets of graph pairs, half of them isomorphic, the others labelled by how hard they are.
+"""Generator of graph pairs: half of them isomorphic, the others labelled by difficulty.
 
-Random pairs are nearly always told apart by their degrees. So pairs of score 1 are drawn at
-random, and candidates for higher scores are made from a random graph by one to three
-degree-preserving edge switches and a relabelling; their score is then computed exactly, and what
-does not fit is rejected. For scores of 3 and more only switches are tried that keep the degrees
-of every node's neighbours as well (see :func:`random_graphs.switch_edges`).
+Random pairs are nearly always distinguished by their degrees. Pairs of score 1 are therefore
+sampled at random, and candidates for higher scores are derived from a random graph by one to three
+degree-preserving edge switches and a relabelling; their score is computed exactly, and candidates
+that do not fit are rejected. For scores of 3 and more, switches also preserve the degrees of each
+node's neighbours (see :func:`switch_edges`). If a size and density has too few pairs of a score
+within a bounded number of candidates (sparse graphs with 7 nodes have almost none of score 3), the
+missing pairs are taken from other sizes and densities.
 
-Where a size and density has too few pairs of a score within a bounded number of candidates
-(sparse graphs with 7 nodes hardly have any of score 3), the missing ones come from others.
+A graph belongs to the training or test side by a hash that is invariant to relabelling, so the
+sides share no graph, not even a relabelled one. All graphs of a batch have the same size.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,16 +22,213 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ratchet.errors import DataError
-from ratchet.scenarios.graph_isomorphism.pool import GraphPool, PairPool
-from ratchet.scenarios.graph_isomorphism.random_graphs import relabel, switch_edges
-from ratchet.scenarios.graph_isomorphism.wl import wl_scores
+from ratchet.scenarios.graph_isomorphism.wl import class_keys, wl_scores
 
+SWITCH_TRIES = 64
+"""Pairs of edges tried for one switch."""
+
+MAX_COPIES = 4
+"""Maximal number of relabelled copies of a non-isomorphic pair."""
+MAX_DRAWS = 10_000
+"""Number of samples of one graph before its size is reported as too small."""
+REUSED = -1
+"""The kind of isomorphic pairs whose graph is also in a non-isomorphic one."""
 MAX_SWITCHES = 3
 BATCH = 4096
-"""Most candidates made at once for one size and density."""
-
+"""Maximal number of candidates of one size and density in a batch."""
 MAX_BATCHES = 16
 """Batches of candidates for one size and one score; a batch without a find is the last one too."""
+
+
+def erdos_renyi(
+    n: int, probabilities: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Sample graphs [N, n, n] in which every edge exists with the graph's own probability [N]."""
+    draws = rng.random((len(probabilities), n, n)) < probabilities[:, None, None]
+    upper = np.triu(draws, k=1)
+    return (upper | upper.transpose(0, 2, 1)).astype(np.uint8)
+
+
+def relabel(adjacency: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Rename the nodes of each graph of [N, n, n] by a separate random permutation."""
+    num_graphs, n, _ = adjacency.shape
+    order = rng.random((num_graphs, n)).argsort(-1)
+    rows = np.take_along_axis(adjacency, order[:, :, None], axis=1)
+    return np.take_along_axis(rows, order[:, None, :], axis=2)
+
+
+def complement(adjacency: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Turn edges into gaps and gaps into edges."""
+    return (1 - adjacency - np.eye(adjacency.shape[-1], dtype=np.uint8)).astype(np.uint8)
+
+
+def switch_edges(
+    adjacency: NDArray[np.uint8],
+    num_switches: NDArray[np.int64],
+    matched: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> NDArray[np.uint8]:
+    """Replace edges ab, cd by ac, bd, several times: no node's degree changes.
+
+    Graphs [N, n, n] are not modified. Each undergoes ``num_switches`` [N] switches, or fewer if no
+    suitable edges were found. Where ``matched`` [N] is true, switches require deg b = deg c and deg
+    a = deg d: then the degrees of each node's neighbours are preserved as well, and the two graphs
+    are equal in two rounds of colour refinement.
+    """
+    result = adjacency.copy()
+    dense = adjacency.sum((1, 2), dtype=np.int64) * 2 > adjacency.shape[-1] * (
+        adjacency.shape[-1] - 1
+    )
+    # A switch of a graph is a switch of its complement; sparse graphs have more of them to find.
+    result[dense] = complement(result[dense])
+    for switch in range(int(num_switches.max(initial=0))):
+        wanted = num_switches > switch
+        nodes, found = _find_switch(result, matched, rng)
+        index = np.flatnonzero(wanted & found)
+        a, b, c, d = nodes[index].T
+        for left, right, value in ((a, b, 0), (c, d, 0), (a, c, 1), (b, d, 1)):
+            result[index, left, right] = value
+            result[index, right, left] = value
+    result[dense] = complement(result[dense])
+    return result
+
+
+def _find_switch(
+    adjacency: NDArray[np.uint8], matched: NDArray[np.bool_], rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return nodes a, b, c, d [graph, 4] to switch, and where there are such."""
+    num_graphs, n, _ = adjacency.shape
+    degrees = adjacency.sum(-1, dtype=np.int64)
+    num_edges = degrees.sum(-1)  # each edge counts twice, once per direction
+    _, tails, heads = np.nonzero(adjacency)
+    if not tails.size:
+        return np.zeros((num_graphs, 4), dtype=np.int64), np.zeros(num_graphs, dtype=bool)
+    first = num_edges.cumsum() - num_edges
+    draws = rng.random((num_graphs, 2, SWITCH_TRIES)) * num_edges[:, None, None]
+    picks = np.minimum(draws.astype(np.int64) + first[:, None, None], len(tails) - 1)
+    a, b = tails[picks[:, 0]], heads[picks[:, 0]]
+    c, d = tails[picks[:, 1]], heads[picks[:, 1]]
+    taken = (adjacency | np.eye(n, dtype=np.uint8)).astype(bool)
+    graph = np.arange(num_graphs)[:, None]
+    fits = ~taken[graph, a, c] & ~taken[graph, b, d] & (num_edges > 0)[:, None]
+    alike = (degrees[graph, b] == degrees[graph, c]) & (degrees[graph, a] == degrees[graph, d])
+    fits &= alike | ~matched[:, None]
+    best = fits.argmax(-1)
+    nodes = np.stack([a, b, c, d], axis=-1)[np.arange(num_graphs), best]
+    return nodes, fits.any(-1)
+
+
+class GraphPool:
+    """Random graphs of one side.
+
+    It contains the share (0, 1) of all graphs, selected by the salt. The ``last`` side uses the
+    upper end of the range of keys, the other one the lower end.
+    """
+
+    def __init__(self, *, salt: int, share: float, last: bool) -> None:
+        self.salt = salt
+        self.share = share
+        lowest = 1.0 - share if last else 0.0
+        self._low, self._high = lowest, lowest + share
+
+    def keys(self, adjacency: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """Hash graphs; relabelled copies have the same key."""
+        return class_keys(adjacency, salt=self.salt)
+
+    def accepts(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return which graphs belong to this side."""
+        position = (keys >> np.uint64(11)).astype(np.float64) / 2.0**53
+        return np.asarray((self._low <= position) & (position < self._high))
+
+    def draw(
+        self, n: int, probabilities: NDArray[np.float64], rng: np.random.Generator
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        """Sample one Erdős–Rényi graph of this side for each probability [N]: [N, n, n], keys [N].
+
+        Raises
+        ------
+        DataError
+            If no graph of that size is on this side.
+        """
+        graphs = np.zeros((len(probabilities), n, n), dtype=np.uint8)
+        keys = np.zeros(len(probabilities), dtype=np.uint64)
+        todo = np.arange(len(probabilities))
+        for _ in range(MAX_DRAWS):
+            if not todo.size:
+                return graphs, keys
+            draws = erdos_renyi(n, probabilities[todo], rng)
+            draw_keys = self.keys(draws)
+            ours = self.accepts(draw_keys)
+            graphs[todo[ours]], keys[todo[ours]] = draws[ours], draw_keys[ours]
+            todo = todo[~ours]
+        raise DataError(
+            f"graph_isomorphism: {MAX_DRAWS} draws of a graph with {n} nodes gave none of the"
+            f" {self.share:.3g} of all graphs that belong to one side of train and test."
+            " Add larger graph_sizes, or a test_size nearer to a half."
+        )
+
+
+class PairPool:
+    """The pairs kept so far, by kind and cell (size and edge probability), without duplicates.
+
+    ``counts`` [kind, cell] are their numbers.
+    """
+
+    def __init__(self, cells: list[tuple[int, float]], *, num_kinds: int) -> None:
+        self.cells = cells
+        self.counts: NDArray[np.int64] = np.zeros((num_kinds, len(cells)), np.int64)
+        self._pairs: list[NDArray[np.uint8]] = []
+        self._records: list[tuple[int, int, int]] = []
+        self._seen: set[bytes] = set()
+        self._copies: Counter[int] = Counter()
+
+    def add(
+        self,
+        pairs: NDArray[np.uint8],
+        scores: NDArray[np.int64],
+        cells: NDArray[np.int64],
+        pair_keys: NDArray[np.uint64],
+        kind: int,
+        quotas: NDArray[np.int64],
+    ) -> None:
+        """Keep pairs [N, 2, n, n] that are new and still needed.
+
+        A pair (in either order) comes once only; a non-isomorphic one with other node labels at
+        most ``MAX_COPIES`` times.
+        """
+        for pair, score, cell, key in zip(
+            pairs, scores.tolist(), cells.tolist(), pair_keys.tolist(), strict=True
+        ):
+            wanted = self.counts[kind, cell] < quotas[kind, cell]
+            if wanted and (score == 0 or self._copies[key] < MAX_COPIES) and self._is_new(pair):
+                self._keep(pair, score, cell, kind)
+                self.counts[kind, cell] += 1
+                self._copies[key] += score > 0
+
+    def add_reused(self, pair: NDArray[np.uint8], cell: int) -> bool:
+        """Keep an isomorphic pair of a graph in use; return whether the pair is new."""
+        if not self._is_new(pair[0]):
+            return False
+        self._keep(pair[0], 0, cell, REUSED)
+        return True
+
+    def gather(
+        self,
+    ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return all pairs, their scores, cells and kinds."""
+        records = np.array(self._records, dtype=np.int64).reshape(-1, 3)
+        return list(self._pairs), records[:, 0], records[:, 1], records[:, 2]
+
+    def _is_new(self, pair: NDArray[np.uint8]) -> bool:
+        first, second = sorted(graph.tobytes() for graph in pair)
+        return first + second not in self._seen
+
+    def _keep(self, pair: NDArray[np.uint8], score: int, cell: int, kind: int) -> None:
+        first, second = sorted(graph.tobytes() for graph in pair)
+        self._seen.add(first + second)
+        self._pairs.append(pair)
+        self._records.append((score, cell, kind))
+
 
 NEW_ISOMORPHIC, SCORE_1, SCORE_2, SCORE_HIGHER = range(4)
 """Kinds of pairs: quotas are kept for each."""
@@ -36,10 +236,10 @@ NEW_ISOMORPHIC, SCORE_1, SCORE_2, SCORE_HIGHER = range(4)
 
 @dataclass(frozen=True)
 class PairMix:
-    """What a set of pairs is made of.
+    """Composition of a set of pairs.
 
     ``uniform`` spreads every kind of pair as evenly as possible over sizes and probabilities;
-    otherwise each pair's size and probability are drawn at random.
+    otherwise each pair's size and probability are sampled.
     """
 
     num_pairs: int
@@ -65,8 +265,8 @@ class PairMix:
 class GraphPairs:
     """A set of graph pairs. ``n`` is the largest size; smaller graphs are padded with absent nodes.
 
-    ``adjacency`` is [N, 2, n, n], the others [N].
-    ``wl_score`` is 0 for isomorphic pairs, else the refinement round that tells the pair apart.
+    ``adjacency`` is [N, 2, n, n], the others [N]. ``wl_score`` is 0 for isomorphic pairs, else the
+    refinement round that distinguishes the pair.
     """
 
     adjacency: NDArray[np.uint8]
@@ -76,7 +276,7 @@ class GraphPairs:
 
 
 def generate_pairs(mix: PairMix, pool: GraphPool, rng: np.random.Generator) -> GraphPairs:
-    """Make a shuffled set of distinct graph pairs, of the pool's side (train or test).
+    """Create a shuffled set of distinct graph pairs, of the pool's side (train or test).
 
     Raises
     ------
@@ -145,7 +345,7 @@ def _propose(
     cells: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
-    """Make one candidate for each entry of ``cells`` (all of one size), and keep what fits."""
+    """Create one candidate per entry of ``cells`` (all of one size), and keep suitable ones."""
     n = found.cells[int(cells[0])][0]
     probabilities = np.array([found.cells[cell][1] for cell in cells])
     first, first_keys = pool.draw(n, probabilities, rng)
@@ -179,7 +379,7 @@ def _fill_from_elsewhere(
     quotas: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
-    """Take what some cells lack from cells that had enough, a few times if need be."""
+    """Fill missing pairs of some cells from other cells, several times if necessary."""
     for _ in range(8):
         missing = (quotas - found.counts).clip(0)
         if not missing.any():
@@ -205,7 +405,7 @@ def _fill_from_elsewhere(
 
 
 def _reuse_graphs(found: PairPool, count: int, rng: np.random.Generator) -> None:
-    """Add isomorphic pairs: graphs of the non-isomorphic pairs beside shuffles of themselves."""
+    """Add isomorphic pairs: graphs of the non-isomorphic pairs with relabelled copies."""
     pairs, _, cells, kinds = found.gather()
     index = np.flatnonzero(kinds != NEW_ISOMORPHIC)
     if not count or not index.size:
@@ -224,7 +424,7 @@ def _reuse_graphs(found: PairPool, count: int, rng: np.random.Generator) -> None
         if position > 20 * (count + len(source)):
             raise DataError(
                 f"graph_isomorphism: {count - added} distinct isomorphic pairs are missing; the"
-                " graphs are too small. Add larger graph_sizes or ask for fewer pairs."
+                " graphs are too small. Add larger graph_sizes or reduce num_pairs."
             )
 
 

@@ -1,21 +1,21 @@
-"""Hand-made agents for ``nip``: individualise a node together, refine colours, compare.
+"""Scripted agents for ``nip``: individualise a node together, refine colours, compare.
 
 An upper bound for what trained agents can reach. Both agents read the conversation as pairs
-(question, answer), give the two nodes of each pair a colour of their own, and refine colours in
-``num_gnn_layers`` Weisfeiler–Lehman rounds (the GNN's own power).
+(question, answer), assign a unique colour to the two nodes of each pair, and refine colours in
+``num_gnn_layers`` Weisfeiler–Lehman rounds (as many as the GNN has layers).
 
 - The verifier rejects as soon as the graphs' colours differ in number. It accepts when every colour
   is one node in each graph (then refinement has checked the pairing edge by edge), or when it has
-  no further turn. Otherwise it asks for a node of the first graph whose colour is shared.
-- The prover answers with a node of the same colour in the other graph, if there is one.
+  no further turn. Otherwise it sends a node of the first graph whose colour is shared.
+- The prover answers with a node of the same colour in the other graph, if one exists.
 
-What it reaches, measured on 5,000 pairs of ``er10000`` with 8 rounds (alone: with 1 round), by the
-layers of the verifier and the prover: 5 and 5 100 % (100 %); 2 and 5 98.1 % (65.0 %); 1 and 5
-84.2 % (55.0 %). With a strong prover no isomorphic pair was rejected; what is missed are pairs that
-neither so few refinement rounds nor the verifier's questions tell apart. A prover with few layers
+Accuracy on 5,000 pairs of ``er10000`` with 8 rounds (in brackets: 1 round, without a prover), by
+the layers of the verifier and the prover: 5 and 5 100 % (100 %); 2 and 5 98.1 % (65.0 %); 1 and 5
+84.2 % (55.0 %). With a strong prover no isomorphic pair was rejected; the errors are pairs that
+neither the refinement rounds nor the verifier's questions distinguish. A prover with few layers
 answers with wrong nodes, so isomorphic pairs are rejected then: 2 and 2 85.3 %, 1 and 1 58.4 %.
-Graphs whose nodes of one stable colour are no images of each other (strongly regular ones and the
-like) could mislead the prover too. No parameters.
+Graphs whose nodes of one stable colour are not images of each other (such as strongly regular ones)
+could also mislead the prover. No parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ratchet.agents.networks.random import ConstantValueHead
+from ratchet.agents.networks.heads import ConstantValueHead
 from ratchet.agents.parts import (
     Agent,
     AgentBody,
@@ -52,7 +52,7 @@ def build_manual_agent(
     section: GraphIsomorphismAgentParameters,
     name: str,
 ) -> Agent:
-    """Build the hand-made prover or verifier.
+    """Build the scripted prover or verifier.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def build_manual_agent(
         raise ParameterError(
             f"agents.{name}.use_manual_architecture: got (interaction_protocol, message_size,"
             f" include_linear_message_space, zero_knowledge) = {got}, expected"
-            " ('nip', 1, False, False): the hand-made agents know no other game."
+            " ('nip', 1, False, False): the scripted agents support no other game."
         )
     verifier_first = bool(hyper_params.protocol_common.verifier_first)
     body = ManualBody(section.num_gnn_layers, first_question=0 if verifier_first else 1)
@@ -98,7 +98,7 @@ class ManualBody(AgentBody):
         ``pooled`` is bool [b, 2n]: which nodes exist.
         """
         present = inputs.data["node_mask"].flatten(1)
-        # What was said: the normalised history is positive exactly where a one was.
+        # Messages: the normalised history is positive exactly where a one was.
         said = (inputs.history > 0).flatten(2)[:, self.first_question :]  # [b, R', 2n]
         pairs = said.shape[1] // 2
         complete = said[:, : 2 * pairs].reshape(len(said), pairs, 2, said.shape[2])
@@ -130,7 +130,7 @@ def _refine(adjacency: Tensor, same: Tensor) -> Tensor:
 def _refined(representation: Representation | None) -> tuple[Tensor, Tensor]:
     """Return which nodes exist and the colours, as :class:`ManualBody` makes them."""
     if representation is None or representation.pooled is None or representation.symbols is None:
-        raise StateError("a hand-made head got no representation, expected its body's colours.")
+        raise StateError("a scripted head got no representation, expected its body's colours.")
     return representation.pooled, representation.symbols
 
 
@@ -169,9 +169,10 @@ class ManualProverHead(AgentPolicyHead):
 
 
 class ManualVerifierHead(AgentPolicyHead):
-    """Rejects on a difference, accepts when all is checked, and asks otherwise.
+    """Rejects on a difference, accepts when all nodes are checked, otherwise sends a question.
 
-    With ``ties`` it asks for any node of the largest colours, and says anything when it decides.
+    With ``ties``, it is uniform over nodes of the largest colours, and over messages when it
+    decides.
     """
 
     def __init__(self, max_rounds: int, *, ties: bool = False) -> None:
@@ -200,7 +201,7 @@ class ManualVerifierHead(AgentPolicyHead):
         decision[:, GO_ON] = (~apart & ~accept) * CERTAIN
         question = sizes[..., 0] * present
         question[:, n:] = -1
-        if self.ties:  # nobody hears what is said with a decision
+        if self.ties:  # a message sent with a decision has no effect
             question = question.masked_fill((apart | accept).unsqueeze(1), 0)
         message = _choose(question, ties=self.ties).float()
         return PolicyLogits(message=message, decision=decision)

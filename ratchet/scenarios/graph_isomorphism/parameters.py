@@ -21,12 +21,12 @@ from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
 
 @register_agent_parameters("graph_isomorphism")
 class GraphIsomorphismAgentParameters(NetworkAgentParameters, read_for=AGENT):
-    """Body and heads of an agent that looks at two graphs.
+    """Body and heads of an agent that sees two graphs.
 
     ``tie_exchanges``: the rounds of an exchange, a question and the answers to it, reach the GNN as
-    one column with one weight, so that the two graphs of an isomorphic pair look equal once a
-    question was answered rightly; otherwise each round has its own, and that they mean the same has
-    to be learned. Hand-made and random agents don't read it.
+    one column with one weight, so that the two graphs of an isomorphic pair are equal after a
+    correct answer; otherwise each round has its own column, and agents must learn that they are
+    equivalent. Scripted and random agents ignore it.
     """
 
     num_gnn_layers: PositiveInt = 5
@@ -85,7 +85,7 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
 
     A named dataset (``er1000``, ``eru10000``) fixes ``num_pairs`` and ``uniform_sizes``.
     ``prop_score_1`` and ``prop_score_2`` are shares of the non-isomorphic pairs; the rest has
-    scores from 3 to ``max_wl_rounds``. ``train_prop_score_1`` and ``_2`` stand in for them in the
+    scores from 3 to ``max_wl_rounds``. ``train_prop_score_1`` and ``_2`` replace them in the
     training half. ``dataset_seed`` is the experiment's seed when not given.
     """
 
@@ -112,7 +112,7 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
         )
 
     def test_groups(self) -> tuple[TestGroups, ...]:
-        """Tell pairs apart by the refinement round that does."""
+        """Return the refinement rounds that distinguish pairs, by which results are grouped."""
         rounds = {score: f"round {score}" for score in range(1, self.max_wl_rounds + 1)}
         beyond = {self.max_wl_rounds + 1: f"not within {self.max_wl_rounds}"}
         return (

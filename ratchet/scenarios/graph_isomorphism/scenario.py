@@ -1,19 +1,46 @@
-"""The graph-isomorphism scenario: data, environment and agents together."""
+"""Graph isomorphism: provers convince a verifier whether two graphs are isomorphic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
 
+from ratchet.scenarios.environment import Environment
 from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
-from ratchet.scenarios.message_scenario import MessageScenario
 from ratchet.scenarios.registry import register_scenario
+from ratchet.scenarios.tensor_scenario import MessageScenario
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.dataset import TensorDictDataset
+
+
+class GraphIsomorphismEnvironment(Environment):
+    """Agents talk about two graphs by naming nodes.
+
+    Symbols 0 … n-1 are the nodes of the first graph, n … 2n-1 those of the second, with n the
+    largest size. Which nodes are absent is in ``node_mask``, and heads mask them.
+    """
+
+    data_keys: ClassVar[tuple[str, ...]] = ("adjacency", "node_mask")
+
+    @property
+    def num_symbols(self) -> int:
+        """2n."""
+        return 2 * int(self.dataset["adjacency"].shape[-1])
+
+    def transcripts(self, rollouts: TensorDictBase) -> list[Transcript]:
+        """Return transcripts of complete episodes of rollouts ``[E, T]``, with graph drawings."""
+        module = import_module("ratchet.scenarios.graph_isomorphism.transcripts")
+        written: list[Transcript] = module.graph_transcripts(
+            rollouts, self.dataset, self.protocol_handler
+        )
+        return written
 
 
 @register_scenario("graph_isomorphism")
@@ -24,7 +51,7 @@ class GraphIsomorphismScenario(MessageScenario):
     agent_builder = GraphAgentBuilder
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Make ``train``, ``test`` and the extra test sets."""
+        """Create ``train``, ``test`` and the extra test sets."""
         return build_graph_datasets(hyper_params)
 
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:

@@ -1,10 +1,10 @@
 """The transformer stack as one operation on a tape, for CPUs.
 
-Layouts are chosen so that nothing is copied: queries, keys and values are [b·H, e, T] and attention
-is kept as [b·H, key, query], where products with thin matrices are fastest. The softmax is
-2^s / Σ 2^s without a maximum; scores are cut at ±80 instead, far outside what occurs (log₂ units),
-with the gradient passing through. tanh(x) = 2σ(2x) − 1 has its factors and shift in the weights.
-Shape letters as in :mod:`ratchet.scenarios.graph_isomorphism.transformer`.
+Layouts are chosen to avoid copies: queries, keys and values are [b·H, e, T] and attention is stored
+as [b·H, key, query], where products with thin matrices are fastest. The softmax is 2^s / Σ 2^s
+without a maximum; scores are clamped at ±80 instead, far outside the usual range (log₂ units), with
+the gradient passing through. tanh(x) = 2σ(2x) − 1 has its factors and shift in the weights. Shape
+letters as in :mod:`ratchet.scenarios.graph_isomorphism.graph_networks`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ratchet.agents.tapes.recorders import Record, register_recorder
-from ratchet.agents.tapes.tape import Tape, Var
-from ratchet.scenarios.graph_isomorphism.transformer import EPSILON, TransformerStack
+from ratchet.agents.tapes import Record, Tape, Var, register_recorder
+from ratchet.scenarios.graph_isomorphism.graph_networks import EPSILON, TransformerStack
 
 CUT = 80.0
 Kept = tuple[Tensor, ...]
@@ -69,7 +68,7 @@ def _record(
 
 
 def _stack_layers(layers: Sequence[Grads]) -> list[Tensor]:
-    """Put the layers' gradients together as the weights are."""
+    """Stack the layers' gradients like the weights."""
     if len(layers) == 1:
         return [grad.unsqueeze(0) for grad in layers[0]]
     return [torch.stack(grads) for grads in zip(*layers, strict=True)]
@@ -77,7 +76,7 @@ def _stack_layers(layers: Sequence[Grads]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Folds:
-    """Puts constant factors into the weights, for all layers at once.
+    """Folds constant factors into the weights, for all layers together.
 
     Queries are scaled by log₂(e)/√e, so that 2^s is the softmax's exponential; the gradients of
     queries and keys lack factors, which go into the weights they meet next. To the values of each
@@ -98,7 +97,7 @@ class _Folds:
     @classmethod
     @functools.cache
     def of(cls, d: int, num_heads: int) -> _Folds:
-        """Make those of a transformer of d features."""
+        """Create the factors of a transformer of d features."""
         e = d // num_heads
         root = 1 / math.sqrt(e)
         own = torch.cat([torch.eye(3 * e), torch.zeros(1, 3 * e)])
@@ -210,7 +209,7 @@ def _transform_back(grad: Tensor, kept: Kept, weights: tuple[Tensor, ...]) -> tu
 
 
 def _norm_back(grad: Tensor, kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
-    """Go back through a layer norm: gradients of x, scale and shift."""
+    """Compute a layer norm's gradients of x, scale and shift."""
     x, mean, rstd, scale, shift = kept
     return cast(
         tuple[Tensor, Tensor, Tensor],

@@ -1,7 +1,7 @@
-"""Episodes on graphs as the report's transcripts show them: who pointed where, round by round.
+"""Transcripts of episodes on graphs for the report: the named nodes, round by round.
 
-Found by name (:meth:`GraphIsomorphismEnvironment.transcripts`), so that what pictures are drawn
-from is in no training stage's code fingerprint.
+Imported by name (:meth:`GraphIsomorphismEnvironment.transcripts`), so that code of pictures does
+not enter training stages' code fingerprints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Episode = tuple[int, range]
 def graph_transcripts(
     rollouts: TensorDictBase, dataset: TensorDictDataset, handler: ProtocolHandler
 ) -> list[Transcript]:
-    """Write down the first whole episodes of rollouts ``[E, T]``.
+    """Return transcripts of the first complete episodes of rollouts ``[E, T]``.
 
     Each is like a line of :func:`ratchet.rollouts.transcript_content.report_transcripts`, with
     ``graphs`` in place of a solution: for each of the two, ``nodes`` ([x, y] in the unit square, by
@@ -62,7 +62,7 @@ def graph_transcripts(
 
 
 def _picture(adjacency: Tensor, present: Tensor) -> dict[str, Any]:
-    """Lay out a graph ``[N, N]``: the same each time, whatever was drawn before."""
+    """Lay out a graph ``[N, N]``: independent of earlier drawings."""
     there = np.flatnonzero(present.cpu().numpy())
     edges = np.argwhere(np.triu(adjacency.cpu().numpy(), 1))
     graph = nx.Graph()
@@ -104,7 +104,7 @@ class _Reader:
         return array
 
     def episodes(self) -> Iterator[Episode]:
-        """Go through the episodes that lie in the batch from their first round to their end."""
+        """Iterate over the episodes that are complete in the batch."""
         for environment, ends in enumerate(self.ends):
             start = 0
             for stop in np.flatnonzero(ends).tolist():
@@ -113,7 +113,7 @@ class _Reader:
                 start = stop + 1
 
     def read(self, number: int, episode: Episode) -> Transcript:
-        """Write down one episode."""
+        """Return the transcript of one episode."""
         environment, steps = episode
         names, first = list(self.handler.agent_names), (environment, steps[0])
         rounds = [self._round(environment, step) for step in steps]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Counts: TypeAlias = "NDArray[np.floating[Any]]"
 
 CHUNK = 1024
-"""Pairs refined at once: small enough for the processor's cache."""
+"""Number of pairs in a batch: small enough for the processor's cache."""
 
 KEY_ROUNDS = 4
 """Refinement rounds behind a class key. Fewer rounds make coarser classes, never wrong ones."""
@@ -27,17 +27,17 @@ def wl_scores(
     max_rounds: int,
     marks: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Return the refinement round, int64 [N], that tells the two graphs of each pair apart.
+    """Return the refinement round, int64 [N], that distinguishes the two graphs of each pair.
 
-    It is 1 … ``max_rounds``, or ``max_rounds + 1`` if the pair is not told apart. A pair that is
-    told apart is not isomorphic. All nodes start with one colour; in each round nodes keep the same
-    colour if they have the same number of neighbours of every colour. Round 1 compares degrees.
-    Both graphs are refined together, as one disjoint union. Exact: colours are classes of equal
-    counts, no hashes.
+    It is 1 … ``max_rounds``, or ``max_rounds + 1`` if no round distinguishes the pair. A
+    distinguished pair is not isomorphic. All nodes start with one colour; in each round nodes keep
+    the same colour if they have the same number of neighbours of every colour. Round 1 compares
+    degrees. Both graphs are refined together, as one disjoint union. Exact: colours are classes of
+    equal counts, no hashes.
 
-    Adjacency [N, 2, n, n] are symmetric matrices of zeros and ones with an empty diagonal. Nodes
-    exist as ``node_mask`` [N, 2, n] says, all when not given; absent ones must have no edges. Nodes
-    that ``marks`` [N, 2, n] tell apart start with different colours instead.
+    Adjacency [N, 2, n, n] are symmetric matrices of zeros and ones with an empty diagonal.
+    ``node_mask`` [N, 2, n] marks existing nodes (default: all); absent ones must have no edges.
+    Nodes with different ``marks`` [N, 2, n] start with different colours.
     """
     num_pairs, _, n, _ = adjacency.shape
     if node_mask is None:
@@ -96,8 +96,8 @@ def class_keys(
     """Hash graphs [N, n, n] such that relabelled copies have the same key: uint64 [N].
 
     The key is a hash of the colours after some refinement rounds, so isomorphic graphs agree.
-    Graphs that refinement can't tell apart agree too, so a split by keys never parts isomorphic
-    graphs. Another salt gives unrelated keys.
+    Graphs that refinement can't distinguish agree too, so a split by keys never separates
+    isomorphic graphs. Another salt gives unrelated keys.
     """
     num_graphs, n, _ = adjacency.shape
     edges = adjacency.astype(bool)

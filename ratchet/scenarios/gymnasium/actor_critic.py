@@ -1,34 +1,37 @@
 """All agents of an environment as one actor and critic; see :class:`ratchet.agents.ActorCritic`.
 
-Every agent acts in every frame until its part is over. B frames, A agents, D wide observations, K
-wide actions.
+Each agent acts in every frame until its episode is over. Shape letters: B frames, A agents,
+D values of the widest observation, K values of the widest action.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import ActorCritic, Key
+from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.scenarios.gymnasium.action_distributions import ActionDistribution, distribution_of
+from ratchet.scenarios.gymnasium.bodies import NetworkInputs, RecurrentState, agent_input_specs
 from ratchet.scenarios.gymnasium.networks import ControlAgent
-from ratchet.scenarios.gymnasium.normalizer import OBSERVATION, FeatureNormalizer
-from ratchet.scenarios.gymnasium.sight import Past, Seen, agent_sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
 if TYPE_CHECKING:
     from ratchet.parameters.trainers import RlParameters
 
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+OBSERVATION = ("agents", "observation")
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")
 _MEMORY = ("agents", "memory")
-"""What agents remember before a frame, f32 [*B, A, M]; none of agents that do not."""
+"""Agents' recurrent states before a frame, f32 [*B, A, M]; zero for agents without one."""
 _NEXT_MEMORY = "next_memory"
 _ROUND = "round"
 _DEFER = object()
@@ -36,8 +39,153 @@ _MOST_FRAMES = 2**14
 """That are scored in one pass; more would only need more memory."""
 
 
+class ActionDistribution(ABC):
+    """Distribution over an agent's actions in B frames."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Sample actions [B, K], without gradients."""
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """Return the most likely actions [B, K]."""
+
+    @abstractmethod
+    def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (densities) of actions [B, K], and entropies: [B, 1] each."""
+
+
+class DiscreteActionDistribution(ActionDistribution):
+    """Independent choices, concatenated in the logits f32 [B, Σ sizes]."""
+
+    def __init__(self, logits: Tensor, sizes: tuple[int, ...]) -> None:
+        self.logits = logits
+        self.sizes = sizes
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Sample by the exponential race."""
+        drawn = [
+            (factor - torch.empty_like(factor).exponential_(generator=generator).log_()).argmax(
+                -1, keepdim=True
+            )
+            for factor in divide(self.logits, self.sizes)
+        ]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
+
+    def mode(self) -> Tensor:
+        """Return the most likely actions."""
+        return torch.stack([f.argmax(-1) for f in divide(self.logits, self.sizes)], -1)
+
+    def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sums over choices."""
+        return categorical_scores(self.logits, actions, self.sizes)
+
+
+class ContinuousActionDistribution(ActionDistribution):
+    """Independent normal numbers, which the environment clamps to the bounds.
+
+    Means are f32 [B, K], log deviations f32 [K].
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self.mean = mean
+        self.log_std = log_std
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw."""
+        noise = torch.empty_like(self.mean).normal_(generator=generator)
+        return torch.addcmul(self.mean, noise, self.log_std.exp())
+
+    def mode(self) -> Tensor:
+        """Return the means."""
+        return self.mean
+
+    def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sums over numbers; entropies do not depend on the frame."""
+        deviation = (actions - self.mean) * (-self.log_std).exp()
+        spread = self.log_std.sum() + _HALF_LOG_TWO_PI * self.log_std.numel()
+        log_prob = -0.5 * deviation.square().sum(-1, keepdim=True) - spread
+        entropy = spread + 0.5 * self.log_std.numel()
+        return log_prob, entropy.expand(log_prob.shape)
+
+
+def distribution_of(agent: ControlAgent, outputs: Tensor) -> ActionDistribution:
+    """Return the distribution that a policy's outputs [B, num_outputs] stand for."""
+    if isinstance(agent.space.actions, DiscreteActions):
+        return DiscreteActionDistribution(outputs, agent.space.actions.sizes)
+    head = agent.policy_head
+    if head is None:
+        return ContinuousActionDistribution(
+            outputs, torch.zeros(outputs.shape[-1], device=outputs.device)
+        )
+    return ContinuousActionDistribution(outputs, cast(Tensor, head.log_std))
+
+
+def categorical_scores(
+    logits: Tensor, actions: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of choices and their entropies (nats), summed: f32 [B, 1] each.
+
+    Logits are f32 [B, Σ sizes], actions i64 [B, K]; a size is a choice's number of outcomes.
+    """
+    chosen, entropies = [], []
+    for index, factor in enumerate(divide(logits, sizes)):
+        log_probs = torch.log_softmax(factor, -1)
+        chosen.append(log_probs.gather(-1, actions[:, index : index + 1]))
+        entropies.append(-(log_probs.exp() * log_probs).sum(-1, keepdim=True))
+    return total(chosen), total(entropies)
+
+
+def divide(logits: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Return the logits of each choice."""
+    return (logits,) if len(sizes) == 1 else torch.split(logits, list(sizes), dim=-1)
+
+
+def total(columns: Sequence[Tensor]) -> Tensor:
+    """Sum [B, 1] each over choices: [B, 1]."""
+    return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1).sum(-1, keepdim=True)
+
+
+class FeatureNormalizer(Normalizer):
+    """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D).
+
+    Agents of the same group in ``alike``, indices of agents, share them; images, of the agents with
+    indices ``images``, are not normalised.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        device: str | torch.device = "cpu",
+        *,
+        alike: Sequence[Sequence[int]] = (),
+        images: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.alike, self.images = alike, list(images)
+        self.keys: tuple[Key, ...] = () if len(self.images) == shape[0] else (OBSERVATION,)
+        self.register_buffer("observation_mean", torch.zeros(shape, device=device))
+        self.register_buffer("observation_std", torch.ones(shape, device=device))
+
+    def fit(self, frames: TensorDictBase) -> None:
+        """Fit mean and (population) deviation; a number that never changes is only shifted."""
+        values = frames.get(OBSERVATION).flatten(0, -3).double()
+        mean, std = values.mean(0), values.std(0, correction=0)
+        for places in (list(group) for group in self.alike if len(group) > 1):
+            together = values[:, places].flatten(0, 1)
+            mean[places], std[places] = together.mean(0), together.std(0, correction=0)
+        mean[self.images], std[self.images] = 0.0, 1.0
+        self.get_buffer("observation_mean").copy_(mean)
+        self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Normalise [*B, A, D]."""
+        mean = self.get_buffer("observation_mean")
+        return (observation - mean) / self.get_buffer("observation_std")
+
+
 class ControlActorCritic(ActorCritic):
-    """Holds all agents and runs them together; every name of the spaces must be among them.
+    """Module that runs all agents together; every name of the spaces must be among them.
 
     Raises
     ------
@@ -63,7 +211,9 @@ class ControlActorCritic(ActorCritic):
         self.parts = nn.ModuleDict(
             {name: nn.ModuleDict(dict(agent.parts())) for name, agent in self.agents.items()}
         )
-        self.sights = agent_sights(spaces, {n: a.parameters for n, a in self.agents.items()})
+        self.input_specs = agent_input_specs(
+            spaces, {n: a.parameters for n, a in self.agents.items()}
+        )
         alike: dict[str, list[int]] = {}
         for place, agent in enumerate(self.agents.values()):
             if (group := agent.parameters.shared_model_group) is not None:
@@ -83,8 +233,8 @@ class ControlActorCritic(ActorCritic):
     @property
     def observation_keys(self) -> tuple[Key, ...]:
         """Observations, and who has left; what is remembered, and when it is not."""
-        seen = (OBSERVATION, _DONE)
-        return (*seen, _MEMORY, _ROUND) if self.is_recurrent else seen
+        keys = (OBSERVATION, _DONE)
+        return (*keys, _MEMORY, _ROUND) if self.is_recurrent else keys
 
     @property
     def action_keys(self) -> tuple[Key, ...]:
@@ -152,12 +302,12 @@ class ControlActorCritic(ActorCritic):
         return distribution, action
 
     def new_deferring_cache(self) -> object:
-        """Put off scores: of a whole rollout they are one pass, and one pass for each step."""
+        """Defer scores: a complete rollout takes a single pass instead of one per step."""
         return None if self.is_recurrent else _DEFER
 
     @torch.no_grad()
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
-        """Score all frames of rollouts [E, T] at once; see :class:`ActorCritic`."""
+        """Score all frames of rollouts [E, T] together; see :class:`ActorCritic`."""
         if cache is not _DEFER:
             return
         frames = rollouts.select(*self.frame_keys, strict=False).reshape(-1)
@@ -196,8 +346,8 @@ class ControlActorCritic(ActorCritic):
 
     def asked(
         self, td: TensorDictBase, agents: Sequence[str] | None
-    ) -> tuple[dict[str, Seen], dict[str, Tensor | None]]:
-        """Return what all agents see, and the actions of those who are asked for."""
+    ) -> tuple[dict[str, NetworkInputs], dict[str, Tensor | None]]:
+        """Return the inputs of all agents, and the actions of the requested ones."""
         actions = td.get(_ACTION).flatten(0, -3)
         chosen = {
             name: self._chosen(actions, name) if agents is None or name in agents else None
@@ -233,28 +383,28 @@ class ControlActorCritic(ActorCritic):
             rl, self.agents.values(), solo=solo, solo_body_factor=solo_body_factor
         )
 
-    def _inputs(self, td: TensorDictBase) -> dict[str, Seen]:
-        """Return what each agent's policy and critic see, normalised; of rows of steps [e·T]."""
+    def _inputs(self, td: TensorDictBase) -> dict[str, NetworkInputs]:
+        """Return the normalised inputs of each agent's networks; for rows of steps [e·T]."""
         observation = td.get(OBSERVATION).flatten(0, -3)
         observation = self.normalizer(observation) if self.normalizes else observation.float()
-        seen = {name: sights.show(observation) for name, sights in self.sights.items()}
+        inputs = {name: specs.show(observation) for name, specs in self.input_specs.items()}
         if not self.is_recurrent:
-            return seen
+            return inputs
         memories, begins = td.get(_MEMORY).unbind(-2), td.get(_ROUND) == 0
         return {
-            name: x._replace(past=Past(memory, begins))
-            for (name, x), memory in zip(seen.items(), memories, strict=True)
+            name: x._replace(past=RecurrentState(memory, begins))
+            for (name, x), memory in zip(inputs.items(), memories, strict=True)
         }
 
     def _chosen(self, actions: Tensor, name: str) -> Tensor:
-        """Take one agent's actions out of [B, A, K]."""
+        """Select one agent's actions from [B, A, K]."""
         index, space = self.agent_names.index(name), self.spaces.by_name[name].actions
         chosen = actions[:, index, : space.num_factors]
         wanted = torch.int64 if isinstance(space, DiscreteActions) else torch.float32
         return chosen if chosen.dtype == wanted else chosen.to(wanted)
 
     def _pack(self, actions: list[Tensor]) -> Tensor:
-        """Lay the agents' actions out as [B, A, K]."""
+        """Arrange the agents' actions as [B, A, K]."""
         if len(actions) == 1:
             return actions[0].unsqueeze(1)
         width, all_discrete = self.spaces.action_width, self.spaces.all_discrete
@@ -266,5 +416,5 @@ class ControlActorCritic(ActorCritic):
 
 
 def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
-    """Lay [B, 1] each out as [B, A]."""
+    """Arrange columns [B, 1] as [B, A]."""
     return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1)

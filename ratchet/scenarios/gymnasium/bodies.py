@@ -1,31 +1,186 @@
-"""What makes features of what an agent sees: a perceptron, or convolutions of images before it."""
+"""Bodies of gymnasium agents: network inputs, feed-forward, convolutional and recurrent networks.
+
+A policy sees only its agent's observation, so that agents can act independently. A centralised
+critic sees all observations and is used only in training. Recurrent bodies apply TorchRL's GRU or
+LSTM to a body's features. Frames come one at a time in rollouts, [B], and as rows of steps in
+training, [e, T], in which gradients propagate through all steps of a row. At the start of a row the
+recurrent state is that of the rollout, and zero at the start of an episode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from ratchet.agents.networks.layers import Initializer, activation
 from ratchet.agents.parts import AgentPart
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium.recurrence import RecurrentBody
+from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces
 
 if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import Convolution, GymnasiumAgentParameters
-    from ratchet.scenarios.gymnasium.sight import Sight
 
+_NUM_GATES = {"gru": 3, "lstm": 4}
+_NUM_STATES = {"gru": 1, "lstm": 2}
 Layer: TypeAlias = tuple[Tensor, Tensor]
 """Weight [d_out, d_in] and bias [d_out]."""
-
 _LARGE_SIDE = 36
 _OF_LARGE_IMAGES: tuple[Convolution, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of each layer: those of Mnih et al. (2015)."""
 _OF_SMALL_IMAGES: tuple[Convolution, ...] = ((16, 3, 1), (32, 3, 2))
+
+
+class RecurrentState(NamedTuple):
+    """Recurrent state before each frame, f32 [*B, M], and whether an episode starts with it.
+
+    *B is B, or e rows of T steps.
+    """
+
+    memory: Tensor
+    begins: Tensor
+
+
+class NetworkInputs(NamedTuple):
+    """Inputs of an agent's policy and critic in B frames, f32 [B, d] each; and recurrent state."""
+
+    policy: Tensor
+    critic: Tensor
+    past: RecurrentState | None = None
+
+
+@dataclass(frozen=True)
+class NetworkInputSpec:
+    """Inputs of one network: observations of some agents, and a one-hot agent index.
+
+    Attributes
+    ----------
+    places
+        The agents' indices.
+    spaces
+        The agents' spaces.
+    identity
+        The agent's index and the number of agents; None if it is not an input.
+    """
+
+    places: tuple[int, ...]
+    spaces: tuple[AgentSpace, ...]
+    identity: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of numbers."""
+        told = 0 if self.identity is None else self.identity[1]
+        return sum(space.observation_size for space in self.spaces) + told
+
+    def show(self, observation: Tensor) -> Tensor:
+        """Select the visible part of observations f32 [B, A, D]: [B, size]."""
+        shown = [
+            observation[:, place, : space.observation_size]
+            for place, space in zip(self.places, self.spaces, strict=True)
+        ]
+        if self.identity is not None:
+            who, count = self.identity
+            told = observation.new_zeros(len(observation), count)
+            told[:, who] = 1
+            shown.append(told)
+        return shown[0] if len(shown) == 1 else torch.cat(shown, -1)
+
+
+class AgentInputSpecs(NamedTuple):
+    """Those of an agent's two networks."""
+
+    policy: NetworkInputSpec
+    critic: NetworkInputSpec
+
+    def show(self, observation: Tensor) -> NetworkInputs:
+        """Select the inputs of an agent's networks from observations f32 [B, A, D]."""
+        own = self.policy.show(observation)
+        same = self.policy is self.critic
+        return NetworkInputs(own, own if same else self.critic.show(observation))
+
+
+def agent_input_specs(
+    spaces: AgentSpaces, sections: Mapping[str, GymnasiumAgentParameters]
+) -> dict[str, AgentInputSpecs]:
+    """Return the inputs of each agent's networks."""
+    everybody = tuple(range(len(spaces.names))), tuple(spaces.by_name.values())
+    found = {}
+    for place, (name, space) in enumerate(spaces.by_name.items()):
+        section = sections[name]
+        identity = (place, len(spaces.names)) if section.observes_agent_id else None
+        own = NetworkInputSpec((place,), (space,), identity)
+        found[name] = AgentInputSpecs(
+            own, NetworkInputSpec(*everybody, identity) if section.centralised_critic else own
+        )
+    return found
+
+
+class RecurrentBody(AgentPart):
+    """Recurrent network with a state of ``size`` numbers (``lstm``: two such states).
+
+    The given state may be wider: the first numbers are used.
+    """
+
+    def __init__(
+        self, inner: Body | ConvolutionalBody, kind: str, size: int, init: Initializer
+    ) -> None:
+        from torchrl.modules import GRUModule, LSTMModule  # heavy, and needed here only
+
+        super().__init__()
+        self.inner = inner
+        self.num_features = self.size = size
+        states = [f"state_{index}" for index in range(_NUM_STATES[kind])]
+        self.states = states
+        self.memory_size = size * len(states)
+        keys = {
+            "in_keys": ["features", *states],
+            "out_keys": ["remembered", *(("next", state) for state in states)],
+        }
+        d_in, gates = inner.num_features, _NUM_GATES[kind]
+        network: nn.GRU | nn.LSTM
+        if kind == "gru":
+            network = nn.GRU(d_in, size, batch_first=True, device=init.device)
+            self.recurrent = GRUModule(gru=network, **keys)
+        else:
+            network = nn.LSTM(d_in, size, batch_first=True, device=init.device)
+            self.recurrent = LSTMModule(lstm=network, **keys)
+        with torch.no_grad():
+            for suffix, width in (("ih", d_in), ("hh", size)):
+                layers = [init.linear(width, size) for _ in range(gates)]
+                weight, bias = f"weight_{suffix}_l0", f"bias_{suffix}_l0"
+                getattr(network, weight).copy_(torch.cat([layer.weight for layer in layers]))
+                getattr(network, bias).copy_(torch.cat([layer.bias for layer in layers]))
+
+    def forward(self, x: Tensor, past: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Return features of x f32 [B, d], B frames or e·T, and the recurrent state after them.
+
+        Features are [B, size], what is remembered [B, memory_size].
+        """
+        from torchrl.modules import set_recurrent_mode
+
+        shape = past.begins.shape
+        features = self.inner(x).view(*shape, -1)
+        own = past.memory[..., : self.memory_size]
+        before = own.reshape(*shape, len(self.states), 1, self.size)
+        td = TensorDict(
+            {
+                "features": features,
+                "is_init": past.begins.unsqueeze(-1),
+                **{state: before[..., index, :, :] for index, state in enumerate(self.states)},
+            },
+            batch_size=shape,
+        )
+        with set_recurrent_mode(len(shape) > 1):
+            td = self.recurrent(td)
+        after = [td["next", state].reshape(-1, self.size) for state in self.states]
+        return td["remembered"].reshape(-1, self.size), torch.cat(after, -1)
 
 
 class Body(AgentPart):
@@ -54,7 +209,7 @@ class Body(AgentPart):
 
 
 class ConvolutionalBody(AgentPart):
-    """Convolutions over the images in what is seen, and a perceptron over all that comes of them.
+    """Convolutions over the images among the inputs, and a perceptron over their features.
 
     Images of several agents, and those of a stack of frames, are channels of one. Bytes are scaled
     to [0, 1].
@@ -62,45 +217,48 @@ class ConvolutionalBody(AgentPart):
 
     def __init__(
         self,
-        sight: Sight,
+        input_spec: NetworkInputSpec,
         parameters: GymnasiumAgentParameters,
         init: Initializer,
         where: str,
     ) -> None:
         super().__init__()
-        space = sight.spaces[0]
-        if any(s.shape != space.shape for s in sight.spaces) or space.shape is None:
+        space = input_spec.spaces[0]
+        if any(s.shape != space.shape for s in input_spec.spaces) or space.shape is None:
             raise ParameterError(
                 f"{where}.body: a 'cnn' would see observations of the shapes"
-                f" {[s.shape for s in sight.spaces]}, expected images (of two to four dimensions)"
-                " of one shape. Set it to 'perceptron'."
+                f" {[s.shape for s in input_spec.spaces]}, expected images (of two to four"
+                " dimensions) of one shape. Set it to 'perceptron'."
             )
         self.shape = space.shape
         self.scale = 1 / 255 if space.is_bytes else 1.0
         self.activation_name = parameters.activation_function
-        self.num_pixels = len(sight.spaces) * prod(self.shape)
+        self.num_pixels = len(input_spec.spaces) * prod(self.shape)
         self.channels_last = _has_channels_last(self.shape, parameters.image_channels)
-        first = self._images(torch.zeros(1, sight.size))
-        layers = parameters.convolutions or _usual_convolutions(first)
+        first = self._images(torch.zeros(1, input_spec.size))
+        layers = parameters.convolutions
+        if not layers:
+            is_large = min(first.shape[-2:]) >= _LARGE_SIDE
+            layers = _OF_LARGE_IMAGES if is_large else _OF_SMALL_IMAGES
         made: list[nn.Conv2d] = []
         _, channels, height, width = first.shape
         for index, (d_out, kernel, stride) in enumerate(layers):
             if min(height, width) < kernel:
                 raise ParameterError(
                     f"{where}.convolutions: the kernel of layer {index + 1} is {kernel} wide, but"
-                    f" what comes to it is {height} × {width}; observations are {self.shape}."
+                    f" its input is {height} × {width}; observations are {self.shape}."
                     " Expected smaller kernels or strides, e.g. [[16, 3, 1], [32, 3, 2]]."
                 )
             made.append(init.convolution(channels, d_out, kernel, stride))
             channels = d_out
             height, width = ((side - kernel) // stride + 1 for side in (height, width))
         self.convolutions = nn.ModuleList(made)
-        size = channels * height * width + sight.size - self.num_pixels
+        size = channels * height * width + input_spec.size - self.num_pixels
         self.top = Body([size, *parameters.hidden_sizes], init, self.activation_name)
         self.num_features = self.top.num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Make features of x f32 [B, d]: pixels, and then whatever else is seen."""
+        """Compute features of x f32 [B, d]: pixels, followed by other inputs."""
         act, hidden = activation(self.activation_name), self._images(x)
         for layer in self.convolutions:
             hidden = act(layer(hidden))
@@ -125,32 +283,31 @@ def _has_channels_last(shape: tuple[int, ...], channels: str) -> bool:
     return channels == "last" or (channels == "auto" and shape[-1] <= shape[-3])
 
 
-def _usual_convolutions(image: Tensor) -> tuple[Convolution, ...]:
-    return _OF_LARGE_IMAGES if min(image.shape[-2:]) >= _LARGE_SIDE else _OF_SMALL_IMAGES
-
-
-def sees_images(sight: Sight, parameters: GymnasiumAgentParameters) -> bool:
+def sees_images(input_spec: NetworkInputSpec, parameters: GymnasiumAgentParameters) -> bool:
     """Return whether a network has convolutions."""
     if parameters.body == "auto":
-        return all(space.is_image for space in sight.spaces)
+        return all(space.is_image for space in input_spec.spaces)
     return parameters.body == "cnn"
 
 
 def build_body(
-    sight: Sight, parameters: GymnasiumAgentParameters, init: Initializer, where: str
+    input_spec: NetworkInputSpec,
+    parameters: GymnasiumAgentParameters,
+    init: Initializer,
+    where: str,
 ) -> AnyBody:
-    """Build what makes features of a sight; ``where`` is the section in the experiment.
+    """Build the body for network inputs; ``where`` is the section in the experiment.
 
     Raises
     ------
     ParameterError
-        If images are asked for and there are none, or none that convolutions fit.
+        If images are expected but missing, or too small for the convolutions.
     """
     body: Body | ConvolutionalBody
-    if sees_images(sight, parameters):
-        body = ConvolutionalBody(sight, parameters, init, where)
+    if sees_images(input_spec, parameters):
+        body = ConvolutionalBody(input_spec, parameters, init, where)
     else:
-        sizes = [sight.size, *parameters.hidden_sizes]
+        sizes = [input_spec.size, *parameters.hidden_sizes]
         body = Body(sizes, init, parameters.activation_function)
     if parameters.recurrence is None:
         return body

@@ -29,7 +29,8 @@ MAX_ANGLE = 12 * 2 * math.pi / 360
 class CartPole(Dynamics):
     """A cart is pushed to the left or right so that the pole on it does not fall.
 
-    ``sutton_barto_reward`` pays −1 for a fall and nothing else, instead of 1 for every step.
+    With ``sutton_barto_reward``, the reward is −1 for a fall and otherwise 0, instead of 1 per
+    step.
     """
 
     def __init__(self, sutton_barto_reward: bool = False) -> None:

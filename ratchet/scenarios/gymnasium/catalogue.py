@@ -1,41 +1,150 @@
-"""From the id of an environment to what plays it: dynamics on tensors, or simulators.
+"""Catalogue of environments: from an id to dynamics on tensors, or to simulators.
 
-An id is one of gymnasium's, the module of a PettingZoo environment, the name of a registered or
-installed class, or ``path/to/file.py:ClassName`` with a class of any of these kinds. Those of
-``SUITES`` are TorchRL's: ``dm_control/cartpole-swingup``, ``vmas/navigation``.
+An id is that of a gymnasium environment, the module of a PettingZoo environment, the name of a
+registered or installed class, or ``path/to/file.py:ClassName`` with a class of any of these kinds.
+Ids that start with one of ``SUITES`` are TorchRL's: ``dm_control/cartpole-swingup``,
+``vmas/navigation``.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
 from ratchet.lazy import require_packages
 from ratchet.parameters.trainers import TORCHRL_TRAINERS
+from ratchet.plugins import is_class_spec, load_class
 from ratchet.registry import is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS
 from ratchet.scenarios.gymnasium.registry import register_dynamics as register_dynamics
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces, DiscreteActions
-from ratchet.scenarios.gymnasium.wrappers import checked_arguments, refuse_wrappers, wrapped
 
 if TYPE_CHECKING:
+    import gymnasium
+
+    from ratchet.parameters.base import Reference
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
     from ratchet.scenarios.gymnasium.simulators import Simulator
+
+_PATH = "gymnasium.wrappers"
+_RUNNING_MEANS = ("NormalizeObservation", "NormalizeReward")
+"""Their statistics are in the simulator, which no stage stores."""
+_Base = TypeVar("_Base")
 
 SUITES = ("dm_control", "vmas")
 """Packages whose environments only TorchRL's trainers play: the first part of their ids."""
 PARALLEL = "parallel_env"
 
 
+def wrapped(
+    environment: gymnasium.Env[Any, Any],
+    wrappers: Iterable[Reference],
+    base_dir: Path | str | None = None,
+) -> gymnasium.Env[Any, Any]:
+    """Apply wrappers to an environment, the first one innermost.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such wrapper, it does not take its arguments, or could not be resumed.
+    """
+    import gymnasium
+
+    for reference in wrappers:
+        found = class_by_name(
+            reference.name, gymnasium.wrappers, gymnasium.Wrapper, _PATH, base_dir
+        )
+        if found.__name__ in _RUNNING_MEANS and found.__module__.startswith("gymnasium."):
+            raise ParameterError(
+                f"{_PATH}: got {reference.name!r}, whose running means no stage keeps, so that a"
+                " resumed run would differ. Take rl.normalize_observations, or for TorchRL's"
+                " trainers torchrl.transforms: [VecNormV2]."
+            )
+        with checked_arguments(reference.name, reference.given, _PATH):
+            environment = found(environment, **reference.given)
+    return environment
+
+
+def refuse_wrappers(wrappers: Iterable[Reference], name: str) -> None:
+    """Refuse wrappers of an environment that is not a gymnasium environment.
+
+    Raises
+    ------
+    ParameterError
+        If wrappers are set.
+    """
+    names = [reference.name for reference in wrappers]
+    if names:
+        raise ParameterError(
+            f"{_PATH}: got {names} for {name!r}, expected none, as it is not a gymnasium"
+            " environment. TorchRL's trainers have torchrl.transforms for any environment."
+        )
+
+
+def class_by_name(
+    name: str, home: ModuleType, base: type[_Base], path: str, base_dir: Path | str | None = None
+) -> type[_Base]:
+    """Return a class of a library's module, or that of ``path/to/file.py:ClassName``.
+
+    ``path`` is that of the parameter that names it.
+
+    Raises
+    ------
+    UnknownNameError
+        If the module has no such class; with the nearest one.
+    ParameterError
+        If it can't be loaded from the file.
+    """
+    if is_file(name):
+        return load_class(name, base_dir, base=base)
+    found = getattr(home, name, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        known = [n for n, v in inspect.getmembers(home, inspect.isclass) if issubclass(v, base)]
+        raise UnknownNameError(
+            f"{path}: {home.__name__} has no class {name!r}.{nearest(name, known)} Give a custom"
+            " class as 'path/to/file.py:ClassName'."
+        )
+    return found
+
+
+def classes_of_files(
+    references: Iterable[Reference], base_dir: Path | str | None = None
+) -> tuple[type, ...]:
+    """Return the custom classes in users' files, for code fingerprints."""
+    return tuple(load_class(r.name, base_dir) for r in references if is_class_spec(r.name))
+
+
+@contextmanager
+def checked_arguments(
+    name: str, kwargs: Mapping[str, Any], path: str = "gymnasium.environment_kwargs"
+) -> Iterator[None]:
+    """Add the arguments of a constructor to errors raised within the context.
+
+    Raises
+    ------
+    ParameterError
+        If it does not accept them.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"{path}: {name} got {sorted(kwargs)}: {error}. Expected arguments of its constructor."
+        ) from error
+
+
 @dataclass(frozen=True)
-class BatchedGame:
+class BatchedEnvSpec:
     """An environment on tensors; its class ``source`` is in code fingerprints."""
 
     make: Callable[[], Dynamics]
@@ -43,22 +152,22 @@ class BatchedGame:
     max_episode_steps: int | None
 
     def spaces(self) -> AgentSpaces:
-        """Return what agents observe and do."""
+        """Return the agents' spaces."""
         return AgentSpaces(self.make().agents)
 
 
 @dataclass(frozen=True)
-class SimulatedGame:
+class SimulatedEnvSpec:
     """An environment that is simulated one episode at a time.
 
-    ``source`` is a user's own class, for code fingerprints; None for a library's.
+    ``source`` is a custom class, for code fingerprints; None for a library's.
     """
 
     make: Callable[[], Simulator]
     source: type | None = None
 
     def spaces(self) -> AgentSpaces:
-        """Return what agents observe and do."""
+        """Return the agents' spaces."""
         simulator = self.make()
         try:
             return simulator.spaces
@@ -66,14 +175,14 @@ class SimulatedGame:
             simulator.close()
 
 
-class LibraryGame(SimulatedGame):
-    """An environment of TorchRL's, which its trainers play; others as far as it can be simulated.
+class LibraryGame(SimulatedEnvSpec):
+    """A TorchRL environment, for its trainers; for others if it can be simulated.
 
-    To simulate it is refused by ``make`` and, before a run, by :meth:`check`.
+    If not, ``make`` raises and, before a run, :meth:`check`.
     """
 
     def spaces(self) -> AgentSpaces:
-        """Return its agents', or one's of whom nothing else is known here."""
+        """Return its agents' spaces, or those of one agent if they are unknown."""
         try:
             return super().spaces()
         except ParameterError:
@@ -84,20 +193,20 @@ class LibraryGame(SimulatedGame):
         self.make().close()
 
 
-Game = BatchedGame | SimulatedGame
+Game = BatchedEnvSpec | SimulatedEnvSpec
 
 
 def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Game:
-    """Return the environment whose id is ``dataset``, made as the section ``gymnasium`` says.
+    """Return the environment whose id is ``dataset``, configured by the section ``gymnasium``.
 
     The path of a user's file starts from ``base_dir``, the working folder if not given.
 
     Raises
     ------
     UnknownNameError
-        If there is no such environment; with the nearest id.
+        If the environment is unknown; with the nearest id.
     ParameterError
-        If it cannot be played as ``gymnasium.implementation`` asks for.
+        If it does not support ``gymnasium.implementation``.
     """
     name, section = hyper_params.dataset, hyper_params.gymnasium
     if suite_of(name) is not None:
@@ -132,7 +241,7 @@ def _wants_simulator(hyper_params: HyperParameters) -> bool:
 
 def _refuse_to_simulate(name: str) -> Simulator:
     raise ParameterError(
-        f"dataset: {name!r} is an environment of TorchRL's, which only its trainers play;"
+        f"dataset: {name!r} is a TorchRL environment, which only its trainers support;"
         " expected one of them, e.g. `trainer: torchrl_ppo`."
     )
 
@@ -147,7 +256,7 @@ def _is_known(name: str) -> bool:
 def _from_class(
     found: type, section: GymnasiumParameters, limit: int | None, base_dir: Path | None
 ) -> Game:
-    """Play a class that was found by name or in a user's file."""
+    """Return the spec of a class found by name or in a user's file."""
     if issubclass(found, Dynamics):
         refuse_wrappers(section.wrappers, found.__qualname__)
         return _batched(found, section, limit or found.max_episode_steps)
@@ -163,10 +272,10 @@ def _from_class(
             environment = wrapped(found(**kwargs), section.wrappers, base_dir)
             return GymnasiumSimulator(environment, cut_off)
 
-        return SimulatedGame(make, found)
+        return SimulatedEnvSpec(make, found)
     refuse_wrappers(section.wrappers, found.__qualname__)
     if issubclass(found, pettingzoo.ParallelEnv):
-        return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
+        return SimulatedEnvSpec(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
     if _is_torchrls(found):
 
         def make() -> Simulator:
@@ -184,7 +293,7 @@ def _from_class(
 
 
 def _is_torchrls(found: type) -> bool:
-    """Return whether a class is an environment of TorchRL's, which is then imported already."""
+    """Return whether a class is a TorchRL environment; TorchRL is then already imported."""
     return any(
         base.__name__ == "EnvBase" and base.__module__.startswith("torchrl.")
         for base in found.__mro__
@@ -193,16 +302,18 @@ def _is_torchrls(found: type) -> bool:
 
 def _batched(
     dynamics: type[Dynamics], section: GymnasiumParameters, limit: int | None
-) -> BatchedGame:
+) -> BatchedEnvSpec:
     def make() -> Dynamics:
         with checked_arguments(dynamics.__qualname__, section.environment_kwargs):
             return dynamics(**section.environment_kwargs)
 
-    return BatchedGame(make, dynamics, section.max_episode_steps or limit)
+    return BatchedEnvSpec(make, dynamics, section.max_episode_steps or limit)
 
 
-def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None) -> SimulatedGame:
-    """Play one of gymnasium's or PettingZoo's."""
+def _from_library(
+    name: str, section: GymnasiumParameters, base_dir: Path | None
+) -> SimulatedEnvSpec:
+    """Return the spec of a gymnasium or PettingZoo environment."""
     require_packages(_packages_of(name), f"dataset: {name!r}")
     import gymnasium
 
@@ -219,7 +330,7 @@ def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None
             with checked_arguments(name, kwargs):
                 return PettingZooSimulator(parallel_env(**kwargs), limit)
 
-        return SimulatedGame(make_parallel)
+        return SimulatedEnvSpec(make_parallel)
     if ":" not in name and name not in gymnasium.registry:
         raise UnknownNameError(
             f"dataset: no environment {shown(name)}.{nearest(name, gymnasium.registry)} Expected an"
@@ -235,13 +346,13 @@ def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None
             environment = gymnasium.make(name, **kwargs)
         return GymnasiumSimulator(wrapped(environment, section.wrappers, base_dir))
 
-    return SimulatedGame(make)
+    return SimulatedEnvSpec(make)
 
 
 def needed_packages(hyper_params: HyperParameters) -> list[str]:
-    """Return the packages that play the environment ``dataset``; none if dynamics on tensors do.
+    """Return the packages required by the environment ``dataset``; none for dynamics on tensors.
 
-    Of a user's own file nothing is known: importing it says what it lacks.
+    Packages of users' files are unknown: importing the file reports missing ones.
     """
     name = hyper_params.dataset
     stands_in = name in ENVIRONMENTS.names() and not _wants_simulator(hyper_params)
@@ -251,7 +362,7 @@ def needed_packages(hyper_params: HyperParameters) -> list[str]:
 
 
 def _packages_of(name: str) -> list[str]:
-    """Return the packages that have an environment: of PettingZoo's, that of its module too."""
+    """Return the packages of an environment; for PettingZoo, also that of its module."""
     suite = suite_of(name)
     if suite is not None:
         return ["gymnasium", suite]
@@ -271,7 +382,7 @@ def _is_module(name: str) -> bool:
 
 
 def parallel_module(name: str) -> str | None:
-    """Return the module of a PettingZoo environment, if the name is one's."""
+    """Return the module of a PettingZoo environment; None for other names."""
     if not _is_module(name):
         return None
     try:

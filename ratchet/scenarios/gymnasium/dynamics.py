@@ -1,7 +1,7 @@
-"""``Dynamics``: what one writes for a batched environment of one's own.
+"""``Dynamics``: base class of batched environments on tensors.
 
-Pure tensor operations over E episodes side by side; counting steps, time limits and beginning
-anew are done around it.
+Pure tensor operations over E parallel episodes; the caller counts steps, applies time limits and
+restarts episodes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from ratchet.scenarios.gymnasium.spaces import AgentSpace
 
 State = dict[str, Tensor]
-"""What the next step depends on: any tensors [E, ...] by name."""
+"""State of episodes: any tensors [E, ...] by name."""
 
 
 class Transition(NamedTuple):
-    """What a step leads to: the next state, rewards f32 [E, A], and ends bool [E].
+    """Result of a step: the next state, rewards f32 [E, A], and ends bool [E].
 
-    ``terminated`` says whether the episode has ended, other than by a time limit.
+    ``terminated`` marks episodes that ended for a reason other than a time limit.
     """
 
     state: State
@@ -30,7 +30,7 @@ class Transition(NamedTuple):
 
 
 class Dynamics(ABC):
-    """A Markov decision process of one agent or several that act at once; E episodes, A agents.
+    """A Markov decision process of one agent or several simultaneous ones; E episodes, A agents.
 
     ``gymnasium.environment_kwargs`` of an experiment are the keyword arguments of ``__init__``.
     """
@@ -45,7 +45,7 @@ class Dynamics(ABC):
 
     @abstractmethod
     def first_state(self, seeds: Tensor) -> State:
-        """Begin episodes that depend on nothing but seeds int64 [E]."""
+        """Start episodes that depend only on seeds int64 [E]."""
 
     @abstractmethod
     def observe(self, state: State) -> Tensor:
@@ -53,14 +53,14 @@ class Dynamics(ABC):
 
     @abstractmethod
     def step(self, state: State, actions: Tensor) -> Transition:
-        """Let the agents act; the state of E episodes is left as it is.
+        """Apply the agents' actions; the given state of E episodes is not modified.
 
         Actions are [E, A, K]: int64, or f32 within the bounds if any agent's are continuous.
         """
 
 
 def uniform(seeds: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Draw from a box as gymnasium's environments do after ``reset(seed)``: f64 [E, n].
+    """Sample from a box like gymnasium's environments after ``reset(seed)``: f64 [E, n].
 
     For seeds int64 [E] and bounds f64 [n]; equal to ``np_random.uniform(low, high)`` bit for bit.
     """

@@ -1,13 +1,14 @@
-"""Environments with observations and actions of their own, on tensors or simulated.
+"""Environments with their own observations and actions, on tensors or simulated.
 
-E episodes side by side, A agents, observations D wide, actions K wide. A state [E] has
+E parallel episodes, A agents, observations D wide, actions K wide. A state [E] has
 ``datapoint_id``, ``seed``, ``round`` (steps so far) int64, ``done``, ``terminated`` bool and under
-``agents`` ``observation`` f32, of images bytes, [E, A, D] and ``episode_reward`` f32 [E, A]. An
+``agents`` ``observation`` f32 (bytes for images) [E, A, D] and ``episode_reward`` f32 [E, A]. An
 episode is a function of its datapoint, which is a seed, and of the actions.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -18,32 +19,85 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium.catalogue import BatchedGame
+from ratchet.scenarios.gymnasium.catalogue import BatchedEnvSpec
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
-from ratchet.scenarios.gymnasium.films import film_episodes
+from ratchet.scenarios.gymnasium.gif_recorder import film_episodes
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
-from ratchet.scenarios.gymnasium.rollout_shape import environment_shape
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, ContinuousActions
-from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
+from ratchet.scenarios.tensor_environment import (
+    Key,
+    RolloutShape,
+    TensorEnvironment,
+    check_new_episodes,
+)
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.trainers import RlParameters
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
     from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
-    from ratchet.scenarios.rollout_shape import RolloutShape
+
+DEFAULT_NUM_ENVS = 8
+DEFAULT_FRAMES = 1000
 
 DYNAMICS = "dynamics"
 _MEMORY = ("agents", "memory")
-"""What agents remember, if they do: nothing where an episode begins."""
+"""Agents' recurrent state, if any: zero at the start of an episode."""
 Nested = dict[str, Any]
 """Tensors by name, and mappings of them."""
 
 
-class ControlEnvironment(TensorEnvironment):
-    """What batched and simulated environments share.
+def environment_shape(
+    rl: RlParameters,
+    section: GymnasiumParameters,
+    num_datapoints: int,
+    *,
+    train: bool,
+    tests_at_once: bool,
+) -> RolloutShape:
+    """Return the shape of one iteration's rollouts.
 
-    Episodes that have ended must be begun anew before the next step.
+    In training ``gymnasium.num_envs`` environments, 8 by default, for the number of steps that
+    results in ``rl.frames_per_batch`` (1000 if not set); ``rl.steps_per_env_per_iteration`` gives
+    the steps instead, and the environments then follow from the frames if they are not given.
+
+    In tests all episodes together, or for costly environments the number that completes them in
+    ``rl.num_test_iterations`` rounds.
+
+    Raises
+    ------
+    ParameterError
+        If environments times steps differ from the frames.
+    """
+    if not train:
+        together = math.ceil(num_datapoints / rl.num_test_iterations)
+        return RolloutShape(num_datapoints if tests_at_once else together, 1)
+    frames, steps, num_envs = rl.frames_per_batch, rl.steps_per_env_per_iteration, section.num_envs
+    if rl.rollouts_per_iteration is not None:
+        raise ParameterError(
+            f"rl.rollouts_per_iteration: got {rl.rollouts_per_iteration}, but how long the episodes"
+            " of an environment are is not known before. Set rl.frames_per_batch instead."
+        )
+    if steps is None:
+        num_envs = num_envs or DEFAULT_NUM_ENVS
+        steps = math.ceil((frames or DEFAULT_FRAMES) / num_envs)
+        return RolloutShape(num_envs, steps)
+    if frames is None:
+        return RolloutShape(num_envs or DEFAULT_NUM_ENVS, steps)
+    if frames % steps or (num_envs is not None and num_envs * steps != frames):
+        raise ParameterError(
+            f"rl.frames_per_batch: got {frames} with rl.steps_per_env_per_iteration={steps} and"
+            f" gymnasium.num_envs={num_envs}, expected environments times steps. Leave out one of"
+            " the three."
+        )
+    return RolloutShape(frames // steps, steps)
+
+
+class ControlEnvironment(TensorEnvironment):
+    """Base class of batched and simulated environments.
+
+    Episodes that have ended must be restarted before the next step.
     """
 
     outcome_keys: tuple[Key, ...] = (
@@ -53,7 +107,7 @@ class ControlEnvironment(TensorEnvironment):
     )
     hidden_keys: ClassVar[tuple[str, ...]] = (DYNAMICS,)
     plays_tests_at_once: ClassVar[bool] = False
-    """Whether all test episodes are played side by side."""
+    """Whether all test episodes run in parallel."""
 
     def __init__(
         self,
@@ -80,7 +134,7 @@ class ControlEnvironment(TensorEnvironment):
         )
 
     def _first(self, ids: Tensor, seeds: Tensor, observation: Tensor) -> Nested:
-        """Put first states together, as far as all environments have the same."""
+        """Create first states from the parts that all environments share."""
         over = torch.zeros(ids.shape, dtype=torch.bool, device=self.device)
         nothing = torch.zeros(observation.shape[:-1], device=self.device)
         return {
@@ -94,11 +148,11 @@ class ControlEnvironment(TensorEnvironment):
 
     @property
     def num_films(self) -> int:
-        """As many as the section says."""
+        """The number of the section ``gymnasium``."""
         return 0 if self.train else self.section.num_test_videos
 
     def film(self, played: Mapping[int, Sequence[Tensor]]) -> tuple[bytes, ...]:
-        """Have a simulator play and draw episodes, given their actions ``[A, K]``."""
+        """Render episodes in a simulator, given their actions ``[A, K]``."""
         if not played:
             return ()
         assert isinstance(self.protocol_handler, SimulatorProtocolHandler)
@@ -113,7 +167,7 @@ class ControlEnvironment(TensorEnvironment):
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDictBase:
-        """Begin new episodes where ``mask`` is true, and keep the other states."""
+        """Start new episodes where ``mask`` is true, and keep the other states."""
         where = check_new_episodes(mask, ids, seeds)
         if len(where) == 0:
             return td
@@ -124,14 +178,14 @@ class ControlEnvironment(TensorEnvironment):
         return _tensordict(_replaced(td, fresh, where), td.batch_size)
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
-        """Begin episodes; see :class:`TensorEnvironment`."""
+        """Start episodes; see :class:`TensorEnvironment`."""
         ids, seeds = self.new_episodes(ids, seeds)
         fresh = self._begin(torch.arange(len(ids)), ids, seeds)
         return _tensordict(fresh, torch.Size([len(ids)]))
 
     @abstractmethod
     def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
-        """Begin episodes in the places int64 [k]: first states [k]."""
+        """Start episodes at the indices int64 [k]: first states [k]."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
         """Return the states' tensors by dotted name."""
@@ -149,7 +203,7 @@ _CHOICES = tuple(("agents", name) for name in ("action", "log_prob", "value"))
 
 
 def _replaced(old: TensorDictBase, new: Nested, where: Tensor) -> Nested:
-    """Return what ``new`` has, as ``old`` has it but for the rows ``where``."""
+    """Return the values of ``old``, with the rows ``where`` replaced by those of ``new``."""
     return {
         name: (
             _replaced(old.get(name), value, where)
@@ -180,7 +234,7 @@ class BatchedEnvironment(ControlEnvironment):
         protocol_handler: ProtocolHandler,
         *,
         train: bool,
-        game: BatchedGame,
+        game: BatchedEnvSpec,
         device: str | torch.device = "cpu",
     ) -> None:
         self.dynamics: Dynamics = game.make()
@@ -228,7 +282,7 @@ class BatchedEnvironment(ControlEnvironment):
 
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor] | None:
-        """What actions are kept within, f32 [A, K] each; None if all are choices."""
+        """Bounds of actions, f32 [A, K] each; None if all are choices."""
         if self.spaces.all_discrete:
             return None
         shape = (len(self.spaces.names), self.spaces.action_width)

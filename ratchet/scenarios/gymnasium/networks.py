@@ -1,8 +1,9 @@
-"""The parts of an agent that acts in an environment, and their initial weights."""
+"""Networks of gymnasium agents, separate or shared between agents."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -10,21 +11,27 @@ from torch import Tensor, nn
 
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentPart
+from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.bodies import (
+    AgentInputSpecs,
     AnyBody,
     Body,
     Layer,
+    NetworkInputs,
+    NetworkInputSpec,
+    RecurrentBody,
+    RecurrentState,
+    agent_input_specs,
     build_body,
     sees_images,
 )
-from ratchet.scenarios.gymnasium.recurrence import RecurrentBody
-from ratchet.scenarios.gymnasium.sight import Past, Seen, Sight, Sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
+    from ratchet.scenarios.gymnasium.spaces import AgentSpaces
 
 
 class Head(AgentPart):
@@ -50,10 +57,9 @@ class Head(AgentPart):
 
 @dataclass
 class ControlAgent:
-    """One agent: what it perceives and does, and its parts; none if it acts at random.
+    """One agent: its inputs, actions and parts; a random agent has no parts.
 
-    ``value_body`` is the critic's own; None where it shares the policy's. Agents may have the same
-    parts.
+    ``value_body`` is the critic's body; None if it shares the policy's. Agents may share parts.
     """
 
     name: str
@@ -78,7 +84,7 @@ class ControlAgent:
     @property
     def towers(self) -> list[tuple[list[Layer], list[Layer]]]:
         """Hidden layers and heads of each perceptron: policy and critic together, or one each."""
-        assert isinstance(self.body, Body)  # not asked of random agents, nor of other networks
+        assert isinstance(self.body, Body)  # not called for random agents or other networks
         assert self.policy_head is not None
         assert self.value_head is not None
         policy, value = self.policy_head.weights, self.value_head.weights
@@ -89,8 +95,8 @@ class ControlAgent:
 
     @property
     def sees_images(self) -> bool:
-        """Whether what it observes are pixels, which are not normalised."""
-        alone = Sight((0,), (self.space,))
+        """Whether its observations are pixels, which are not normalised."""
+        alone = NetworkInputSpec((0,), (self.space,))
         return self.body is not None and sees_images(alone, self.parameters)
 
     @property
@@ -104,37 +110,41 @@ class ControlAgent:
         """Whether there is nothing to compute."""
         return self.body is None
 
-    def policy_and_value(self, seen: Seen) -> tuple[Tensor, Tensor]:
-        """Apply policy and critic to what they see of B frames: [B, outputs] and [B, 1]."""
-        x = seen.policy
+    def policy_and_value(self, inputs: NetworkInputs) -> tuple[Tensor, Tensor]:
+        """Apply policy and critic to their inputs in B frames: [B, outputs] and [B, 1]."""
+        x = inputs.policy
         if self.body is None or self.policy_head is None or self.value_head is None:
             return self._nothing(x)
-        if seen.past is not None and self.memory_size:
-            return self.remember(seen, seen.past)[:2]
+        if inputs.past is not None and self.memory_size:
+            return self.remember(inputs, inputs.past)[:2]
         hidden = self.body(x)
         said = self.policy_head(hidden)
-        worth = self.value_head(hidden if self.value_body is None else self.value_body(seen.critic))
+        worth = self.value_head(
+            hidden if self.value_body is None else self.value_body(inputs.critic)
+        )
         return said.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
 
-    def remember(self, seen: Seen, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        """Do as :meth:`policy_and_value`; return also what is remembered then: [B, M]."""
+    def remember(
+        self, inputs: NetworkInputs, past: RecurrentState
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return :meth:`policy_and_value`, and the recurrent state after it: [B, M]."""
         memory = past.memory.flatten(0, -2)
         if self.memory_size == 0:
-            return *self.policy_and_value(seen), memory
+            return *self.policy_and_value(inputs), memory
         assert isinstance(self.body, RecurrentBody)
         assert self.policy_head is not None
         assert self.value_head is not None
-        hidden, after = self.body(seen.policy, past)
+        hidden, after = self.body(inputs.policy, past)
         said, memories = self.policy_head(hidden), [after]
         if self.value_body is not None:
             assert isinstance(self.value_body, RecurrentBody)
             size = self.body.memory_size
             hidden, after = self.value_body(
-                seen.critic, past._replace(memory=past.memory[..., size:])
+                inputs.critic, past._replace(memory=past.memory[..., size:])
             )
             memories.append(after)
-        worth, dtype = self.value_head(hidden), seen.policy.dtype
-        kept = memory[:, self.memory_size :]  # of whoever remembers more
+        worth, dtype = self.value_head(hidden), inputs.policy.dtype
+        kept = memory[:, self.memory_size :]  # of agents with a larger state
         return said.to(dtype), worth.to(dtype), torch.cat([*memories, kept], -1).to(dtype)
 
     def policy(self, x: Tensor) -> Tensor:
@@ -143,14 +153,14 @@ class ControlAgent:
             return self._nothing(x)[0]
         return cast(Tensor, self.policy_head(self.body(x)).to(x.dtype))
 
-    def value(self, seen: Seen) -> Tensor:
+    def value(self, inputs: NetworkInputs) -> Tensor:
         """Apply the critic alone: [B, 1]."""
         body = self.body if self.value_body is None else self.value_body
         if body is None or self.value_head is None:
-            return self._nothing(seen.policy)[1]
-        if seen.past is not None and self.memory_size:
-            return self.remember(seen, seen.past)[1]
-        return cast(Tensor, self.value_head(body(seen.critic)).to(seen.critic.dtype))
+            return self._nothing(inputs.policy)[1]
+        if inputs.past is not None and self.memory_size:
+            return self.remember(inputs, inputs.past)[1]
+        return cast(Tensor, self.value_head(body(inputs.critic)).to(inputs.critic.dtype))
 
     def _nothing(self, x: Tensor) -> tuple[Tensor, Tensor]:
         outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
@@ -170,17 +180,17 @@ def build_agent(
     section: GymnasiumAgentParameters,
     space: AgentSpace,
     device: str | torch.device,
-    sights: Sights | None = None,
+    input_specs: AgentInputSpecs | None = None,
 ) -> ControlAgent:
     """Build an agent with its initial weights.
 
-    Each part's are drawn from (seed, "initial_state", 0, part, name): hidden layers with the
-    section's gain, the policy's last with ``policy_gain``, the critic's with 1. Without ``sights``
-    both see the agent's own observations.
+    Each part's are sampled from (seed, "initial_state", 0, part, name): hidden layers with the
+    section's gain, the policy's last with ``policy_gain``, the critic's with 1. Without
+    ``input_specs`` both see the agent's own observations.
     """
-    if sights is None:
-        alone = Sight((0,), (space,))
-        sights = Sights(alone, alone)
+    if input_specs is None:
+        alone = NetworkInputSpec((0,), (space,))
+        input_specs = AgentInputSpecs(alone, alone)
     if section.is_random:
         return ControlAgent(name, section, space)
 
@@ -193,10 +203,10 @@ def build_agent(
     if isinstance(space.actions, ContinuousActions):
         shape = (space.actions.num_factors,)
         log_std = torch.full(shape, section.initial_log_std, device=device)
-    body = build_body(sights.policy, section, init("body", gain), where)
+    body = build_body(input_specs.policy, section, init("body", gain), where)
     value_body = None
     if section.centralised_critic or not hyper_params.rl.use_shared_body:
-        value_body = build_body(sights.critic, section, init("value_body", gain), where)
+        value_body = build_body(input_specs.critic, section, init("value_body", gain), where)
     outputs = num_outputs(space)
     return ControlAgent(
         name,
@@ -209,3 +219,56 @@ def build_agent(
         value_head=Head((value_body or body).num_features, 1, init("value_head", 1.0)),
         value_body=value_body,
     )
+
+
+def build_all_agents(
+    hyper_params: HyperParameters,
+    spaces: AgentSpaces,
+    sections: Mapping[str, GymnasiumAgentParameters],
+    device: str | torch.device = "cpu",
+) -> dict[str, ControlAgent]:
+    """Build agents; a ``shared_model_group`` has the network of its first agent.
+
+    Raises
+    ------
+    ParameterError
+        If agents of a group are not alike.
+    """
+    input_specs = agent_input_specs(spaces, sections)
+    firsts: dict[str, str] = {}
+    agents: dict[str, ControlAgent] = {}
+    for name, space in spaces.by_name.items():
+        section = sections[name]
+        group = section.shared_model_group
+        first = name if group is None else firsts.setdefault(group, name)
+        if first == name:
+            agents[name] = build_agent(
+                hyper_params, name, section, space, device, input_specs[name]
+            )
+            continue
+        _check_alike(spaces, sections, first, name)
+        agents[name] = replace(agents[first], name=name)
+    return agents
+
+
+def _check_alike(
+    spaces: AgentSpaces,
+    sections: Mapping[str, GymnasiumAgentParameters],
+    first: str,
+    name: str,
+) -> None:
+    where = f"agents.{name}.shared_model_group: got {sections[name].shared_model_group!r}"
+    one, other = spaces.by_name[first], spaces.by_name[name]
+    if one != other:
+        raise ParameterError(
+            f"{where}, with which {name!r} would have the network of {first!r}: it observes and"
+            f" does {other}, expected {one}. Give one group only to agents with the same spaces."
+        )
+    if sections[first] != sections[name]:
+        mine, theirs = sections[name].to_dict(), sections[first].to_dict()
+        differ = sorted(key for key in mine if mine[key] != theirs[key])
+        raise ParameterError(
+            f"{where}, with which {name!r} would have the network of {first!r}, whose"
+            f" {', '.join(differ)} differ; expected the same parameters throughout a group. Put"
+            " them into agents._default, or take the agents apart."
+        )

@@ -1,4 +1,4 @@
-"""Parameters of the scenario of environments: gymnasium's, PettingZoo's, one's own. Light."""
+"""Parameters of environments: gymnasium, PettingZoo, custom ones. Imports no torch."""
 
 from __future__ import annotations
 
@@ -25,21 +25,24 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     """Perceptrons of an agent that acts in an environment.
 
     The body has ``hidden_sizes``; policy and value are one linear layer each on top of it, with
-    ``rl.use_shared_body: false`` on top of a body of their own. Continuous actions are normally
-    distributed around the policy's output with a learned deviation that depends on nothing.
-    ``policy_gain`` scales the last layer's initial weights: nearly uniform in the beginning.
+    ``rl.use_shared_body: false`` on top of separate bodies. Continuous actions are normally
+    distributed around the policy's output with a learned deviation that is independent of
+    observations. ``policy_gain`` scales the last layer's initial weights: nearly uniform at the
+    start.
 
-    Agents of one ``shared_model_group`` have one network, and ``observes_agent_id`` tells each
-    network for which agent it acts; each its own when not given. A ``centralised_critic`` sees
-    what all agents observe, with layers of its own; policies see only what their agent does.
+    Agents of one ``shared_model_group`` have one network, and ``observes_agent_id`` adds the
+    agent's index to the inputs; otherwise each agent has a separate network. A
+    ``centralised_critic`` sees all agents' observations, with separate layers; policies see only
+    their agent's.
 
     Images (bytes) go through ``convolutions`` first, each ``[channels, kernel, stride]``, those of
-    Mnih et al. (2015) or smaller ones for small images if none are given; ``body: cnn`` takes
-    other numbers for images too, ``perceptron`` none. ``image_channels`` says which dimension the
-    colours are, the smaller one if not given.
+    Mnih et al. (2015) or smaller ones for small images by default; ``body: cnn`` treats other
+    numbers as images too, ``perceptron`` none. ``image_channels`` sets the dimension of colours
+    (default: the smaller one).
 
     With ``recurrence`` a GRU or LSTM of ``recurrent_size`` follows on the hidden layers; it learns
-    from all steps of an iteration in an environment together, and forgets where an episode ends.
+    from all steps of an iteration in an environment together, and its state is reset at the end of
+    an episode.
     """
 
     default_protocol: ClassVar[str] = PROTOCOL
@@ -60,19 +63,18 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
 
 @register_parameters("gymnasium", protocols=(PROTOCOL,), scenarios=("gymnasium",))
 class GymnasiumParameters(SubParameters, read_for=SCENARIO):
-    """The environment whose id is ``dataset``, and how many of it are played side by side.
+    """The environment whose id is ``dataset``, and the number of parallel ones.
 
-    ``environment_kwargs`` go to its constructor, nested ones too. ``wrappers`` are put around it,
+    ``environment_kwargs`` go to its constructor, nested ones too. ``wrappers`` are applied to it,
     the first one innermost: classes of ``gymnasium.wrappers`` by name, or of a file, each with its
-    arguments beside the name. ``implementation`` says whether
-    to play the batched version on tensors, if there is one, or the simulators. ``num_envs`` are 8
-    when not given, or ``rl.frames_per_batch`` over ``rl.steps_per_env_per_iteration`` if that is.
-    ``max_episode_steps`` replaces the environment's own time limit. Initial states are drawn from
-    ``num_train_seeds`` seeds, and in tests from ``num_test_episodes`` other ones, one for each
-    episode. With ``carry_episodes`` an iteration goes on with the episodes of the one before;
-    without, it begins with new ones. ``reward_scale`` scales the rewards that are learned from, not
-    those that are reported. The report shows films of the first ``num_test_videos`` test episodes,
-    if the environment renders.
+    arguments next to the name. ``implementation`` selects the batched version on tensors, if it
+    exists, or simulators. ``num_envs`` defaults to 8, or to ``rl.frames_per_batch`` over
+    ``rl.steps_per_env_per_iteration`` if that is set. ``max_episode_steps`` replaces the
+    environment's own time limit. Initial states are sampled from ``num_train_seeds`` seeds, and in
+    tests from ``num_test_episodes`` other ones, one for each episode. With ``carry_episodes``, an
+    iteration continues the episodes of the previous one; otherwise it starts new ones.
+    ``reward_scale`` scales the rewards for learning, not the reported ones. The report shows videos
+    of the first ``num_test_videos`` test episodes, if the environment renders.
     """
 
     environment_kwargs: dict[str, JsonValue] = Field(default_factory=dict)

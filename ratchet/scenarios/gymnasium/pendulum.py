@@ -35,7 +35,7 @@ class Pendulum(Dynamics):
         return {"agent": AgentSpace(3, ContinuousActions((-MAX_TORQUE,), (MAX_TORQUE,)))}
 
     def first_state(self, seeds: Tensor) -> State:
-        """Begin anywhere, slowly."""
+        """Start at any angle with a low velocity."""
         high = torch.tensor([math.pi, 1.0], dtype=torch.float64)
         return {"physics": uniform(seeds, -high, high)}
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.scenarios.environment_protocol import EnvironmentProtocolHandler
-from ratchet.scenarios.gymnasium.catalogue import Game, LibraryGame, find_game
-from ratchet.scenarios.gymnasium.wrappers import classes_of_files
+from ratchet.scenarios.gymnasium.catalogue import Game, LibraryGame, classes_of_files, find_game
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class SimulatorProtocolHandler(EnvironmentProtocolHandler):
-    """What agents do in an environment of gymnasium's kind.
+    """Agents of a gymnasium-style environment.
 
-    ``dataset`` is the environment's id; the path of a user's own starts from ``base_dir``.
+    ``dataset`` is the environment's id; the path of a custom one starts from ``base_dir``.
     """
 
     def __init__(self, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
@@ -31,7 +30,7 @@ class SimulatorProtocolHandler(EnvironmentProtocolHandler):
 
     @cached_property
     def spaces(self) -> AgentSpaces:
-        """What agents observe and do."""
+        """The agents' spaces."""
         return self.game.spaces()
 
     def check_simulated(self) -> None:

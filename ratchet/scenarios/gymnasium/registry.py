@@ -1,6 +1,6 @@
-"""The registry of environments that are no library's: dynamics on tensors, classes of users'.
+"""Registry of environments outside libraries: dynamics on tensors, and custom classes.
 
-Light: names are listed without torch.
+Names are listed without importing torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENVIRONMENTS: Registry[object] = Registry(
 )
 """Classes of ``Dynamics``, ``gymnasium.Env`` or ``pettingzoo.ParallelEnv``."""
 TIME_LIMITS: dict[str, int] = {}
-"""Id → after how many steps episodes are cut off under it, where its class says otherwise."""
+"""Id → its time limit in steps, if it differs from the class's."""
 
 _Dynamics = TypeVar("_Dynamics", bound="type[Dynamics]")
 
@@ -26,10 +26,10 @@ _Dynamics = TypeVar("_Dynamics", bound="type[Dynamics]")
 def register_dynamics(
     name: str, *, max_episode_steps: int | None = None
 ) -> Callable[[_Dynamics], _Dynamics]:
-    """Give dynamics the id that experiments write as ``dataset``.
+    """Register dynamics under an id, for ``dataset`` in experiments.
 
-    With one of gymnasium's, they are played in its simulator's place. ``max_episode_steps`` is the
-    time limit under that id; the class's own when not given.
+    Under the id of a gymnasium environment, they replace its simulator. ``max_episode_steps`` is
+    the time limit under that id (default: the class's).
 
     Raises
     ------

@@ -1,37 +1,58 @@
-"""The scenario of environments: gymnasium's, PettingZoo's, and one's own, batched or simulated."""
+"""Scenario of gymnasium and PettingZoo environments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import torch
+from tensordict import TensorDict
+
 from ratchet.agents.lr_groups import check_shared_factors
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
+from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.catalogue import BatchedGame, needed_packages
-from ratchet.scenarios.gymnasium.dataset import build_seed_datasets
+from ratchet.scenarios.gymnasium.catalogue import BatchedEnvSpec, needed_packages
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
-from ratchet.scenarios.gymnasium.networks import ControlAgent
+from ratchet.scenarios.gymnasium.networks import ControlAgent, build_all_agents
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
-from ratchet.scenarios.gymnasium.sharing import build_all_agents
 from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
 from ratchet.scenarios.registry import register_scenario
 from ratchet.scenarios.tensor_scenario import TensorScenario
+from ratchet.seeding import numpy_generator
 
 if TYPE_CHECKING:
-    import torch
-
     from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
-    from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
+
+_SEED_BOUND = 2**31
+
+
+def build_seed_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+    """Sample the seeds of ``train`` and ``test``, all different.
+
+    The number of training seeds does not affect those of tests.
+    """
+    section: GymnasiumParameters = hyper_params.gymnasium
+    rng = numpy_generator(hyper_params.seed, "gymnasium", purpose="seeds")
+    num_test, num_train = section.num_test_episodes, section.num_train_seeds
+    drawn = dict.fromkeys(rng.integers(_SEED_BOUND, size=num_test).tolist())
+    while len(drawn) < num_test + num_train:
+        drawn |= dict.fromkeys(rng.integers(_SEED_BOUND, size=num_train).tolist())
+    seeds = torch.tensor(list(drawn), dtype=torch.int64)
+    parts = {"train": seeds[num_test : num_test + num_train], "test": seeds[:num_test]}
+    return {
+        name: TensorDictDataset(TensorDict({"seed": part}, batch_size=[len(part)]))
+        for name, part in parts.items()
+    }
 
 
 @register_scenario("gymnasium")
 class GymnasiumScenario(TensorScenario[ControlAgent]):
-    """Agents act in an environment that pays them."""
+    """Agents act in an environment with rewards."""
 
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
@@ -39,11 +60,11 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         return GymnasiumAgentParameters
 
     def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
-        """Return what simulates the environment, where it is not played on tensors."""
+        """Return the packages that simulate the environment, unless it runs on tensors."""
         return needed_packages(hyper_params)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Draw the seeds of initial states."""
+        """Sample the seeds of initial states."""
         return build_seed_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
@@ -59,9 +80,9 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         train: bool,
         device: str | torch.device = "cpu",
     ) -> ControlEnvironment:
-        """Make the environment of a dataset."""
+        """Create the environment of a dataset."""
         game = _played(protocol_handler).game
-        if isinstance(game, BatchedGame):
+        if isinstance(game, BatchedEnvSpec):
             return BatchedEnvironment(
                 hyper_params, dataset, protocol_handler, train=train, game=game, device=device
             )
@@ -72,7 +93,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
     def check_hand_made(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler, name: str
     ) -> None:
-        """Refuse it: there is none."""
+        """Refuse it: there are no scripted agents."""
         _section(hyper_params, name)
 
     def build_agents(
@@ -82,12 +103,12 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         trainer_type: str,
         device: str | torch.device = "cpu",
     ) -> dict[str, ControlAgent]:
-        """Make the agents with their initial weights.
+        """Build the agents with their initial weights.
 
         Raises
         ------
         ParameterError
-            If an agent or its training cannot be as asked for.
+            If the parameters of an agent or its training are not supported.
         """
         if trainer_type == "solo_agent" or hyper_params.pretrain_agents:
             path = "pretrain_agents" if hyper_params.pretrain_agents else "trainer"
@@ -106,7 +127,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         protocol_handler: ProtocolHandler,
         agents: Mapping[str, ControlAgent],
     ) -> ControlActorCritic:
-        """Make the module that runs all agents as one actor and critic."""
+        """Create the module that runs all agents as one actor and critic."""
         return ControlActorCritic(
             agents,
             _played(protocol_handler).spaces,
@@ -118,7 +139,7 @@ def _played(protocol_handler: ProtocolHandler) -> SimulatorProtocolHandler:
     if not isinstance(protocol_handler, SimulatorProtocolHandler):
         raise ParameterError(
             f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"
-            " 'gymnasium', expected 'environment', since an environment has rules of its own."
+            " 'gymnasium', expected 'environment', since an environment defines its rules."
             " Leave it out."
         )
     return protocol_handler
@@ -132,7 +153,7 @@ def _section(hyper_params: HyperParameters, name: str) -> GymnasiumAgentParamete
         )
     if section.use_manual_architecture:
         raise ParameterError(
-            f"agents.{name}.use_manual_architecture: got True, but there is no hand-made agent for"
+            f"agents.{name}.use_manual_architecture: got True, but there is no scripted agent for"
             " environments. Leave it out."
         )
     return section

@@ -1,7 +1,7 @@
-"""Environments that are simulated, one simulator for each episode that is played side by side.
+"""Simulated environments, with one simulator for each parallel episode.
 
 A simulator's state cannot be saved, but an episode is a function of its seed and the actions so
-far: these are kept, and played again where an interrupted run goes on.
+far: these are stored, and executed again when an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.gymnasium.catalogue import SimulatedGame
+    from ratchet.scenarios.gymnasium.catalogue import SimulatedEnvSpec
     from ratchet.scenarios.gymnasium.simulators import SimulatedStep, Simulator
 
 _ACTIONS = "past_actions"
@@ -48,7 +48,7 @@ class SimulatedEnvironment(ControlEnvironment):
         protocol_handler: ProtocolHandler,
         *,
         train: bool,
-        game: SimulatedGame,
+        game: SimulatedEnvSpec,
         device: str | torch.device = "cpu",
     ) -> None:
         spaces = game.spaces()
@@ -60,7 +60,7 @@ class SimulatedEnvironment(ControlEnvironment):
         self._past: list[list[npt.NDArray[Any]]] = []
 
     def own(self) -> Self:
-        """Return an environment with simulators of its own."""
+        """Return an environment with separate simulators."""
         mine = copy.copy(self)
         mine._simulators, mine._past = [], []
         return mine
@@ -72,7 +72,7 @@ class SimulatedEnvironment(ControlEnvironment):
         self._simulators, self._past = [], []
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
-        """Begin episodes; see :class:`TensorEnvironment`."""
+        """Start episodes; see :class:`TensorEnvironment`."""
         ids, seeds = self.new_episodes(ids, seeds)
         while len(self._simulators) < len(ids):
             self._simulators.append(self.game.make())
@@ -90,7 +90,7 @@ class SimulatedEnvironment(ControlEnvironment):
         return first
 
     def step(self, td: TensorDictBase) -> TensorDict:
-        """Let every simulator do a step; see :class:`TensorEnvironment`."""
+        """Run a step of every simulator; see :class:`TensorEnvironment`."""
         actions = td.get(("agents", "action")).cpu().numpy()
         steps: list[SimulatedStep] = []
         for place, action in enumerate(actions):
@@ -139,7 +139,7 @@ class SimulatedEnvironment(ControlEnvironment):
         }
 
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
-        """Play the episodes again up to where they were.
+        """Replay the episodes up to their saved position.
 
         Raises
         ------

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     Floats: TypeAlias = npt.NDArray[np.float32]
     Booleans: TypeAlias = npt.NDArray[np.bool_]
 
-
 _FRAMES_PER_SECOND = 10.0
-"""Where an environment says nothing."""
+"""Default of environments that set no rate."""
 
 
 class SimulatedStep(NamedTuple):
-    """What a step leads to, for A agents: observations [A, D] and rewards f32 [A].
+    """Result of a step for A agents: observations [A, D] and rewards f32 [A].
 
-    ``terminated`` bool [A] is whose part is over, ``truncated`` whether a time limit has ended it.
+    ``terminated`` bool [A] marks agents whose episode is over, ``truncated`` the end by a time
+    limit.
     """
 
     observation: Numbers
@@ -56,15 +56,15 @@ class Simulator(ABC):
 
     @abstractmethod
     def reset(self, seed: int) -> Numbers:
-        """Begin an episode: first observations [A, D], of the spaces' dtype."""
+        """Start an episode: first observations [A, D], of the spaces' dtype."""
 
     @abstractmethod
     def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
-        """Let the agents act: [A, K], int64 or f32."""
+        """Apply the agents' actions: [A, K], int64 or f32."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the simulator's resources."""
+        """Release the simulator's resources."""
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Return a picture of the state, bytes [H, W, 3]."""
@@ -72,7 +72,7 @@ class Simulator(ABC):
 
 
 class GymnasiumSimulator(Simulator):
-    """An environment of gymnasium's; a time limit where it has none of its own."""
+    """A gymnasium environment, with a time limit if it has none."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], max_episode_steps: int | None = None) -> None:
         if max_episode_steps is not None:
@@ -82,7 +82,7 @@ class GymnasiumSimulator(Simulator):
         self.spaces = AgentSpaces({"agent": read_space(env.observation_space, env.action_space)})
 
     def reset(self, seed: int) -> Numbers:
-        """Begin an episode."""
+        """Start an episode."""
         observation, _ = self.env.reset(seed=seed)
         return self._flat(observation)
 
@@ -103,7 +103,7 @@ class GymnasiumSimulator(Simulator):
         self.env.close()
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Ask the environment, whose mode must be ``rgb_array``."""
+        """Render the environment, whose mode must be ``rgb_array``."""
         picture: npt.NDArray[np.uint8] = self.env.render()  # type: ignore[assignment]
         return picture
 
@@ -114,9 +114,9 @@ class GymnasiumSimulator(Simulator):
 
 
 class PettingZooSimulator(Simulator):
-    """A parallel environment of PettingZoo's, in which agents may leave before the others.
+    """A parallel PettingZoo environment, in which agents may leave before others.
 
-    ``max_episode_steps`` is a time limit beside the environment's own.
+    ``max_episode_steps`` is a time limit in addition to the environment's.
     """
 
     def __init__(
@@ -135,13 +135,13 @@ class PettingZooSimulator(Simulator):
         self._num_steps = 0
 
     def reset(self, seed: int) -> Numbers:
-        """Begin an episode."""
+        """Start an episode."""
         self._num_steps = 0
         observations, _ = self.env.reset(seed=seed)
         return self._flat(observations)
 
     def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
-        """Let those act who are still there."""
+        """Apply the actions of the remaining agents."""
         playing = set(self.env.agents)
         chosen = {
             name: write_action(self.env.action_space(name), actions[index])
@@ -163,7 +163,7 @@ class PettingZooSimulator(Simulator):
         self.env.close()
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Ask the environment, whose mode must be ``rgb_array``."""
+        """Render the environment, whose mode must be ``rgb_array``."""
         picture: npt.NDArray[np.uint8] = self.env.render()
         return picture
 
@@ -179,18 +179,18 @@ class PettingZooSimulator(Simulator):
 
 
 def _speed(env: gymnasium.Env[Any, Any] | ParallelEnv[str, Any, Any]) -> float:
-    """Return how many steps of an environment are to be shown a second."""
+    """Return the number of frames per second of an environment."""
     metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
     return float(metadata.get("render_fps") or _FRAMES_PER_SECOND)
 
 
 def numpy_dtype(agents: AgentSpaces) -> type[np.float32] | type[np.uint8]:
-    """Return what observations are kept as."""
+    """Return the dtype of stored observations."""
     return np.uint8 if agents.observation_dtype == torch.uint8 else np.float32
 
 
 def read_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> AgentSpace:
-    """Return what an agent observes and does.
+    """Return an agent's spaces.
 
     Raises
     ------

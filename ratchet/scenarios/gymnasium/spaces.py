@@ -1,4 +1,4 @@
-"""What an agent observes and does in an environment, in plain numbers."""
+"""Spaces of agents' observations and actions, in plain numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DiscreteActions:
 class ContinuousActions:
     """Real numbers within bounds, of which some may be infinite.
 
-    What an agent chooses outside is moved to the bound before it is done.
+    Actions outside are clamped to the bounds.
     """
 
     low: tuple[float, ...]
@@ -45,10 +45,10 @@ Actions = DiscreteActions | ContinuousActions
 
 @dataclass(frozen=True)
 class AgentSpace:
-    """One agent's observations, of so many numbers, and its actions.
+    """One agent's observations, of ``size`` numbers, and its actions.
 
-    ``shape`` is that of an observation before it was flattened, of several dimensions; None if it
-    had no such. ``is_bytes`` says whether its numbers are whole ones from 0 to 255.
+    ``shape`` is that of an observation before it was flattened, of several dimensions; None
+    otherwise. ``is_bytes`` marks numbers that are integers from 0 to 255.
     """
 
     observation_size: int
@@ -69,7 +69,7 @@ class AgentSpaces:
     """All agents' spaces, in the order of every agent dimension.
 
     Observations [E, A, D], f32 or bytes, and actions [E, A, K] are as wide as the widest agent's;
-    what an agent does not have is zero and read by nobody.
+    padding is zero and never read.
     """
 
     by_name: dict[str, AgentSpace]

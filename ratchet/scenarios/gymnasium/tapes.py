@@ -1,4 +1,4 @@
-"""The agents of an environment on a tape: perceptrons, and the scores of what they did.
+"""Recorder of an environment's agents on a tape: perceptrons, and scores of actions.
 
 B frames, A agents, K wide actions.
 """
@@ -12,20 +12,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.tapes.conditions import may_record
-from ratchet.agents.tapes.recorders import Record, register_recorder
-from ratchet.agents.tapes.tape import Tape, Var
-from ratchet.scenarios.gymnasium.action_distributions import (
+from ratchet.agents.tapes import Record, Tape, Var, may_record, register_recorder
+from ratchet.scenarios.gymnasium.actor_critic import (
     ContinuousActionDistribution,
+    ControlActorCritic,
+    FeatureNormalizer,
     distribution_of,
     divide,
     total,
 )
-from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.bodies import Body, Layer
+from ratchet.scenarios.gymnasium.bodies import Body, Layer, NetworkInputs
 from ratchet.scenarios.gymnasium.networks import ControlAgent, Head
-from ratchet.scenarios.gymnasium.normalizer import FeatureNormalizer
-from ratchet.scenarios.gymnasium.sight import Seen
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 
 _ACTIVATIONS = ("tanh", "relu")
@@ -36,18 +33,18 @@ _LARGE = 4096
 def record_agents(
     agents: ControlActorCritic, td: TensorDictBase, names: Sequence[str] | None = None
 ) -> Record | None:
-    """Record what :meth:`ControlActorCritic.score` gives, if nobody's parts are of another kind."""
+    """Record :meth:`ControlActorCritic.score`, if all agents' parts are supported."""
     inputs, chosen = agents.asked(td, names)
     if not all(_can_record(agent, agents.parts[name]) for name, agent in agents.agents.items()):
         return None
-    shown = (x for seen in inputs.values() for x in (seen.policy, seen.critic))
+    shown = (x for each in inputs.values() for x in (each.policy, each.critic))
     if not all(may_record(x) and not x.requires_grad for x in shown):
         return None
     return lambda tape: _record_scores(tape, agents.agents, inputs, chosen)
 
 
 def _can_record(agent: ControlAgent, parts: nn.Module) -> bool:
-    """Return whether what an agent computes is what is recorded here, with parts looked at."""
+    """Return whether an agent's parts are those that this module records."""
     return (
         type(agent) is ControlAgent
         and agent.parameters.activation_function in _ACTIVATIONS
@@ -58,7 +55,7 @@ def _can_record(agent: ControlAgent, parts: nn.Module) -> bool:
 def _record_scores(
     tape: Tape,
     agents: Mapping[str, ControlAgent],
-    inputs: Mapping[str, Seen],
+    inputs: Mapping[str, NetworkInputs],
     chosen: Mapping[str, Tensor | None],
 ) -> list[Var]:
     rows: list[tuple[Var, Var, Var]] = []
@@ -73,22 +70,22 @@ def _record_scores(
     return [_side_by_side(tape, column) for column in zip(*rows, strict=True)]
 
 
-def _record_agent(tape: Tape, agent: ControlAgent, seen: Seen) -> tuple[Var, Var]:
-    """Record policy and critic on what they see of B frames: [B, outputs] and [B, 1]."""
+def _record_agent(tape: Tape, agent: ControlAgent, inputs: NetworkInputs) -> tuple[Var, Var]:
+    """Record policy and critic on their inputs in B frames: [B, outputs] and [B, 1]."""
     if agent.is_random:
-        said, worth = (Var(nothing, needs_grad=False) for nothing in agent.policy_and_value(seen))
+        said, worth = (Var(nothing, needs_grad=False) for nothing in agent.policy_and_value(inputs))
         return said, worth
     name = agent.parameters.activation_function
     said, worth = (
         out
-        for x, tower in zip((seen.policy, seen.critic), agent.towers, strict=False)
+        for x, tower in zip((inputs.policy, inputs.critic), agent.towers, strict=False)
         for out in record_perceptron(tape, x, *tower, name)
     )
     return said, worth
 
 
 def _side_by_side(tape: Tape, columns: Sequence[Var]) -> Var:
-    """Lay [B, 1] each out as [B, A]."""
+    """Arrange columns [B, 1] as [B, A]."""
     if len(columns) == 1:
         return columns[0]
 

@@ -1,4 +1,4 @@
-"""An environment of TorchRL's, one episode of one agent at a time."""
+"""A TorchRL environment, one episode of one agent at a time."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 
 class TorchRlSimulator(Simulator):
-    """Plays a subclass of ``torchrl.envs.EnvBase``; observations are laid side by side.
+    """Simulator of a subclass of ``torchrl.envs.EnvBase``; observations are concatenated.
 
-    Many draw from torch's global generator. Each episode has one of its own, which begins with the
-    seed, and puts the process's back.
+    Many sample from torch's global generator. Each episode has a separate state of it, initialised
+    by the seed, and restores the process's.
 
     Raises
     ------
     ParameterError
-        If it has several agents or episodes, or its actions are of another kind.
+        If it has several agents or episodes, or its actions are of an unsupported kind.
     """
 
     def __init__(self, env: EnvBase, max_episode_steps: int | None = None) -> None:
@@ -58,7 +58,9 @@ class TorchRlSimulator(Simulator):
         self._num_steps = 0
         self._generators: dict[str, Any] = {}
         self._td: TensorDictBase | None = None
-        self._seen: list[NestedKey] = _leaves(env.observation_spec)
+        self._seen: list[NestedKey] = list(
+            env.observation_spec.keys(include_nested=True, leaves_only=True)
+        )
         name = type(env).__qualname__
         if (
             env.batch_size
@@ -75,7 +77,7 @@ class TorchRlSimulator(Simulator):
         self._action_spec = action
 
     def reset(self, seed: int) -> Numbers:
-        """Begin an episode."""
+        """Start an episode."""
         self._num_steps = 0
         with seeded_globals(seed):
             self.env.set_seed(seed)
@@ -110,7 +112,7 @@ class TorchRlSimulator(Simulator):
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """Draw from the episode's generators for a while."""
+        """Use the episode's generators within a context."""
         before = take_global_generators()
         put_global_generators(self._generators)
         try:
@@ -123,10 +125,6 @@ class TorchRlSimulator(Simulator):
         parts = [td.get(key).reshape(-1).numpy() for key in self._seen]
         seen: Numbers = np.concatenate(parts).astype(numpy_dtype(self.spaces))
         return seen[None]
-
-
-def _leaves(spec: TensorSpec) -> list[NestedKey]:
-    return list(spec.keys(include_nested=True, leaves_only=True))
 
 
 def _space(env: EnvBase, seen: list[NestedKey], actions: Actions) -> AgentSpace:

@@ -1,6 +1,9 @@
-"""Pretrained vision backbones of ``transformers``: images in, a grid of features out.
+"""Pretrained vision backbones of ``transformers``, and the embeddings computed with them.
 
-The only module of the scenarios that knows that package. Weights are read as safetensors only.
+The only module of the scenarios that imports ``transformers``; weights are read as safetensors.
+Embeddings are computed once, in half precision, and memory-mapped. They are stored in
+``<home>/embeddings``, in a folder named by the hashes of images and backbone, which is renamed into
+place when complete.
 """
 
 from __future__ import annotations
@@ -8,30 +11,42 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ratchet.errors import DataError
+from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.hub import hash_files
+
+if TYPE_CHECKING:
+    from ratchet.parameters.settings import ExperimentSettings
 
 DEFAULT_SIZE = 224
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _READ_FILES = (".safetensors", "config.json")
 
+SCHEMA = 1
+FOLDER = "embeddings"
+_PREFIX = "embedding_"
+
 
 def local_model_files(name: str) -> dict[str, str]:
-    """Return what decides a backbone in a folder: SHA-256 by name; nothing for one on the hub."""
+    """Return the SHA-256 by name of a local backbone's files; empty for one on the hub."""
     hashes = hash_files(Path(name).expanduser())
     return {file: digest for file, digest in hashes.items() if file.endswith(_READ_FILES)}
 
 
 def content_name(name: str) -> str:
-    """Return a backbone's name by what it is: one in a folder by the hash of its files."""
+    """Return a backbone's name by content: a local one by the hash of its files."""
     files = local_model_files(name)
     if not files:
         return name
@@ -40,7 +55,7 @@ def content_name(name: str) -> str:
 
 
 def embedding_channels(name: str) -> int:
-    """Return the number of features at each place of a backbone's output, by its configuration.
+    """Return the number of features at each position of a backbone's output, by its configuration.
 
     Raises
     ------
@@ -61,7 +76,7 @@ def embedding_channels(name: str) -> int:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images are made ready: resized, then shifted and scaled by channel."""
+    """Preparation of images: resized, then shifted and scaled by channel."""
 
     size: tuple[int, int] = (DEFAULT_SIZE, DEFAULT_SIZE)
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -69,7 +84,7 @@ class Preprocessing:
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> Preprocessing:
-        """Read a model's ``preprocessor_config.json``; what it does not say has its default."""
+        """Read a model's ``preprocessor_config.json``; missing values have defaults."""
         size = content.get("size", DEFAULT_SIZE)
         if isinstance(size, dict):
             edge = size.get("shortest_edge", DEFAULT_SIZE)
@@ -109,7 +124,7 @@ class Backbone:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What decides its results: its files' hashes, or its revision on the hub."""
+        """The inputs of its results: its files' hashes, or its revision on the hub."""
         files = local_model_files(self.name)
         if files:
             return files
@@ -119,7 +134,7 @@ class Backbone:
     def embed(self, images: Tensor) -> Tensor:
         """Map images uint8 [b, 1 or 3, H, W] to features f32 [b, c, h, w], on the CPU.
 
-        Of a transformer's tokens, those that stand for no patch are left out.
+        A transformer's tokens that do not represent a patch are dropped.
 
         Raises
         ------
@@ -175,3 +190,116 @@ def _preprocessor_content(name: str) -> dict[str, Any]:
         return {}
     content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return content
+
+
+ARRAY_FILE, DESCRIPTION_FILE = "embeddings.npy", "embeddings.json"
+
+
+def embedding_field(model: str) -> str:
+    """Return the name of the field with a backbone's embeddings."""
+    return _PREFIX + hashlib.sha256(model.encode()).hexdigest()[:12]
+
+
+def is_embedding_field(name: str) -> bool:
+    """Return whether a field holds embeddings."""
+    return name.startswith(_PREFIX)
+
+
+def embedding_fields(dataset: TensorDictDataset) -> list[str]:
+    """Return the fields of a dataset that hold embeddings."""
+    return [name for name in dataset.fields if is_embedding_field(name)]
+
+
+def add_embeddings(
+    datasets: Mapping[str, TensorDictDataset], models: Iterable[str], settings: ExperimentSettings
+) -> dict[str, TensorDictDataset]:
+    """Add the embeddings of all backbones, by folder or name, to ``image`` uint8 [N, C, H, W].
+
+    The returned datasets have a field f16 [N, c, h, w] for each backbone; row i is image i's. Reads
+    the settings ``home``, ``device`` and ``pretrained_embeddings_batch_size``.
+
+    Raises
+    ------
+    DataError
+        If a backbone can't be read, or stored embeddings are damaged.
+    """
+    added = dict(datasets)
+    root = Path(settings.home) / FOLDER
+    for model in sorted(set(models)):
+        backbone = Backbone(model, settings.device)
+        for name, dataset in added.items():
+            images = dataset["image"]
+            kept = root / _key(images, backbone)
+            if not kept.is_dir():
+                _compute(kept, images, backbone, settings.pretrained_embeddings_batch_size)
+            td = dataset.td.copy()
+            td[embedding_field(model)] = _read(kept, len(images))
+            added[name] = TensorDictDataset(td)
+    return added
+
+
+def _key(images: Tensor, backbone: Backbone) -> str:
+    """Hash all inputs of embeddings."""
+    pixels = hashlib.sha256(images.contiguous().numpy().data).hexdigest()
+    content = {
+        "schema": SCHEMA,
+        "images": [pixels, *images.shape],
+        "backbone": backbone.identity,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _compute(kept: Path, images: Tensor, backbone: Backbone, batch_size: int) -> None:
+    """Embed all images, and move the result into place."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=kept.parent))
+    try:
+        array: Any = None
+        for start in range(0, len(images), batch_size):
+            features = backbone.embed(images[start : start + batch_size]).to(torch.float16).numpy()
+            if array is None:
+                array = np.lib.format.open_memmap(
+                    aside / ARRAY_FILE, "w+", np.float16, (len(images), *features.shape[1:])
+                )
+            array[start : start + len(features)] = features
+        array.flush()
+        description = {"schema": SCHEMA, "shape": list(array.shape), "sha256": _hash(aside)}
+        del array
+        (aside / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n")
+        if not kept.is_dir():
+            aside.rename(kept)
+    except OSError:
+        if not kept.is_dir():  # another process may have stored the same
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read(kept: Path, size: int) -> Tensor:
+    """Map embeddings [N, c, h, w] into memory and check their content."""
+    try:
+        description = json.loads((kept / DESCRIPTION_FILE).read_text())
+        array = np.load(kept / ARRAY_FILE, mmap_mode="c", allow_pickle=False)
+        whole = (
+            description["schema"] == SCHEMA
+            and description["shape"] == list(array.shape)
+            and len(array) == size
+            and description["sha256"] == _hash(kept)
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(_damaged(kept, str(error))) from error
+    if not whole:
+        raise DataError(_damaged(kept, "its content has changed"))
+    return torch.from_numpy(array)
+
+
+def _damaged(kept: Path, why: str) -> str:
+    return (
+        f"the embeddings in {kept} are damaged: {why}. Remove the folder; they are recomputed"
+        " when they are needed."
+    )
+
+
+def _hash(folder: Path) -> str:
+    with (folder / ARRAY_FILE).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,42 +1,244 @@
 """Datasets of images with a binary label: ``train`` and ``test``, balanced, with their scale.
 
-Images stay bytes; what normalises them is measured on the training images and kept beside each
-image of both sets, so that a dataset needs no other to be understood.
+Images are stored as bytes. The normalisation is measured on the training images and stored with
+each image of both sets, so that each dataset is self-contained.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.image_classification.binarification import LEFT_OUT, label_by_class
-from ratchet.scenarios.image_classification.loading import LabelledImages, load_images
-from ratchet.scenarios.image_classification.sources import read_dataset_name
+from ratchet.scenarios.hub import load_hub_splits
 from ratchet.seeding import numpy_generator
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.options import DatasetOptions
 
+DIGITS = "digits"
+
+_LARGEST_DIGIT_VALUE = 16
+_IMAGE_MODES = {1: "L", 3: "RGB"}
+LEFT_OUT = -1
 LARGEST_BYTE = 255.0
 
 
-def build_image_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Make ``train`` and ``test``.
+@dataclass(frozen=True)
+class ImageSource:
+    """A dataset of images of a shape (C, H, W), with labels in a column.
 
-    They have ``image`` uint8 [N, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [N, C] (of the
-    training images, values from 0 to 1), ``y`` and ``original_class`` int64 [N]. Where the data
-    have no test set of their own, ``test_size`` of them are taken at random.
+    It is on the Hugging Face hub, in one of its configurations where it has several; without
+    ``hub_name`` the data come with an installed package.
+    """
+
+    shape: tuple[int, int, int]
+    num_classes: int
+    hub_name: str | None = None
+    config: str | None = None
+    label: str = "label"
+
+
+SOURCES = {
+    DIGITS: ImageSource((1, 8, 8), 10),
+    "mnist": ImageSource((1, 28, 28), 10, "ylecun/mnist"),
+    "fashion_mnist": ImageSource((1, 28, 28), 10, "zalando-datasets/fashion_mnist"),
+    "kmnist": ImageSource((1, 28, 28), 10, "tanganke/kmnist"),
+    "cifar10": ImageSource((3, 32, 32), 10, "uoft-cs/cifar10"),
+    "cifar100": ImageSource((3, 32, 32), 100, "uoft-cs/cifar100", label="fine_label"),
+    "svhn": ImageSource((3, 32, 32), 10, "ufldl-stanford/svhn", "cropped_digits"),
+}
+
+
+def read_dataset_name(name: str) -> tuple[str, ImageSource, str | None]:
+    """Read the name of a dataset: ``NAME``, or ``NAME:PLACE`` for a copy.
+
+    Returns the name, its description, and the location: a folder or a name on the hub, None for
+    ``digits``.
 
     Raises
     ------
     ParameterError
-        If there is no such dataset, or its classes cannot be made binary so.
+        If the dataset is unknown, or a copy of ``digits`` is requested.
+    """
+    kind, _, place = name.partition(":")
+    if kind not in SOURCES:
+        raise ParameterError(
+            f"dataset: got {name!r}, expected one of {', '.join(SOURCES)}, or e.g. 'mnist:FOLDER'"
+            f" for a local copy.{nearest(kind, SOURCES)}"
+        )
+    source = SOURCES[kind]
+    if source.hub_name is None and place:
+        raise ParameterError(f"dataset: got {name!r}, expected {kind!r}: it is built in.")
+    return kind, source, place or source.hub_name
+
+
+def latent_grid(hyper_params: HyperParameters) -> tuple[int, int]:
+    """Return height and width of the grid of latent pixels: halved, rounded down, in each group.
+
+    Raises
+    ------
+    ParameterError
+        If no pixel of an image remains.
+    """
+    _, source, _ = read_dataset_name(hyper_params.dataset)
+    groups: int = hyper_params.image_classification.num_block_groups
+    _, height, width = source.shape
+    if min(height, width) >> groups == 0:
+        most = min(height, width).bit_length() - 1
+        raise ParameterError(
+            f"image_classification.num_block_groups: got {groups}, too many for images"
+            f" of {height} x {width} pixels, expected at most {most}."
+        )
+    return height >> groups, width >> groups
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images uint8 [N, C, H, W] and their classes int64 [N]."""
+
+    images: NDArray[np.uint8]
+    classes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def take(self, rows: NDArray[np.int64]) -> LabelledImages:
+        """Return some of them, in the order of ``rows``."""
+        return LabelledImages(self.images[rows], self.classes[rows])
+
+
+def load_images(dataset: str) -> dict[str, LabelledImages]:
+    """Read a dataset by its name: ``train`` and ``test`` where the data have both, else ``all``.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such dataset.
+    DataError
+        If it can't be read, or its images are not those of the dataset.
+    """
+    kind, source, place = read_dataset_name(dataset)
+    if kind == DIGITS or place is None:
+        return {"all": _load_digits()}
+    splits = load_hub_splits(place, f"dataset={kind}:FOLDER", source.config)
+    wanted = ("train", "test") if {"train", "test"} <= splits.keys() else tuple(splits)
+    read = {split: _read_split(splits[split], source, f"{place}[{split}]") for split in wanted}
+    if len(read) > 1 and "test" not in read:
+        return {"all": _join(list(read.values()))}
+    return read if "test" in read else {"all": next(iter(read.values()))}
+
+
+def _load_digits() -> LabelledImages:
+    from sklearn.datasets import load_digits
+
+    images, classes = load_digits(return_X_y=True)
+    scaled = np.rint(images * (255 / _LARGEST_DIGIT_VALUE)).astype(np.uint8)
+    return LabelledImages(scaled.reshape(-1, 1, 8, 8), classes.astype(np.int64))
+
+
+def _join(parts: list[LabelledImages]) -> LabelledImages:
+    return LabelledImages(
+        np.concatenate([part.images for part in parts]),
+        np.concatenate([part.classes for part in parts]),
+    )
+
+
+def _read_split(rows: Any, source: ImageSource, where: str) -> LabelledImages:  # noqa: ANN401
+    """Decode all images of a ``datasets.Dataset``."""
+    image, label = _find_columns(rows, source, where)
+    channels, height, width = source.shape
+    images = np.empty((len(rows), *source.shape), dtype=np.uint8)
+    for index, picture in enumerate(rows[image]):
+        if picture.size != (width, height):
+            raise DataError(
+                f"{where} row {index}: got an image of {picture.size[0]} x {picture.size[1]}"
+                f" pixels, expected {width} x {height}."
+            )
+        pixels = np.asarray(picture.convert(_IMAGE_MODES[channels]))
+        images[index] = pixels.reshape(height, width, channels).transpose(2, 0, 1)
+    classes = np.asarray(rows[label], dtype=np.int64)
+    if len(classes) == 0 or classes.min() < 0 or classes.max() >= source.num_classes:
+        raise DataError(
+            f"{where}: column {label!r}: got {len(classes)} labels from"
+            f" {classes.min(initial=0)} to {classes.max(initial=0)}, expected some from 0 to"
+            f" {source.num_classes - 1}."
+        )
+    return LabelledImages(images, classes)
+
+
+def _find_columns(rows: Any, source: ImageSource, where: str) -> tuple[str, str]:  # noqa: ANN401
+    """Find the column of images by its type, and check that of the labels."""
+    from datasets import Image
+
+    pictures = [name for name, feature in rows.features.items() if isinstance(feature, Image)]
+    if len(pictures) != 1 or source.label not in rows.features:
+        raise DataError(
+            f"{where}: got the columns {sorted(rows.features)}, {len(pictures)} of them with"
+            f" images; expected one column of images, and labels in {source.label!r}."
+        )
+    return pictures[0], source.label
+
+
+def label_by_class(options: DatasetOptions, num_classes: int, seed: int) -> NDArray[np.int64]:
+    """Return the label of each class, int64 [n]: 0, 1, or -1 for omitted classes.
+
+    ``merge``: the lower half of the classes is 0, the upper half 1. ``select_two``: the first of
+    ``selected_classes`` is 0, the second 1, others are omitted; classes 0 and 1 by default.
+    ``random``: half of the classes, drawn with ``binarification_seed`` (``seed`` when not given),
+    are 1. With an odd number of classes one more is labelled 1 than 0.
+
+    Raises
+    ------
+    ParameterError
+        If the selected classes are not two different ones of those there are, or are given for
+        another method.
+    """
+    if options.binarification_method != "select_two" and options.selected_classes is not None:
+        raise ParameterError(
+            f"dataset_options.selected_classes: got {options.selected_classes} with"
+            f" binarification_method={options.binarification_method!r}, expected them with"
+            " 'select_two' only."
+        )
+    if options.binarification_method == "select_two":
+        return _select_two(options.selected_classes or (0, 1), num_classes)
+    labels = (np.arange(num_classes) >= num_classes // 2).astype(np.int64)
+    if options.binarification_method == "random":
+        own = options.binarification_seed
+        numpy_generator(seed if own is None else own, "binarification").shuffle(labels)
+    return labels
+
+
+def _select_two(selected: tuple[int, int], num_classes: int) -> NDArray[np.int64]:
+    zero, one = selected
+    if zero == one or not all(0 <= chosen < num_classes for chosen in selected):
+        raise ParameterError(
+            f"dataset_options.selected_classes: got {selected}, expected two different classes"
+            f" from 0 to {num_classes - 1}."
+        )
+    labels = np.full(num_classes, LEFT_OUT, dtype=np.int64)
+    labels[[zero, one]] = (0, 1)
+    return labels
+
+
+def build_image_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+    """Build ``train`` and ``test``.
+
+    They have ``image`` uint8 [N, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [N, C] (of the
+    training images, values from 0 to 1), ``y`` and ``original_class`` int64 [N]. If the data have
+    no test set, ``test_size`` of them are sampled for it.
+
+    Raises
+    ------
+    ParameterError
+        If the dataset is unknown, or its classes cannot be reduced to two in this way.
     DataError
         If it can't be read, or a label has no image.
     """
@@ -76,7 +278,7 @@ def _split(
 def _choose(
     data: LabelledImages, labels: NDArray[np.int64], balanced: bool, seed: int, side: str
 ) -> LabelledImages:
-    """Shuffle the images that have a label; balanced, leave out what one label has too many."""
+    """Shuffle the images with a label; if balanced, drop surplus images of one label."""
     rng = numpy_generator(seed, "image_classification", purpose=f"order/{side}")
     order = rng.permutation(len(data))
     y = labels[data.classes[order]]

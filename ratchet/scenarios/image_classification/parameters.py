@@ -17,12 +17,12 @@ from ratchet.parameters.purposes import AGENT, SCENARIO
 
 @register_agent_parameters("image_classification")
 class ImageClassificationAgentParameters(NetworkAgentParameters, read_for=AGENT):
-    """Body and heads of an agent that looks at an image.
+    """Body and heads of an agent that sees an image.
 
     ``pretrained_embeddings_model`` is a vision backbone of ``transformers``: a folder, or
-    ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the hub. What it makes of an image is brought to
-    ``pretrained_embedding_channels`` channels and put beside the body's own. ``stride`` is that of
-    each group's first convolution; max-pooling brings every group's output to the same grid.
+    ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the hub. Its features of an image are projected to
+    ``pretrained_embedding_channels`` channels and concatenated with the body's. ``stride`` is that
+    of each group's first convolution; max-pooling maps every group's output to the same grid.
     """
 
     building_block_type: Literal["conv2d", "residual_basic"] = "conv2d"
@@ -48,9 +48,9 @@ class ImageClassificationAgentParameters(NetworkAgentParameters, read_for=AGENT)
 
 @register_parameters("image_classification", scenarios=("image_classification",))
 class ImageClassificationParameters(SubParameters, read_for=SCENARIO):
-    """What all agents' bodies share, since it decides which latent pixels can be named.
+    """Parameters shared by all bodies, since they determine the latent pixels.
 
-    Each of ``num_block_groups`` groups halves height and width and doubles the channels, beginning
+    Each of ``num_block_groups`` groups halves height and width and doubles the channels, starting
     with ``initial_num_channels``. ``dataset_seed``, for splits, order and balance, is the
     experiment's seed when not given.
     """

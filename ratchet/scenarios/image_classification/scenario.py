@@ -1,27 +1,49 @@
-"""The image-classification scenario: data, environment and agents together."""
+"""Image classification: provers convince a verifier of an image's class."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tensordict import TensorDictBase
 
 from ratchet.protocols.registry import build_protocol_handler
+from ratchet.scenarios.environment import Environment
 from ratchet.scenarios.hub import hash_files
 from ratchet.scenarios.image_classification.agents import ImageAgentBuilder, backbones
-from ratchet.scenarios.image_classification.dataset import build_image_datasets
-from ratchet.scenarios.image_classification.embeddings import add_embeddings
-from ratchet.scenarios.image_classification.environment import ImageClassificationEnvironment
-from ratchet.scenarios.image_classification.sources import read_dataset_name
-from ratchet.scenarios.message_scenario import MessageScenario
+from ratchet.scenarios.image_classification.backbone import add_embeddings, embedding_fields
+from ratchet.scenarios.image_classification.dataset import (
+    build_image_datasets,
+    latent_grid,
+    read_dataset_name,
+)
 from ratchet.scenarios.registry import register_scenario
+from ratchet.scenarios.tensor_scenario import MessageScenario
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.base import ScenarioInstance
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.instance import ScenarioInstance
+
+
+class ImageClassificationEnvironment(Environment):
+    """Agents talk about an image by naming the pixels of a coarse grid over it, row by row."""
+
+    data_keys: ClassVar[tuple[str, ...]] = ("image", "pixel_mean", "pixel_std")
+
+    @cached_property
+    def num_symbols(self) -> int:
+        """Height times width of the grid."""
+        height, width = latent_grid(self.hyper_params)
+        return height * width
+
+    @cached_property
+    def _visible_data(self) -> TensorDictBase:
+        return self.dataset.td.select(*self.data_keys, *embedding_fields(self.dataset))
 
 
 @register_scenario("image_classification")
@@ -32,11 +54,11 @@ class ImageClassificationScenario(MessageScenario):
     agent_builder = ImageAgentBuilder
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-        """Make ``train`` and ``test``."""
+        """Create ``train`` and ``test``."""
         return build_image_datasets(hyper_params)
 
     def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
-        """Return ``datasets`` for what is on the hub, and ``transformers`` for backbones."""
+        """Return ``datasets`` for data on the hub, and ``transformers`` for backbones."""
         _, source, _ = read_dataset_name(hyper_params.dataset)
         handler = build_protocol_handler(hyper_params, base_dir=self.base_dir)
         embeds = bool(backbones(hyper_params, handler.agent_names))

@@ -7,11 +7,18 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from ratchet.scenarios.instance import ScenarioInstance
-from ratchet.scenarios.language_task.dataset import TaskDataset
-from ratchet.scenarios.language_task.failures import AtLeast, FailFast, FailurePolicy, Retry
-from ratchet.scenarios.language_task.play import Played, Rules, Sampling, play
-from ratchet.scenarios.language_task.prompt_formats import prompt_format
+from ratchet.scenarios.base import ScenarioInstance
+from ratchet.scenarios.language_task.rollout_generation import (
+    FailFast,
+    FailurePolicy,
+    GeneratedRollouts,
+    MinimumSuccesses,
+    Retry,
+    Rules,
+    Sampling,
+    play,
+)
+from ratchet.scenarios.language_task.task import TaskDataset, prompt_format
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.rollout_engine import RolloutEngine
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageAgent:
-    """An agent by name; its model is made by whoever trains it."""
+    """An agent by name; its trainer creates its model."""
 
     name: str
     parameters: LanguageAgentParameters
@@ -33,7 +40,7 @@ class LanguageAgent:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """What is played on one dataset, and where its tasks come from."""
+    """The game on one dataset, and the source of its tasks."""
 
     dataset: TaskDataset
     source: TaskSource
@@ -44,7 +51,7 @@ _Instance: TypeAlias = ScenarioInstance[TaskDataset, TaskEnvironment, LanguageAg
 
 
 class LanguageTaskInstance(_Instance):
-    """What trainers of language models work with."""
+    """Components of an experiment for trainers of language models."""
 
     def play(
         self,
@@ -57,11 +64,11 @@ class LanguageTaskInstance(_Instance):
         attempt: int = 0,
         is_validation: bool = False,
         model_version: int = 0,
-    ) -> Played:
-        """Play the tasks at these places of a dataset, as section ``language`` says.
+    ) -> GeneratedRollouts:
+        """Generate rollouts of tasks of a dataset by index, as configured in ``language``.
 
         Without learning, each ``samples_per_test`` times at ``test_temperature``. Raises as
-        :func:`ratchet.scenarios.language_task.play.play`.
+        :func:`ratchet.scenarios.language_task.rollout_generation.play`.
         """
         language = self.hyper_params.language
         environment = self.environments[dataset]
@@ -91,7 +98,7 @@ class LanguageTaskInstance(_Instance):
     def transcripts(
         self, dataset: str, trajectories: Sequence[Trajectory], tokenizer: ChatTokenizer
     ) -> list[Transcript]:
-        """Write down what was asked and answered in tasks of a dataset, for the report."""
+        """Return the prompts and answers of tasks of a dataset, for the report."""
         module = import_module("ratchet.scenarios.language_task.transcripts")
         written: list[Transcript] = module.task_transcripts(
             trajectories, self.datasets[dataset], tokenizer
@@ -104,15 +111,15 @@ class LanguageTaskInstance(_Instance):
             case "retry":
                 return Retry(failures.retries)
             case "at_least":
-                return AtLeast(failures.at_least)
+                return MinimumSuccesses(failures.at_least)
             case _:
                 return FailFast()
 
     @property
     def characters(self) -> str:
-        """What tasks, answers and environments are written with, each character once.
+        """All characters of tasks, answers and environments, each once.
 
-        For the tokenizer of a model that is made for them.
+        For the tokenizer of a small model built for them.
         """
         environment = self.train_environment
         written = environment.source.characters() or "".join(

@@ -28,7 +28,7 @@ from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
 
 PROTOCOL = "environment"
 SMALL = "small"
-"""The model that is made from the seed."""
+"""The model that is initialised from the seed."""
 MOST_SYMBOLS = 62
 """Letters, small and capital, and digits."""
 
@@ -37,7 +37,7 @@ _PLAYED = (Purpose.ROLLOUTS, Purpose.TESTS)
 
 
 class SmallModelParameters(SubParameters, read_for=AGENT):
-    """The shape of a model that is made here, from the seed: a Llama over characters.
+    """Shape of the small model, a Llama over characters that is initialised from the seed.
 
     ``d_mlp`` is twice ``d_model`` when not given; ``init_scale`` is the standard deviation of the
     first weights.
@@ -61,11 +61,11 @@ class SmallModelParameters(SubParameters, read_for=AGENT):
 
 
 class WarmUpParameters(SubParameters, read_for=AGENT):
-    """Supervision before learning by reward: ``num_steps`` on the task's own demonstrations.
+    """``num_steps`` supervised steps before reinforcement learning, on demonstrations.
 
-    None by default: a model that is loaded can do something already. It ends before where the loss
-    comes down to ``until_loss``, in nats a token: how fast a small model gets there differs from
-    seed to seed, what it can do there doesn't.
+    None by default, for pretrained models. It ends early when the loss reaches ``until_loss``, in
+    nats per token: the speed of a small model differs between seeds, its ability at that loss
+    doesn't.
     """
 
     num_steps: NonNegativeInt = 0
@@ -74,7 +74,7 @@ class WarmUpParameters(SubParameters, read_for=AGENT):
     batch_size: PositiveInt = 32
 
     def unread(self) -> Collection[str]:
-        """Return what is read where there is any."""
+        """Return the parameters that are read if there are any steps."""
         return () if self.num_steps else ("lr", "batch_size")
 
 
@@ -90,7 +90,7 @@ class LoraParameters(SubParameters, read_for=AGENT):
     target_modules: tuple[str, ...] = ()
 
     def unread(self) -> Collection[str]:
-        """Return what is read where there is one."""
+        """Return the parameters that are read if it is enabled."""
         return () if self.rank else ("alpha", "target_modules")
 
 
@@ -98,10 +98,10 @@ class LoraParameters(SubParameters, read_for=AGENT):
 class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     """A language model that learns from its own tokens.
 
-    ``model`` is ``small``, one made here with the shape ``small_model`` and a tokenizer of the
-    task's characters, a folder, which starts from the experiment file's, or a name on the hub.
-    ``temperature``, ``top_p`` and ``max_tokens`` (of one reply) are how it writes. ``precision``
-    is that of its weights.
+    ``model`` is ``small``, a new one with the shape ``small_model`` and a tokenizer of the task's
+    characters, a folder relative to the experiment file, or a name on the hub. ``temperature``,
+    ``top_p`` and ``max_tokens`` (of one reply) are its sampling parameters. ``precision`` is that
+    of its weights.
     """
 
     learns_tokens: ClassVar[bool] = True
@@ -117,7 +117,7 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     max_tokens: Annotated[PositiveInt, Purpose.SPEECH] = 64
 
     def unread(self) -> Collection[str]:
-        """Return the shape of a model that is not made here."""
+        """Return the shape of a model that is not ``small``."""
         return () if self.model == SMALL else ("small_model",)
 
     @model_validator(mode="after")
@@ -141,16 +141,16 @@ class ReverseParameters(SubParameters, read_for=SCENARIO):
 
 
 class PigLatinParameters(SubParameters, read_for=SCENARIO):
-    """``num_words`` made-up words of up to ``max_syllables`` in one prompt."""
+    """``num_words`` synthetic words of up to ``max_syllables`` in one prompt."""
 
     num_words: PositiveInt = 1
     max_syllables: PositiveInt = 2
 
 
 class ArithmeticParameters(SubParameters, read_for=SCENARIO):
-    """One operation on two whole numbers of up to ``num_digits`` digits.
+    """One operation on two integers of up to ``num_digits`` digits.
 
-    ``/`` is division without remainder: only what comes out even is asked.
+    ``/`` is division without remainder.
     """
 
     operations: tuple[Literal["+", "-", "*", "/"], ...] = Field(default=("+", "-"), min_length=1)
@@ -159,29 +159,28 @@ class ArithmeticParameters(SubParameters, read_for=SCENARIO):
 
 @register_parameters("language_task", protocols=(PROTOCOL,), scenarios=("language_task",))
 class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
-    """The tasks that ``dataset`` names, how they are put, played and scored.
+    """The tasks that ``dataset`` names, their prompts, environment and evaluation.
 
-    ``dataset`` is ``reverse``, ``pig_latin`` or ``arithmetic``, whose sections say what is drawn;
-    ``path/to/file.py:Class`` of one's own, which is given ``task_options``; ``path/to/file.jsonl``,
-    or a folder with ``train.jsonl`` and ``test.jsonl``; or ``verifiers:NAME`` for an environment
-    of a package of that kind, or of a file, ``verifiers:path/to/file.py``, whose
-    ``load_environment`` is given ``task_options``. Tasks are drawn until there are ``num_train``
-    and ``num_test`` (2000 and 200 when not given), or read: at most that many, all if not given.
-    Tasks of training and tests never have the same prompt: a hash of it decides its side,
-    ``test_size`` of all prompts being on the side of tests, where data have no splits of their own.
-    Further ``num_validation`` tasks of the side of training are set apart for
-    ``language.validate_every``, or read from a folder's ``validation.jsonl`` (all for 0). Where
-    ``num_train`` is not given, training has so many fewer.
-    ``dataset_seed`` is the experiment's seed when not given.
+    ``dataset`` is ``reverse``, ``pig_latin`` or ``arithmetic``, whose sections set the tasks; a
+    custom ``path/to/file.py:Class``, which receives ``task_options``; ``path/to/file.jsonl``, or a
+    folder with ``train.jsonl`` and ``test.jsonl``; or ``verifiers:NAME`` for an environment of a
+    package of that kind, or of a file, ``verifiers:path/to/file.py``, whose ``load_environment``
+    receives ``task_options``. ``num_train`` and ``num_test`` tasks are sampled (default: 2000 and
+    200), or at most that many are read (default: all). Tasks of training and tests never have the
+    same prompt: if data have no splits, a hash of it determines its side, with the share
+    ``test_size`` of all prompts in tests. A further ``num_validation`` training tasks are reserved
+    for ``language.validate_every``, or read from a folder's ``validation.jsonl`` (all for 0). If
+    ``num_train`` is not given, they reduce the training set. ``dataset_seed`` defaults to the
+    experiment's seed.
 
     Prompts are continued as plain text; with ``chat`` they are messages in the model's chat
-    template, after ``system_prompt`` (what the task says itself when not given).
+    template, after ``system_prompt`` (default: the task's).
 
-    ``evaluator`` gives rewards: ``exact``, ``partial`` (the share of right symbols), or
-    ``path/to/file.py:name`` of a function or class; the task's own when not given.
-    ``environment`` is what is around a task: ``single_turn``, ``python_tool``, or
-    ``path/to/file.py:Class``; the task's own when not given. Parameters of either stand beside its
-    ``name``. An episode has at most ``max_turns`` replies.
+    ``evaluator`` gives rewards: ``exact``, ``partial`` (the share of correct symbols), or
+    ``path/to/file.py:name`` of a function or class (default: the task's). ``environment`` responds
+    to replies: ``single_turn``, ``python_tool``, or ``path/to/file.py:Class`` (default: the
+    task's). Parameters of either are next to its ``name``. An episode has at most ``max_turns``
+    replies.
     """
 
     num_train: Annotated[PositiveInt | None, Purpose.DATA] = None

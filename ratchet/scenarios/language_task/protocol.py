@@ -15,7 +15,7 @@ AGENT = "agent"
 
 
 class TaskProtocolHandler(EnvironmentProtocolHandler):
-    """One agent, whose environment says what it is asked and when an episode ends."""
+    """One agent, whose environment defines the messages and the end of an episode."""
 
     def __init__(self, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         super().__init__(hyper_params)

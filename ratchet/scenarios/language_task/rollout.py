@@ -1,9 +1,10 @@
-"""One rollout while it is played: its conversation, and the tokens as its model saw them."""
+"""Rollout of one task: turns, tokens, evaluation and metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from ratchet.rollouts.trajectory import Trajectory
@@ -24,11 +25,11 @@ class Segment:
     logprobs: list[float] = field(default_factory=list)
 
     def read(self, ids: Sequence[int]) -> None:
-        """Append what the model reads."""
+        """Append tokens that the model reads."""
         self._append(ids, 0, [0.0] * len(ids))
 
     def write(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Append what the model has written, id by id."""
+        """Append generated tokens, id by id."""
         self._append(ids, 1, logprobs)
 
     def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
@@ -39,7 +40,7 @@ class Segment:
 
 @dataclass
 class Attempt:
-    """What came of a rollout so far; begun anew where it is played again."""
+    """Result of a rollout so far; reset when the rollout is retried."""
 
     episode: Episode
     messages: list[ChatMessage]
@@ -51,13 +52,13 @@ class Attempt:
     evaluation: Evaluation | None = None
 
     def end(self, reason: Literal["stop", "length", "environment"]) -> None:
-        """Note that nothing more is said, and why."""
+        """Record the end of the conversation and its reason."""
         self.is_over, self.finish_reason = True, reason
 
 
 @dataclass
 class Rollout:
-    """One of the answers to a task that are compared with each other."""
+    """One rollout of a group that is compared."""
 
     task: Task
     group_id: str
@@ -73,13 +74,13 @@ class Rollout:
 
     @property
     def played(self) -> Attempt:
-        """The attempt that counts, of a rollout that has begun."""
+        """The current attempt of a rollout that has started."""
         assert self.attempt is not None
         return self.attempt
 
     @property
     def evaluation(self) -> Evaluation:
-        """What a rollout was worth that is over."""
+        """The evaluation of a finished rollout."""
         assert self.played.evaluation is not None
         return self.played.evaluation
 
@@ -109,3 +110,25 @@ class Rollout:
             )
             for segment in attempt.segments
         ]
+
+
+def rollout_metrics(
+    rollouts: Sequence[Rollout], trajectories: Sequence[Trajectory]
+) -> dict[str, float]:
+    """Return metrics that trajectories don't contain: counts, and means of rollouts.
+
+    Trainers report the others (scores, lengths, reasons of ends) for the rollouts that they use.
+    """
+    kept = [rollout for rollout in rollouts if not rollout.is_dropped]
+    counts = {
+        "rollouts": len(kept),
+        "trajectories": len(trajectories),
+        "failures": sum(rollout.num_failures for rollout in rollouts),
+        "dropped": len(rollouts) - len(kept),
+    }
+    found = {f"rollout/num_{name}": float(count) for name, count in counts.items()}
+    if not kept:
+        return found
+    found["rollout/reward"] = fmean(rollout.evaluation.reward for rollout in kept)
+    found["rollout/turns"] = fmean(rollout.played.num_turns for rollout in kept)
+    return found

@@ -12,25 +12,29 @@ from ratchet.parameters.base import Reference
 from ratchet.plugins import file_at, is_class_spec
 from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.hub import hash_files
-from ratchet.scenarios.language_task.dataset import TaskDataset
-from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS, LanguageEnvironment
-from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
-from ratchet.scenarios.language_task.evaluators.base import build_evaluator, find_scoring
-from ratchet.scenarios.language_task.evaluators.matching import ExactMatch
+from ratchet.scenarios.language_task.environments.base import (
+    ENVIRONMENTS,
+    LanguageEnvironment,
+    SingleTurn,
+)
+from ratchet.scenarios.language_task.evaluators import ExactMatch, build_evaluator, load_evaluator
 from ratchet.scenarios.language_task.instance import (
     LanguageAgent,
     LanguageTaskInstance,
     TaskEnvironment,
 )
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
-from ratchet.scenarios.language_task.play import Rules
 from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
-from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskSource
-from ratchet.scenarios.language_task.sources.files import TaskFiles
+from ratchet.scenarios.language_task.rollout_generation import Rules
+from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskFiles, TaskSource
+from ratchet.scenarios.language_task.task import TaskDataset
 from ratchet.scenarios.language_task.validation import VALIDATION, set_apart
-from ratchet.scenarios.language_task.verifiers_kind.environment import VerifiersEnvironment
-from ratchet.scenarios.language_task.verifiers_kind.loading import PREFIX, find_loader
-from ratchet.scenarios.language_task.verifiers_kind.source import VerifiersTasks
+from ratchet.scenarios.language_task.verifiers_adapter import (
+    PREFIX,
+    VerifiersEnvironment,
+    VerifiersTasks,
+    find_loader,
+)
 from ratchet.scenarios.registry import register_scenario
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.language_task.evaluators.base import Evaluator
+    from ratchet.scenarios.language_task.evaluators import Evaluator
     from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
 
 
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 class LanguageTaskScenario(Scenario):
     """A language model does tasks that are scored."""
 
-    # what a run was chosen or stopped by is no test of it
+    # data that selected or stopped a run cannot test it
     untested: ClassVar[frozenset[str]] = frozenset({"train", VALIDATION})
 
     @classmethod
@@ -55,11 +59,11 @@ class LanguageTaskScenario(Scenario):
         return LanguageAgentParameters
 
     def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return what text is made tokens with."""
+        """Return the packages of the tokenizer."""
         return ("tokenizers",)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TaskDataset]:
-        """Draw or read the tasks.
+        """Sample or read the tasks.
 
         Raises
         ------
@@ -75,8 +79,8 @@ class LanguageTaskScenario(Scenario):
         made = set_apart(built, wanted, num_train)
         if untested := sorted(made.keys() - self.untested - {*self.test_sets(hyper_params)}):
             raise DataError(
-                f"dataset: {hyper_params.dataset} has the sets {untested}, which nothing would test"
-                " on. Expected 'train', 'test' and, if need be, 'validation'; further test sets are"
+                f"dataset: {hyper_params.dataset} has the sets {untested}, which no stage tests"
+                " on. Expected 'train', 'test' and, optionally, 'validation'; further test sets are"
                 " files of a folder."
             )
         most = hyper_params.dataset_options.max_train_size
@@ -98,7 +102,7 @@ class LanguageTaskScenario(Scenario):
         return (TaskDataset, TaskFiles, set_apart)
 
     def own_data_code(self, hyper_params: HyperParameters) -> tuple[Callable[..., object], ...]:
-        """Return what draws or brings these tasks."""
+        """Return the source of these tasks."""
         if hyper_params.dataset.startswith(PREFIX):
             return (VerifiersTasks, find_loader(hyper_params.dataset, self.base_dir))
         return () if self._files(hyper_params) else (self._source_class(hyper_params),)
@@ -111,7 +115,7 @@ class LanguageTaskScenario(Scenario):
         return {} if files is None else hash_files(files)
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Leave out where files of tasks lie: what is in them is the data's."""
+        """Remove paths of task files: their content is in the data's key."""
         dataset = parameters.get("dataset")
         if not isinstance(dataset, str) or is_class_spec(dataset):
             return parameters
@@ -121,7 +125,7 @@ class LanguageTaskScenario(Scenario):
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> tuple[Callable[..., object], ...]:
-        """Return what is around tasks and scores them."""
+        """Return the environment and evaluator of tasks."""
         section: LanguageTaskParameters = hyper_params.language_task
         code = list(self.own_data_code(hyper_params)) or [TaskFiles]
         environment: type[LanguageEnvironment]
@@ -133,7 +137,7 @@ class LanguageTaskScenario(Scenario):
             environment = type(self._environment(section, self._source(hyper_params)))
         code.append(environment)
         if section.evaluator is not None:
-            code.append(find_scoring(section.evaluator, self.base_dir))
+            code.append(load_evaluator(section.evaluator, self.base_dir))
         elif not environment.scores_itself:
             code.append(ExactMatch)
         return tuple(code)
@@ -150,12 +154,12 @@ class LanguageTaskScenario(Scenario):
         datasets: Mapping[str, TaskDataset],
         trainer_type: str,
     ) -> LanguageTaskInstance:
-        """Put environments and agents together; their models are their trainer's to make."""
+        """Build the instance from environments and agents; the trainer builds their models."""
         if not isinstance(protocol_handler, TaskProtocolHandler):
             raise ParameterError(
                 f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"
-                " 'language_task', expected 'environment', since tasks have environments with rules"
-                " of their own. Leave it out."
+                " 'language_task', expected 'environment', since environments of tasks define"
+                " their rules. Leave it out."
             )
         source = self._source(hyper_params)
         rules = self._rules(hyper_params.language_task, source)
@@ -221,19 +225,19 @@ class LanguageTaskScenario(Scenario):
 
 
 def build_environment(reference: Reference, base_dir: Path | None = None) -> LanguageEnvironment:
-    """Make the environment that an experiment names.
+    """Build the environment that an experiment names.
 
     Raises
     ------
     ParameterError, UnknownNameError
-        If there is none, or it does not take the parameters beside its name.
+        If the name is unknown, or it does not accept the parameters next to its name.
     """
     found = ENVIRONMENTS.find(reference.name, base_dir)
     try:
         return found(**reference.given)
     except TypeError as error:
         raise ParameterError(
-            f"language_task.environment: {reference.name} can't be made with"
+            f"language_task.environment: {reference.name} does not accept"
             f" {dict(reference.given)}: {error}."
         ) from error
 

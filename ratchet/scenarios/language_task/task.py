@@ -1,31 +1,43 @@
-"""What a language model is asked, and what its answer was worth. Plain values."""
+"""Tasks, datasets of tasks, and prompt formats, which convert messages to tokens.
+
+A prompt format is plain text or a chat template. Neither tokenizes generated text again: only the
+text after it is appended.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import JsonValue
 
 from ratchet.errors import DataError
 from ratchet.language_models.types import ChatMessage
+from ratchet.rollouts.dataset import StoredDataset
+
+if TYPE_CHECKING:
+    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 
 Prompt = str | tuple[ChatMessage, ...]
 """Text to be continued or one user's message, or several messages."""
 
 EXACT_MATCH = "exact_match"
 NUM_TURNS = "num_turns"
-"""The metric by which evaluators say whether an answer is right: 1 or 0."""
+"""The metric of evaluators for correct answers: 1 or 0."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: what is asked, and what an evaluator knows about the answer.
+    """One task: its prompt, and the answer and information for evaluators.
 
     Raises
     ------
@@ -54,7 +66,7 @@ class Task:
 
     @property
     def prompt_key(self) -> str:
-        """The prompt as canonical JSON: what must not be on both sides."""
+        """The prompt as canonical JSON, which must not be in both train and test."""
         return json.dumps([message.to_dict() for message in self.messages], sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +80,7 @@ class Task:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Task:
-        """Make the task of plain data; the inverse of :meth:`to_dict`.
+        """Create the task from plain data; the inverse of :meth:`to_dict`.
 
         Raises
         ------
@@ -80,7 +92,7 @@ class Task:
         answer, info = data["answer"], data.get("info") or {}
         if answer is None:
             raise TypeError(
-                "answer is null, expected what is right, or an empty text where nothing is"
+                "answer is null, expected the correct answer, or an empty text without one"
             )
         if not isinstance(info, Mapping):
             raise TypeError(f"info is {type(info).__name__}, expected an object")
@@ -90,10 +102,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluator says of an answer.
+    """Evaluation of an answer.
 
-    ``parts`` are what the reward is made of, ``metrics`` what is worth knowing besides; numbers
-    only, finite.
+    ``parts`` are the components of the reward, ``metrics`` further values; finite numbers.
     """
 
     reward: float
@@ -131,3 +142,129 @@ def _read_messages(messages: object) -> tuple[ChatMessage, ...]:
     if not isinstance(messages, list | tuple):
         raise TypeError(f"messages are {type(messages).__name__}, expected a list")
     return tuple(ChatMessage.from_dict(message) for message in messages)
+
+
+class TaskDataset(StoredDataset):
+    """Tasks in a fixed order, each id once.
+
+    Raises
+    ------
+    DataError
+        If an id comes twice.
+    """
+
+    data_file = "tasks.jsonl"
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tuple(tasks)
+        if len(ids := Counter(task.task_id for task in self._tasks)) < len(self._tasks):
+            (task_id, count), *_ = ids.most_common(1)
+            raise DataError(
+                f"dataset: got {count} tasks of id {task_id!r}, expected each id once. A task"
+                " without a task_id has one derived from its prompt: remove repeated prompts,"
+                " or add ids."
+            )
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        return self._tasks[index]
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks)
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of each task."""
+        return ["answer", "info", "prompt", "task_id"]
+
+    def _lines(self) -> Iterator[str]:
+        for task in self._tasks:
+            yield json.dumps(task.to_dict(), ensure_ascii=False, sort_keys=True) + "\n"
+
+    def _hash_content(self) -> str:
+        digest = hashlib.sha256()
+        for line in self._lines():
+            digest.update(line.encode())
+        return digest.hexdigest()
+
+    def _save_data(self, file: Path) -> None:
+        with file.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(self._lines())
+
+    @classmethod
+    def _load_data(cls, file: Path, size: int) -> Self:
+        # not splitlines: texts may contain other separators
+        lines = file.read_text(encoding="utf-8").split("\n")
+        tasks = [Task.from_dict(json.loads(line)) for line in lines if line]
+        if len(tasks) != size:
+            raise DataError(f"{file}: got {len(tasks)} tasks, expected {size}.")
+        return cls(tasks)
+
+
+class PromptFormat(ABC):
+    """Writes conversations for a model's tokenizer."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    @abstractmethod
+    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the ids of a conversation up to where the model writes."""
+
+    @abstractmethod
+    def more(
+        self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
+    ) -> list[int] | None:
+        """Return the ids between a reply, with its end token, and the model's next reply.
+
+        None if the earlier conversation is formatted differently now and must be encoded again.
+        """
+
+    def reply(self, text: str) -> list[int]:
+        """Return the ids of a reply that the model did not generate, with its end token."""
+        said = self.tokenizer.spell_out(ChatMessage("assistant", text))
+        return [*self.tokenizer.encode(said), self.tokenizer.end_ids[0]]
+
+
+class TextFormat(PromptFormat):
+    """Messages concatenated without separators."""
+
+    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the ids of the messages."""
+        spelled = (self.tokenizer.spell_out(message) for message in messages)
+        return [token for text in spelled for token in self.tokenizer.encode(text)]
+
+    def more(
+        self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
+    ) -> list[int] | None:
+        """Return the ids of the new messages."""
+        return self.prompt(new)
+
+
+class ChatFormat(PromptFormat):
+    """By the chat template of the model."""
+
+    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the ids of the chat, with the start of the next message."""
+        return self.tokenizer.prompt_ids(messages)
+
+    def more(
+        self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
+    ) -> list[int] | None:
+        """Return the ids that the template adds after the reply's end token."""
+        said = ChatMessage("assistant", reply)
+        written = self.tokenizer.render(before, answer=True) + self.tokenizer.spell_out(said)
+        now = self.tokenizer.render([*before, said, *new], answer=True)
+        if not now.startswith(written):
+            return None  # the template shortens or moves earlier messages
+        rest = now[len(written) :]
+        ends = (self.tokenizer.token_text(end) for end in self.tokenizer.end_ids)
+        end = next((end for end in ends if rest.startswith(end)), "")
+        return self.tokenizer.encode(rest.removeprefix(end))
+
+
+def prompt_format(tokenizer: ChatTokenizer, *, chat: bool) -> PromptFormat:
+    """Return the format: by the chat template, or as plain text."""
+    return ChatFormat(tokenizer) if chat else TextFormat(tokenizer)

@@ -1,7 +1,7 @@
-"""Answers to tasks as the report's transcripts show them: what was asked, said, and paid.
+"""Transcripts of answers to tasks for the report: prompts, replies and rewards.
 
-Found by name (:meth:`LanguageTaskInstance.transcripts`), so that what is shown is in no training
-stage's code fingerprint.
+Imported by name (:meth:`LanguageTaskInstance.transcripts`), so that it does not enter training
+stages' code fingerprints.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ENVIRONMENT = "environment"
 def task_transcripts(
     trajectories: Sequence[Trajectory], tasks: Iterable[Task], tokenizer: ChatTokenizer
 ) -> list[Transcript]:
-    """Write down each answer, those of one task beside each other.
+    """Return the transcript of each answer, grouped by task.
 
     Each is like a line of :func:`ratchet.rollouts.transcript_content.report_transcripts`, but
-    nothing is decided: ``question`` is the task's prompt, ``solution`` the right answer,
-    ``correct`` None where the evaluator doesn't say, and ``scores`` the parts of the reward. A
-    round is what the environment said and the model replied.
+    without decisions: ``question`` is the task's prompt, ``solution`` the correct answer,
+    ``correct`` None if the evaluator doesn't determine it, and ``scores`` the parts of the reward.
+    A round consists of the environment's messages and the model's reply.
     """
     known = {task.task_id: (place, task) for place, task in enumerate(tasks)}
     runs: dict[str, list[Trajectory]] = {}
@@ -66,7 +66,7 @@ def _transcript(
 
 
 def _rounds(segments: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Iterator[dict[str, Any]]:
-    """Go through the replies, each with what was read since the one before."""
+    """Iterate over the replies, each with the messages read since the previous one."""
     number, is_prompt, said = 0, True, list[dict[str, str]]()
     for segment in segments:
         pairs = zip(segment.loss_mask, segment.tokens, strict=True)
@@ -75,7 +75,7 @@ def _rounds(segments: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Iterato
             who = segment.agent if wrote else ENVIRONMENT
             if not is_prompt:
                 said.append({"agent": who, "channel": "main", "text": text})
-            is_prompt = False  # which stands above, as the task has it
+            is_prompt = False  # shown above, from the task
             if wrote:
                 yield {"round": number, "messages": said, "raw": {}, "decision": {}}
                 number, said = number + 1, []

@@ -1,35 +1,99 @@
-"""The tasks that training is looked after by: neither learned from nor among the final tests."""
+"""Checks of parameters against task sources, environments and evaluators; validation scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.plugins import file_at, is_class_spec
+from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
+from ratchet.scenarios.language_task.evaluators import load_evaluator
 from ratchet.scenarios.language_task.sources.base import SOURCES
 from ratchet.scenarios.language_task.task import Task
-from ratchet.scenarios.language_task.verifiers_kind.loading import PREFIX
+from ratchet.scenarios.language_task.verifiers_adapter import PREFIX
 
 if TYPE_CHECKING:
+    from ratchet.parameters.base import Reference
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
+
+_SCORED = 3
+"""An evaluator that is a function is given task, completion and messages first."""
 
 VALIDATION = "validation"
+
+
+def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> None:
+    """Refuse options that environment or evaluator do not accept, without creating them.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        With the nearest option, or if the name is unknown.
+    """
+    if section.environment is not None:
+        found = ENVIRONMENTS.find(section.environment.name, base_dir)
+        _check(section.environment, found, "language_task.environment")
+    if section.evaluator is not None:
+        scoring = load_evaluator(section.evaluator, base_dir)
+        first = 0 if isinstance(scoring, type) else _SCORED
+        _check(section.evaluator, scoring, "language_task.evaluator", first)
+
+
+def check_sizes(section: LanguageTaskParameters, dataset: str) -> None:
+    """Refuse more tasks than a dataset can have, before anything is drawn.
+
+    Raises
+    ------
+    ParameterError
+        With the number of different tasks.
+    """
+    most = {
+        "reverse": section.reverse.num_symbols**section.reverse.length,
+        "arithmetic": len(section.arithmetic.operations)
+        * 10 ** (2 * section.arithmetic.num_digits),
+    }.get(dataset)
+    wanted = (section.num_train or 0) + section.num_validation + (section.num_test or 0)
+    if most is not None and wanted > most:
+        raise ParameterError(
+            f"language_task.num_train: got {section.num_train}, with num_validation"
+            f" {section.num_validation} and num_test {section.num_test}, but {dataset} has at most"
+            f" {most} different tasks as configured; expected no more in total. Choose longer"
+            " ones, or for fewer."
+        )
+
+
+def _check(reference: Reference, found: Callable[..., object], path: str, first: int = 0) -> None:
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # callables written in C have no signature
+        return
+    try:
+        signature.bind(*[None] * first, **reference.given)
+    except TypeError as error:
+        takes = list(signature.parameters)[first:]
+        unknown = [name for name in reference.given if name not in takes]
+        raise ParameterError(
+            f"{path}: {reference.name} does not accept {dict(reference.given)}: {error}."
+            f"{nearest(unknown[0], takes) if unknown else ''}"
+        ) from error
 
 
 def set_apart(
     tasks: Mapping[str, Sequence[Task]], wanted: int, num_train: int | None
 ) -> dict[str, Sequence[Task]]:
-    """Add the set ``validation``: the last ``wanted`` tasks for training, which lose them.
+    """Add the set ``validation``: the last ``wanted`` training tasks, which are removed there.
 
-    Unless the tasks have such a set, of which it is the first (all for 0). No prompt of it is left
-    for training.
+    If the tasks have such a set, its first ``wanted`` tasks are used (all for 0). Its prompts are
+    removed from training.
 
     Raises
     ------
     DataError
-        If nothing is left for training.
+        If no training task remains.
     """
     train, own = tasks["train"], tasks.get(VALIDATION)
     if own is None and not wanted:
@@ -46,14 +110,14 @@ def set_apart(
 
 
 def check_validation(hyper_params: HyperParameters, base_dir: Path | None) -> None:
-    """Refuse ``validate_every`` where there are no tasks to validate with.
+    """Refuse ``validate_every`` without validation tasks.
 
     Raises
     ------
     ParameterError
-        If there are none.
+        If there are no validation tasks.
     UnknownNameError, DataError
-        If it is not known what the dataset is.
+        If the dataset is unknown.
     """
     every = hyper_params.language.validate_every
     if every is None or hyper_params.language_task.num_validation:

@@ -1,20 +1,19 @@
-"""What a text scenario must offer: data, and what agents are told before they begin."""
+"""Base class of scenarios for chat models, with their agents and instances."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.language_models.endpoints import EMBEDDED, EMBEDDED_URL_VARIABLE
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
-from ratchet.scenarios.base import Scenario
-from ratchet.scenarios.instance import ScenarioInstance
-from ratchet.scenarios.pure_text.agent import TextAgent
+from ratchet.scenarios.base import Scenario, ScenarioInstance
 from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
@@ -25,8 +24,30 @@ if TYPE_CHECKING:
     from ratchet.parameters.service_fields import ServedModel
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.pure_text.agents.whole_agent import SystemPromptSource
-    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
+    from ratchet.scenarios.pure_text.agents.whole_agent import (
+        AgentOutput,
+        CallContext,
+        SystemPromptSource,
+    )
+    from ratchet.scenarios.pure_text.views import AgentView
+
+
+@dataclass(frozen=True)
+class TextAgent:
+    """A chat model that plays one agent's part."""
+
+    name: str
+    whole: PureTextWholeAgent
+    parameters: TextAgentParameters
+
+    async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
+        """Return the agent's actions for a view."""
+        return await self.whole.act(view, context)
+
+
+TextScenarioInstance: TypeAlias = ScenarioInstance[
+    NestedArrayDictDataset, PureTextEnvironment, TextAgent
+]
 
 
 class TextScenario(Scenario):
@@ -38,7 +59,7 @@ class TextScenario(Scenario):
         return TextAgentParameters
 
     def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return what the embedded service reads text with, where a model is its."""
+        """Return the packages of the embedded service, if a model uses it."""
         if os.environ.get(EMBEDDED_URL_VARIABLE):
             return ()
         names = build_protocol_handler(hyper_params, base_dir=self.base_dir).agent_names
@@ -50,13 +71,13 @@ class TextScenario(Scenario):
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, NestedArrayDictDataset]:
-        """Make the datasets, with the fields that :class:`PureTextEnvironment` wants."""
+        """Create the datasets, with the fields of :class:`PureTextEnvironment`."""
 
     @abstractmethod
     def build_system_prompts(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> SystemPromptSource:
-        """Read what agents are told first.
+        """Read the agents' system prompts.
 
         Raises
         ------
@@ -76,7 +97,7 @@ class TextScenario(Scenario):
         *,
         train: bool,
     ) -> PureTextEnvironment:
-        """Make the environment of a dataset."""
+        """Create the environment of a dataset."""
         return PureTextEnvironment(hyper_params, dataset, protocol_handler, train=train)
 
     def build_agents(
@@ -85,7 +106,7 @@ class TextScenario(Scenario):
         settings: ExperimentSettings,
         protocol_handler: ProtocolHandler,
     ) -> dict[str, TextAgent]:
-        """Make the agents, by name in the protocol's order."""
+        """Create the agents, by name in the protocol's order."""
         prompts = self.build_system_prompts(hyper_params, protocol_handler)
         agents = {}
         for name in protocol_handler.agent_names:
@@ -99,7 +120,7 @@ class TextScenario(Scenario):
         settings: ExperimentSettings,
         agents: Mapping[str, TextAgent],
     ) -> dict[str, PureTextSharedModelGroup]:
-        """Make the groups of agents that share a model, by name; each agent is in one."""
+        """Create the groups of agents that share a model, by name; each agent is in one."""
         members: dict[str, list[PureTextWholeAgent]] = {}
         for name, agent in agents.items():
             group = agent.parameters.shared_model_group or name

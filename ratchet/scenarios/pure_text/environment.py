@@ -1,12 +1,13 @@
-"""Environments in which chat models exchange text about datapoints.
+"""Environments in which chat models exchange text about datapoints, and their specs.
 
-``reset`` and ``step`` take any batch. Rollouts are sampled one by one, with the same result and
-in less time, by ``ratchet.scenarios.pure_text.playing``. Shape letters: B episodes, R rounds,
-A agents, C channels.
+``reset`` and ``step`` accept any batch. ``ratchet.scenarios.pure_text.playing`` samples rollouts
+one at a time, faster and with the same result. Shape letters: B episodes, R rounds, A agents, C
+channels.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,12 +17,18 @@ import torch
 
 from ratchet.errors import DataError
 from ratchet.parameters.text_trainers import count_rollouts
+from ratchet.rollouts.dataset import DataOrder
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.order import DataOrder
-from ratchet.rollouts.spec import NO_DECISION
-from ratchet.scenarios.pure_text.checks import crowded_channel, endless
-from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
-from ratchet.scenarios.pure_text.specs import TextEnvironmentSpecs
+from ratchet.rollouts.specs import (
+    NO_DECISION,
+    NOBODY,
+    BoolArraySpec,
+    CompositeSpec,
+    FloatArraySpec,
+    IntArraySpec,
+    StringArraySpec,
+)
+from ratchet.scenarios.pure_text.rules import RoundRules, crowded_channel, endless, rules_of
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -30,30 +37,104 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.dataset import NestedArrayDictDataset
-    from ratchet.rollouts.specs import CompositeSpec
 
 DATA_KEYS = ("question", "solution", "y", "datapoint_id")
-
 Integers: TypeAlias = npt.NDArray[np.int64]
 Booleans: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float32]
-
 _JUDGED = ("round", "seed", "y", "done", "terminated", ("agents", "done"))
 
 
+@dataclass(frozen=True)
+class TextEnvironmentSpecs:
+    """Specs of an environment; its batch size is open, since ``reset`` takes any number."""
+
+    num_rounds: int
+    num_agents: int
+    num_channels: int
+
+    @cached_property
+    def observation(self) -> CompositeSpec:
+        """Specs of observations, of which each agent sees a part."""
+        return CompositeSpec(
+            {
+                "question": StringArraySpec(),
+                "solution": StringArraySpec(),
+                **self._history,
+                "round": IntArraySpec(low=0, high=self.num_rounds - 1),
+                "seed": IntArraySpec(),
+                "prover_stance": IntArraySpec(nothing=1, low=0, high=1),
+                "datapoint_id": IntArraySpec(),
+            }
+        )
+
+    @cached_property
+    def state(self) -> CompositeSpec:
+        """Specs of values of the state that no agent sees."""
+        return CompositeSpec({"y": IntArraySpec(low=0, high=1)})
+
+    @cached_property
+    def action(self) -> CompositeSpec:
+        """Specs of actions."""
+        agents = (self.num_agents,)
+        return CompositeSpec(
+            {
+                "agents": {
+                    "message": StringArraySpec((self.num_agents, self.num_channels)),
+                    "raw_message": StringArraySpec(agents),
+                    "decision": IntArraySpec(agents, nothing=NO_DECISION, low=0, high=NO_DECISION),
+                }
+            }
+        )
+
+    @cached_property
+    def reward(self) -> CompositeSpec:
+        """Specs of rewards."""
+        return CompositeSpec({"agents": {"reward": FloatArraySpec((self.num_agents,))}})
+
+    @cached_property
+    def done(self) -> CompositeSpec:
+        """Specs of the end of the episode and of each agent in it."""
+        return CompositeSpec(
+            {
+                "done": BoolArraySpec(),
+                "terminated": BoolArraySpec(),
+                "agents": {"done": BoolArraySpec((self.num_agents,))},
+            }
+        )
+
+    def blank_state(self, size: int) -> NestedArrayDict:
+        """Create states [size] without messages."""
+        blank = NestedArrayDict({}, size)
+        for spec in (self.observation, self.state, self.done):
+            blank.update(spec.blank(size))
+        return blank
+
+    @property
+    def _history(self) -> dict[str, StringArraySpec | IntArraySpec]:
+        channels = (self.num_rounds, self.num_channels)
+        return {
+            "message_history": StringArraySpec(channels),
+            "message_agent_id": IntArraySpec(
+                channels, nothing=NOBODY, low=NOBODY, high=self.num_agents - 1
+            ),
+            "raw_message_history": StringArraySpec((self.num_rounds, self.num_agents)),
+        }
+
+
 class PureTextEnvironment:
-    """Plays episodes of a protocol in text, each about one datapoint.
+    """Environment of a protocol in text, with episodes about one datapoint each.
 
     The state is a NestedArrayDict [B]: ``question``, ``solution`` text; ``y``, ``datapoint_id``,
     ``seed``, ``prover_stance``, ``round`` int64; ``message_history`` text [B, R, C] and
-    ``message_agent_id`` int64 [B, R, C] (-1 nobody); ``raw_message_history`` text [B, R, A];
-    ``done`` (over, decided or cut off), ``terminated`` (cut off) bool; ``("agents", "done")``
-    bool [B, A].
+    ``message_agent_id`` int64 [B, R, C] (-1 for none); ``raw_message_history`` text [B, R, A];
+    ``done`` (decided or truncated), ``terminated`` (truncated) bool; ``("agents", "done")`` bool
+    [B, A].
 
     Parameters
     ----------
     hyper_params
-        Of these: ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
+        Uses ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
     dataset
         With ``question``, ``solution``, ``y`` and ``datapoint_id``.
 
@@ -95,7 +176,7 @@ class PureTextEnvironment:
 
     @property
     def num_rollouts_per_iteration(self) -> int:
-        """Episodes in one iteration: as many as asked for in training, else one a datapoint."""
+        """Episodes in one iteration: as configured in training, else one per datapoint."""
         if not self.train:
             return len(self.dataset)
         asked: int | None = self.hyper_params.rl.rollouts_per_iteration
@@ -103,7 +184,7 @@ class PureTextEnvironment:
 
     @property
     def num_envs(self) -> int:
-        """The same: every episode of an iteration is an environment of its own."""
+        """The same: every episode of an iteration is a separate environment."""
         return self.num_rollouts_per_iteration
 
     @property
@@ -117,47 +198,47 @@ class PureTextEnvironment:
         return (self.num_rollouts_per_iteration,)
 
     def prover_stances(self, seeds: Integers) -> Integers:
-        """Return what a single prover argues for, int64 [B] of 0 and 1.
+        """Return the stances of a single prover, int64 [B] of 0 and 1.
 
-        1 unless ``protocol_common.randomize_prover_stance``; then drawn by each episode's seed.
+        1 unless ``protocol_common.randomize_prover_stance``; then sampled by each episode's seed.
         """
         return np.array([self.prover_stance(seed) for seed in seeds.tolist()], dtype=np.int64)
 
     def prover_stance(self, seed: int) -> int:
-        """Return what a single prover argues for in the episode of a seed."""
+        """Return the stance of a single prover in the episode of a seed."""
         if not self.protocol_handler.common.randomize_prover_stance:
             return 1
         return derive_seed(seed, "prover_stance") & 1
 
     @cached_property
     def specs(self) -> TextEnvironmentSpecs:
-        """What all values look like."""
+        """Specs of all values."""
         handler = self.protocol_handler
         return TextEnvironmentSpecs(self.max_rounds, handler.num_agents, handler.num_channels)
 
     @property
     def observation_spec(self) -> CompositeSpec:
-        """What agents see, each its own part of it."""
+        """Specs of observations, of which each agent sees a part."""
         return self.specs.observation
 
     @property
     def action_spec(self) -> CompositeSpec:
-        """What agents do."""
+        """Specs of actions."""
         return self.specs.action
 
     @property
     def state_spec(self) -> CompositeSpec:
-        """What belongs to the state and no agent sees."""
+        """Specs of values of the state that no agent sees."""
         return self.specs.state
 
     @property
     def reward_spec(self) -> CompositeSpec:
-        """What agents are paid."""
+        """Specs of rewards."""
         return self.specs.reward
 
     @property
     def done_spec(self) -> CompositeSpec:
-        """Whether the episode, and each agent in it, has come to an end."""
+        """Specs of the end of the episode and of each agent in it."""
         return self.specs.done
 
     def reset(
@@ -165,10 +246,10 @@ class PureTextEnvironment:
         datapoint_ids: Sequence[int] | Integers | None = None,
         seeds: Sequence[int] | Integers | None = None,
     ) -> NestedArrayDict:
-        """Return first states [B] of places in the dataset, int64 [B], and seeds, int64 [B].
+        """Return first states [B] of indices in the dataset, int64 [B], and seeds, int64 [B].
 
-        What is not given are the next datapoints of an order of its own, as many as
-        :attr:`batch_size` says, and their places in that order. How far it has come is in no state.
+        By default, uses the next :attr:`batch_size` datapoints of an internal order, and their
+        positions in that order, which are not part of the state.
         """
         start = self._begun
         if datapoint_ids is None:
@@ -184,7 +265,7 @@ class PureTextEnvironment:
         return state
 
     def active_agents(self, state: NestedArrayDict) -> Booleans:
-        """Return who acts where, bool [B, A, C]; nobody after an episode's end."""
+        """Return which agents act in which channels, bool [B, A, C]; none after the end."""
         handler = self.protocol_handler
         active = handler.get_active_agents_mask_from_rounds_and_seed(state["round"], state["seed"])
         playing = ~(state["done"][:, None] | state["agents", "done"])
@@ -194,12 +275,12 @@ class PureTextEnvironment:
     def step(
         self, state: NestedArrayDict, outputs: NestedArrayDict
     ) -> tuple[NestedArrayDict, Floats]:
-        """Play what the agents do.
+        """Apply the agents' actions.
 
         Parameters
         ----------
         state
-            States [B], left as they are.
+            States [B], which are not modified.
         outputs
             ``("agents", "message")`` text [B, A, C], ``("agents", "raw_message")`` text [B, A]
             and ``("agents", "decision")`` int64 [B, A]; if given, ``("agents", "confidence")``
@@ -208,15 +289,15 @@ class PureTextEnvironment:
         Returns
         -------
         next_state
-            States [B]. What agents do out of turn changes nothing. An ended episode stays as it
-            is.
+            States [B]. Actions out of turn have no effect. An ended episode does not change.
         reward
             float32 [B, A].
 
         Raises
         ------
         ProtocolSpecificationError
-            If two agents write in one channel at once, or an episode goes on after its last round.
+            If two agents write in one channel in a round, or an episode continues after its last
+            round.
         """
         active = self.active_agents(state)
         asked = state.select(*_JUDGED)
@@ -241,7 +322,7 @@ class PureTextEnvironment:
         return following, reward
 
     def _confidence(self, outputs: NestedArrayDict, in_turn: Booleans) -> torch.Tensor | None:
-        """Return how sure the verifier is, float64 [B], where its answers can say so."""
+        """Return the verifier's confidence, float64 [B], if its scale has degrees."""
         if not self.rules.scale.has_degrees or ("agents", "confidence") not in outputs:
             return None
         verifier = self.rules.places[self.protocol_handler.verifier_names[0]]
@@ -251,7 +332,7 @@ class PureTextEnvironment:
     def _write_messages(
         self, state: NestedArrayDict, active: Booleans, outputs: NestedArrayDict
     ) -> None:
-        """Write what active agents said into the histories, in place."""
+        """Write active agents' messages into the histories, in place."""
         crowded = np.argwhere(active.sum(1) > 1)
         if len(crowded):
             row, channel = crowded[0]

@@ -1,7 +1,7 @@
-"""One text episode as plain immutable values: its position, and the steps that were played.
+"""One text episode as plain immutable values: its position and its steps.
 
-What rollouts and trees are grown from: a step makes a new episode and leaves the old as it is, so
-that several may go on from one.
+The basis of rollouts and trees: a step returns a new episode, so that several can extend the same
+one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class RawMessage(NamedTuple):
 
 
 class AgentAction(Protocol):
-    """What an agent did when it was its turn.
+    """An agent's actions in its turn.
 
-    ``messages`` by channel; ``decision`` 0, 1 or 2 (none), and how sure it is in ``confidence``;
-    ``valid``: the reply could be read, else ``invalid_reason`` says why not; ``thinking``: what was
-    written before it, for nobody; ``tokens``: those of the reply, where they were asked for.
+    ``messages`` by channel; ``decision`` 0, 1 or 2 (none), with its ``confidence``; ``valid``:
+    whether the reply could be parsed, else ``invalid_reason`` is the reason; ``thinking``: the text
+    before it, which no agent sees; ``tokens``: those of the reply, if requested.
     """
 
     @property
@@ -87,11 +87,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PlayedStep:
-    """What happened in one round.
+    """One round of an episode.
 
-    ``channels``: where each agent could write; ``actions`` by the names of those that acted;
-    ``rewards`` by place; ``done``, ``terminated``: the episode after the step; ``node_id``: the
-    node of a tree that the step led to, else -1.
+    ``channels``: those in which each agent could write; ``actions`` by the names of active agents;
+    ``rewards`` by agent index; ``done``, ``terminated``: the episode after the step; ``node_id``:
+    the node of a tree that the step led to, else -1.
     """
 
     round: int
@@ -106,9 +106,9 @@ class PlayedStep:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An episode so far. Made by ``PureTextEnvironment.begin`` and ``advance``.
+    """An episode so far, from ``PureTextEnvironment.begin`` and ``advance``.
 
-    ``done``: it is over, decided or cut off; ``terminated``: it was cut off.
+    ``done``: it is decided or truncated; ``terminated``: it was truncated.
     """
 
     rollout_id: int

@@ -1,6 +1,6 @@
-"""Reading a chat model's reply: a decision, or a text for each channel it writes in.
+"""Parser of a chat model's reply: a decision, or a text for each channel.
 
-Pure functions; agents call ``parse_completion`` on every reply and ask again when it is invalid.
+Pure functions; agents call ``parse_completion`` on every reply and retry invalid ones.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SHOWN_LETTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class ParsedCompletion:
-    """What a reply came to: ``messages`` by channel, and ``decision`` 0, 1 or 2 (none).
+    """A parsed reply: ``messages`` by channel, and ``decision`` 0, 1 or 2 (none).
 
-    ``confidence`` is how sure a decision is, above 0 and at most 1; ``reason`` says why a reply is
+    ``confidence`` of a decision is above 0 and at most 1; ``reason`` explains why a reply is
     invalid.
     """
 
@@ -39,23 +39,23 @@ def parse_completion(
     may_decide: bool,
     scale: DecisionScale = ACCEPT_REJECT,
 ) -> ParsedCompletion:
-    """Read a reply.
+    """Parse a reply.
 
     Parameters
     ----------
     headers
-        Channel → the header that its text begins with, for every channel it must write in.
+        Channel → the header of its text, for every channel in which it must write.
     may_decide
-        Whether ``Decision:`` with an answer of the scale is an answer.
+        Whether ``Decision:`` with an answer of the scale is allowed.
 
     Returns
     -------
     ParsedCompletion
-        A decision alone; or, after a header at the beginning of a line, a text for each channel
-        (what stands before the first header goes nowhere); else invalid. A scale's middle is no
-        decision, with empty texts. Case, spaces, a full stop after a decision and Markdown
-        emphasis don't matter. A decision beside other text is invalid where one may be made,
-        since both can't be meant.
+        Only a decision; or, after a header at the start of a line, a text for each channel (text
+        before the first header is ignored); else invalid. The middle of a scale is no decision,
+        with empty texts. Case, spaces, a full stop after a decision and Markdown emphasis don't
+        matter. A decision together with other text is invalid if decisions are allowed, since it is
+        ambiguous.
     """
     if may_decide:
         degree = read_degree(text, scale)
@@ -78,7 +78,7 @@ def parse_completion(
 
 
 def read_degree(text: str, scale: DecisionScale = ACCEPT_REJECT) -> float | None:
-    """Return how far ``Decision: accept`` and its like accept, from -1 to 1; None if it is none."""
+    """Return the degree of a ``Decision:`` line, from -1 to 1; None for other text."""
     match = _decision_pattern(scale).fullmatch(text.translate(_EMPHASIS).strip())
     return scale.degrees[" ".join(match[1].lower().split())] if match else None
 
@@ -96,7 +96,7 @@ def _shown(text: str) -> str:
 
 
 def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the text after each header that is there, by channel; a repeated one goes on."""
+    """Return the text after each header, by channel; a repeated header continues its text."""
     channels = list(headers)
     found = list(_pattern(tuple(headers.values())).finditer(text))
     starts = [match.start() for match in found] + [len(text)]
@@ -115,14 +115,14 @@ def _place(match: re.Match[str]) -> int:
 
 @lru_cache(maxsize=256)
 def _pattern(headers: tuple[str, ...]) -> re.Pattern[str]:
-    """Make the pattern of headers at the beginning of a line, longer ones first."""
+    """Return the pattern of headers at the start of a line, longer ones first."""
     order = sorted(range(len(headers)), key=lambda place: -len(headers[place]))
     choices = [_header_pattern(headers[place], f"marks{place}") for place in order]
     return re.compile(r"^[ \t>#]*(?:" + "|".join(choices) + ")", re.IGNORECASE | re.MULTILINE)
 
 
 def _header_pattern(header: str, group: str) -> str:
-    """Let a header stand in Markdown emphasis, with or without its colon."""
+    """Allow a header in Markdown emphasis, with or without its colon."""
     words, has_colon = header.strip().removesuffix(":").strip(), header.strip().endswith(":")
     text = "[ _]+".join(re.escape(word) for word in re.split(r"[\s_]+", words))
     marks, closing = f"(?P<{group}>[*_`]{{0,3}})", f"(?:(?P={group}))?"

@@ -1,6 +1,6 @@
-"""Play a single episode in plain values: as the environment's ``reset`` and ``step`` of one.
+"""Steps of a single episode in plain values, like the environment's ``reset`` and ``step``.
 
-A step costs microseconds, since the protocol is asked once for a game and not at every step.
+A step takes microseconds, since the protocol is queried once per game and not at every step.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ratchet.errors import RolloutError
-from ratchet.rollouts.spec import NO_DECISION
-from ratchet.scenarios.pure_text.checks import crowded_channel, endless
+from ratchet.rollouts.specs import NO_DECISION
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import (
     AgentAction,
@@ -23,7 +22,7 @@ from ratchet.scenarios.pure_text.episode import (
     RawMessage,
     SentMessage,
 )
-from ratchet.scenarios.pure_text.rules import RoundRules, Turn
+from ratchet.scenarios.pure_text.rules import RoundRules, Turn, crowded_channel, endless
 
 _SILENT = Turn()
 
@@ -31,7 +30,7 @@ _SILENT = Turn()
 def begin_episode(
     environment: PureTextEnvironment, datapoint_id: int, seed: int, rollout_id: int = 0
 ) -> Episode:
-    """Begin an episode on a datapoint, given by its place in the dataset."""
+    """Start an episode on a datapoint, given by its index in the dataset."""
     data = environment.dataset
     position = Position(
         datapoint_id=int(data["datapoint_id"][datapoint_id]),
@@ -45,7 +44,7 @@ def begin_episode(
 
 
 def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
-    """Return what each agent may do now; nothing once it is done."""
+    """Return the allowed actions of each agent; empty once the episode is done."""
     if episode.done:
         return (_SILENT,) * len(rules.agent_names)
     turns = rules.turns(episode.position.seed)[episode.position.round]
@@ -63,23 +62,24 @@ def advance_episode(
     *,
     node_id: int = -1,
 ) -> Episode:
-    """Play what the agents do.
+    """Apply the agents' actions.
 
     Parameters
     ----------
     episode
-        One that goes on; left as it is.
+        An unfinished episode, which is not modified.
     actions
-        What was done by each agent whose turn it is.
+        The actions of each agent whose turn it is.
     node_id
         The node of a tree that the step leads to.
 
     Raises
     ------
     RolloutError
-        If the episode is over, or an agent whose turn it is did nothing.
+        If the episode is over, or an agent whose turn it is has no action.
     ProtocolSpecificationError
-        If two agents write in one channel at once, or the episode goes on after its last round.
+        If two agents write in one channel in a round, or the episode continues after its last
+        round.
     """
     rules, position = environment.rules, episode.position
     turns = whose_turn(rules, episode)
@@ -114,7 +114,7 @@ def advance_episode(
 
 
 class _After(NamedTuple):
-    """What a step came to."""
+    """Outcome of a step."""
 
     rewards: tuple[float, ...]
     agents_done: tuple[bool, ...]
@@ -125,7 +125,7 @@ class _After(NamedTuple):
 def _confidence(
     rules: RoundRules, turns: tuple[Turn, ...], actions: Mapping[str, AgentAction]
 ) -> float:
-    """Return how sure the verifier is, where its answers can say so."""
+    """Return the verifier's confidence, if its scale has degrees."""
     if not rules.scale.has_degrees:
         return 1.0
     verifier = rules.handler.verifier_names[0]
@@ -193,7 +193,7 @@ def _check_actions(
 ) -> None:
     where = f"datapoint {episode.position.datapoint_id}, round {episode.position.round}"
     if episode.done:
-        raise RolloutError(f"{where}: the episode is over, expected one that goes on.")
+        raise RolloutError(f"{where}: the episode is over, expected an unfinished one.")
     missing = [name for name in _acting(rules, turns) if name not in actions]
     if missing:
         raise RolloutError(
@@ -210,7 +210,7 @@ def _written(
     *,
     over: bool,
 ) -> Position:
-    """Add what was said in a round; what agents say out of turn is dropped."""
+    """Add the messages of a round; messages out of turn are dropped."""
     said: dict[int, SentMessage] = {}
     raw: list[RawMessage] = []
     for name, turn in zip(rules.agent_names, turns, strict=True):

@@ -1,8 +1,8 @@
-"""A protocol in plain Python: who acts, who may decide and what a decision comes to, by table.
+"""Rules of a protocol in plain Python: tables of turns, decisions and outcomes.
 
-Asked of the protocol's handler once for a game and not at every step, since a text episode is
-played alone and a step on tensors of one element would cost more than all else. What isn't the
-usual judgement by one verifier has no table; then ``outcome`` gives None.
+They are read from the protocol's handler once per game and not at every step, since text episodes
+run one by one and a step on tensors of one element would be the largest cost. Protocols without the
+usual judgement by one verifier have no table; then ``outcome`` returns None.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ratchet.errors import ParameterError, ProtocolSpecificationError
 from ratchet.protocols.base import (
     DeterministicSingleVerifierProtocolHandler,
     SingleVerifierProtocolHandler,
 )
+from ratchet.protocols.checks import check_text_specs
 from ratchet.protocols.decision_scales import DECISION_SCALES
 from ratchet.protocols.handler import KeyPathMapping, ProtocolHandler, ProtocolStep
-from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
-from ratchet.rollouts.spec import NO_DECISION
-from ratchet.scenarios.pure_text.checks import check_common, check_speakers
+from ratchet.protocols.text_specs import TextAgentSpec
+from ratchet.rollouts.specs import NO_DECISION
 
 _SEEDS_TRIED = 64
 _JUDGED_BESIDE = ("round", "seed", "y", "done", "terminated")
@@ -37,9 +38,71 @@ _JUDGEMENT = (
 )
 
 
+def check_common(handler: ProtocolHandler) -> None:
+    """Check ``protocol_common``, regardless of how the handler was created.
+
+    Raises
+    ------
+    ParameterError
+        With zero knowledge, or sampled stances without exactly one prover.
+    """
+    common = handler.common
+    if common.zero_knowledge:
+        raise ParameterError(
+            "protocol_common.zero_knowledge: got True with a text scenario; expected a tensor"
+            " scenario, since it compares logits. Set it to false."
+        )
+    if not common.randomize_prover_stance:
+        return
+    if len(handler.prover_names) != 1 or not isinstance(handler, SingleVerifierProtocolHandler):
+        raise ParameterError(
+            f"protocol_common.randomize_prover_stance: got True with {type(handler).__name__},"
+            f" whose provers are {list(handler.prover_names)}; expected a protocol with a single"
+            " prover and a single verifier. Set it to false, or change the protocol."
+        )
+
+
+def check_speakers(handler: ProtocolHandler, num_seeds: int) -> None:
+    """Check for the first seeds that a channel never has two speakers in a round.
+
+    Raises
+    ------
+    ProtocolSpecificationError
+        With the first such round and channel.
+    """
+    rounds = torch.arange(handler.max_message_rounds).unsqueeze(-1)
+    seeds = torch.arange(num_seeds)
+    active = handler.get_active_agents_mask_from_rounds_and_seed(rounds, seeds)
+    crowded = (active.sum(-2) > 1).nonzero().tolist()
+    if crowded:
+        round, seed, channel = crowded[0]
+        raise crowded_channel(handler, round, channel, active[round, seed, :, channel].tolist())
+
+
+def crowded_channel(
+    handler: ProtocolHandler, round: int, channel: int, speaks: list[bool]
+) -> ProtocolSpecificationError:
+    """Create the error for agents that write in one channel in one round."""
+    speakers = [name for name, acts in zip(handler.agent_names, speaks, strict=True) if acts]
+    return ProtocolSpecificationError(
+        f"{type(handler).__name__}: in round {round} channel"
+        f" {handler.message_channel_names[channel]!r} has the speakers {speakers}; in a text"
+        " scenario expected at most one. Give each a separate channel or round."
+    )
+
+
+def endless(handler: ProtocolHandler) -> ProtocolSpecificationError:
+    """Create the error for an episode that does not end with its last round."""
+    last = handler.max_message_rounds - 1
+    return ProtocolSpecificationError(
+        f"{type(handler).__name__}: an episode continues after round {last}, its last; expected"
+        " step_interaction_protocol to mark it as done or terminated."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one agent may do in one round; no ``channels`` if it isn't its turn.
+    """Allowed actions of one agent in one round; no ``channels`` if it isn't its turn.
 
     ``headers`` are those its reply must have, by channel; ``is_last``: it never acts later.
     """
@@ -51,21 +114,21 @@ class Turn:
 
 
 class Outcome(NamedTuple):
-    """What a round came to: ``rewards`` by agent."""
+    """Outcome of a round: ``rewards`` by agent."""
 
     decided: bool
     terminated: bool
     rewards: tuple[float, ...]
 
     def unsure(self, other: Outcome, confidence: float) -> Outcome:
-        """Return what it comes to if the decision is sure to some degree: see decision scales."""
+        """Return the outcome for a decision of some confidence: see decision scales."""
         share = (1 + confidence) / 2
         pairs = zip(self.rewards, other.rewards, strict=True)
         return self._replace(rewards=tuple(share * r + (1 - share) * o for r, o in pairs))
 
 
 class RoundRules:
-    """One protocol, read for text.
+    """Rules of one protocol for text scenarios.
 
     Parameters
     ----------
@@ -75,9 +138,9 @@ class RoundRules:
     Raises
     ------
     ProtocolSpecificationError
-        If it doesn't take part in text scenarios, or lets two agents write in one channel at once.
+        If it doesn't support text scenarios, or lets two agents write in one channel in a round.
     ParameterError
-        If it is played in zero knowledge, or stances are drawn where not a single prover is paid.
+        With zero knowledge, or sampled stances without exactly one rewarded prover.
     """
 
     def __init__(self, handler: ProtocolHandler) -> None:
@@ -106,11 +169,11 @@ class RoundRules:
         check_speakers(handler, 1 if self._ignores_seed else _SEEDS_TRIED)
 
     def turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
-        """Return who may do what, by round and agent, for an episode's seed."""
+        """Return the allowed actions, by round and agent, for an episode's seed."""
         return self._turns(self._like(seed))
 
     def turn(self, round: int, seed: int, agent: str) -> Turn:
-        """Return what an agent may do in a round; nothing after the last."""
+        """Return an agent's allowed actions in a round; empty after the last."""
         if round >= self.num_rounds:
             return Turn()
         return self.turns(seed)[round][self.places[agent]]
@@ -124,10 +187,10 @@ class RoundRules:
         decisions: tuple[int, ...],
         confidence: float = 1.0,
     ) -> Outcome | None:
-        """Judge a round of an episode that goes on; None if the protocol judges in its own way.
+        """Return the outcome of a round; None for protocols with custom judgement.
 
-        ``stance`` is what a single prover argues for; decisions are 0, 1 or 2 by agent, and the
-        verifier's is as sure as ``confidence`` says.
+        ``stance`` is that of a single prover; decisions are 0, 1 or 2 by agent, and ``confidence``
+        is the verifier's.
         """
         if self._verifier is None:
             return None
@@ -138,13 +201,13 @@ class RoundRules:
         return outcomes[decision].unsure(outcomes[1 - decision], confidence)
 
     def counted_decision(self, decision: int, y: int) -> int:
-        """Return what a decision of a verifier that may decide counts as, for the true label y."""
+        """Return the effective decision of a verifier that may decide, for the true label y."""
         return decision if self._forced is None else self._forced[y]
 
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
-        """Return what a prover argues for, 0 reject or 1 accept; None for who isn't one.
+        """Return a prover's stance, 0 reject or 1 accept; None for other agents.
 
-        It is the decision that pays the prover; the episode's stance for a single one.
+        It is the decision for which the prover is rewarded; the episode's stance for a single one.
         """
         provers = self.handler.prover_names
         if agent not in provers:
@@ -209,7 +272,7 @@ class RoundRules:
 
     @cached_property
     def _verifier(self) -> int | None:
-        """The verifier's place, if its decision is all that the usual judgement reads."""
+        """The verifier's index, if the usual judgement reads only its decision."""
         usual = SingleVerifierProtocolHandler.step_interaction_protocol
         handler = self.handler
         if not isinstance(handler, SingleVerifierProtocolHandler):
@@ -220,7 +283,7 @@ class RoundRules:
 
     @cached_property
     def _judges_by_turns(self) -> bool:
-        """Whether a seed decides who acts and nothing else, as in the usual judgement."""
+        """Whether a seed affects only the order of play, as in the usual judgement."""
         own, usual = type(self.handler), SingleVerifierProtocolHandler
         return issubclass(own, usual) and all(
             getattr(own, name) is getattr(usual, name) for name in _JUDGEMENT
@@ -277,7 +340,7 @@ class RoundRules:
         return round >= self.handler.min_message_rounds - 1
 
     def _ask_outcomes(self, seed: int, y: int, stance: int) -> tuple[tuple[Outcome, ...], ...]:
-        """Judge every round and decision at once: outcomes by round and decision."""
+        """Compute the outcomes of all rounds and decisions together, by round and decision."""
         assert self._verifier is not None  # asked by ``outcome`` only
         shape, num_agents = (self.num_rounds, 3), len(self.agent_names)
         decision = torch.full((*shape, num_agents), 2)

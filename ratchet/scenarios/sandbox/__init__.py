@@ -1,1 +1,1 @@
-"""Programs that nobody has read, run where they can do no harm; for every scenario."""
+"""Sandbox in which scenarios run untrusted programs."""

@@ -33,7 +33,7 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "
 
 @dataclass(frozen=True)
 class SandboxIsolation:
-    """Which layers hold on this machine, beside the resource limits."""
+    """Active layers on this machine, in addition to the resource limits."""
 
     namespaces: tuple[str, ...]
     landlock: int
@@ -62,7 +62,7 @@ class SandboxIsolation:
 
     @property
     def left_open(self) -> tuple[str, ...]:
-        """What the kernel doesn't keep programs from here."""
+        """Resources that the kernel does not protect on this machine."""
         kept = {
             "using the network": self.no_network,
             "making empty files": self.no_writing,
@@ -91,7 +91,7 @@ class SandboxProcess:
                 env=_ENVIRONMENT,
                 start_new_session=True,
             )
-        assert self._process.stdout is not None  # a pipe was asked for
+        assert self._process.stdout is not None  # opened with a pipe
         self._out = self._process.stdout
 
     def __enter__(self) -> SandboxProcess:
@@ -119,7 +119,7 @@ class SandboxProcess:
                 yield line
 
     def close(self) -> None:
-        """Kill all that is left of it, and remove its folder."""
+        """Kill its remaining processes, and remove its folder."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
@@ -131,7 +131,7 @@ class SandboxProcess:
         tail = stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["nothing"]
         return SandboxError(
             f"sandbox: the subprocess that runs programs ended with {self._process.returncode}"
-            f" before it began; it said: {tail[0]}. Expected {sys.executable} to start in an"
+            f" before it started; its output: {tail[0]}. Expected {sys.executable} to start in an"
             " empty folder with an empty environment."
         )
 
@@ -141,8 +141,8 @@ def _warn_of_weakness(isolation: SandboxIsolation) -> None:
     """Log once what the kernel doesn't keep programs from here."""
     if isolation.left_open:
         _LOGGER.warning(
-            "sandbox: on this machine nothing but limits on time, memory and file size keeps tested"
-            " programs from %s. Don't test programs of strangers here.",
+            "sandbox: on this machine, only limits on time, memory and file size keep tested"
+            " programs from %s. Don't test untrusted programs here.",
             " or ".join(isolation.left_open),
         )
     elif not isolation.no_one_in_sight:

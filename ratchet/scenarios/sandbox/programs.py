@@ -1,12 +1,12 @@
-"""Run programs that nobody has read, and say which pass their tests.
+"""Run untrusted programs, and return which pass their tests.
 
-They run in subprocesses with bounds on CPU time, memory, files, processes and network, never in
-this one. What should come out is compared here: a program never sees it.
+They run in subprocesses with limits on CPU time, memory, files, processes and network, never in
+this process. Expected outputs are compared here and never visible to a program.
 
-What holds where: on Linux (x86-64, AArch64) seccomp and Landlock forbid sockets, new processes,
-signals, every write and every change of a file or of another process, whoever the user is;
-namespaces come on top where the system allows them. On other systems only the resource limits
-hold, and sockets are merely hidden: :func:`sandbox_isolation` says which layers this machine has.
+Layers by system: on Linux (x86-64, AArch64), seccomp and Landlock forbid sockets, new processes,
+signals, and any write or change of a file or of another process, for all users; namespaces are
+added if the system allows them. On other systems, only the resource limits apply, and sockets are
+merely hidden: :func:`sandbox_isolation` returns the layers of this machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -43,8 +43,9 @@ Status = Literal["passed"] | Failure
 _FAILURES: tuple[Failure, ...] = get_args(Failure)
 
 BUGGY = frozenset({"wrong_answer", "error", "exited", "too_many_steps", "bad_output"})
-"""What becomes of a program that is buggy, the same on every machine; what used up time or memory
-is neither right nor buggy, so that no label depends on a machine."""
+"""Statuses of buggy programs, the same on every machine; programs that exceed time or memory are
+neither correct nor buggy, so that labels do not depend on the machine.
+"""
 
 DEFAULT_TIME_LIMIT = 2.0
 DEFAULT_MEMORY_MB = 256
@@ -56,9 +57,9 @@ _PASSING_IN_WORKER = "finished"
 class Program:
     """A program and its tests.
 
-    ``max_steps`` bounds its instructions, which unlike time are the same on every machine.
-    ``tolerant``: as sites for such problems are, with a value that should stand in a list of one,
-    other space between what is printed, and numbers that differ by rounding.
+    ``max_steps`` limits its instructions, which unlike time are the same on every machine.
+    ``tolerant``: like sites for such problems, accepts a value instead of a list of one value,
+    different whitespace in the output, and rounding differences of numbers.
     """
 
     source: str
@@ -69,10 +70,10 @@ class Program:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """What became of a program.
+    """Result of a program.
 
-    ``failed_case`` is the index of the first test that failed, None if the program passed or
-    never came so far. ``outputs`` are those of the tests up to the end of the run.
+    ``failed_case`` is the index of the first test that failed, None if the program passed or did
+    not reach its tests. ``outputs`` are those of the tests up to the end of the run.
     """
 
     status: Status
@@ -83,7 +84,7 @@ class ProgramResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every test gave what it should."""
+        """Whether every test passed."""
         return self.status == "passed"
 
 
@@ -95,24 +96,24 @@ def run_programs(
     workers: int | None = None,
     group_size: int = 1,
 ) -> list[ProgramResult]:
-    """Run programs on their tests, several at once; return the results in the programs' order.
+    """Run programs on their tests concurrently; return the results in the programs' order.
 
-    A program whose subprocess was lost is run once more, alone and with twice the time, so that no
-    other program decides. One that ran out of time is not: its CPU time is measured, and it would
-    use up the time again.
+    A program whose subprocess was lost is run again, in a separate process and with twice the time,
+    so that other programs do not affect it. One that ran out of time is not retried: its CPU time
+    is measured, and it would time out again.
 
     Parameters
     ----------
     time_limit
-        CPU seconds of one program for all its tests. Waiting for a busy machine costs nothing,
-        up to ten times as much wall time (10 s at least).
+        CPU seconds of one program for all its tests. Waiting for a busy machine does not count, up
+        to ten times this limit in wall time (10 s at least).
     memory_mb
         Its address space in MiB.
     workers
-        Subprocesses at once; as many as there are processors when not given.
+        Number of concurrent subprocesses (default: the number of processors).
     group_size
-        Programs in one process, for speed: more than one only where all of them mean no harm,
-        since they might change what the next one works with.
+        Programs in one process, for speed: more than one only for trusted programs, since they
+        might change the state of the next one.
 
     Raises
     ------
@@ -148,7 +149,8 @@ def _job(index: int, program: Program) -> Job:
     tests = program.tests
     wanted: list[str] = []
     if tests.mode == "variables":
-        wanted = sorted({name for case in tests.cases for name in _names(case.expected)})
+        expected = [case.expected for case in tests.cases if isinstance(case.expected, Mapping)]
+        wanted = sorted({name for variables in expected for name in variables})
     return {
         "index": index,
         "source": program.source,
@@ -160,14 +162,10 @@ def _job(index: int, program: Program) -> Job:
     }
 
 
-def _names(expected: Value) -> Iterable[str]:
-    return expected if isinstance(expected, Mapping) else ()
-
-
 def _run_batch(
     groups: list[list[Job]], programs: Sequence[Program], time_limit: float, memory_mb: int
 ) -> dict[int, ProgramResult]:
-    """Run groups of jobs in one subprocess; those that it was lost with are left out."""
+    """Run groups of jobs in one subprocess; jobs lost with it are omitted."""
     found: dict[int, ProgramResult] = {}
     with SandboxProcess(time_limit, memory_mb, groups) as worker:
         for line in worker.lines():
@@ -178,7 +176,7 @@ def _run_batch(
 
 
 def _result(program: Program, status: str, seconds: float, payload: bytes) -> ProgramResult:
-    """Compare what a program gave back with what it should."""
+    """Compare a program's result with the expected one."""
     if status != _PASSING_IN_WORKER:
         return ProgramResult(_as_status(status), cpu_seconds=seconds)
     try:
@@ -198,7 +196,7 @@ def _result(program: Program, status: str, seconds: float, payload: bytes) -> Pr
 
 
 def _as_status(text: object) -> Status:
-    """Take a status that a program may have made up; it can't make up that it passed."""
+    """Check a status that a program may have forged; it cannot forge a pass."""
     return next((known for known in _FAILURES if known == text), "bad_output")
 
 
@@ -233,7 +231,7 @@ def _number(word: str) -> int | float | None:
 
 
 def _is_close(one: Value, other: Value) -> bool:
-    """Compare numbers that aren't both whole: what is counted must be exact."""
+    """Compare numbers that aren't both integers: counts must be exact."""
     if not isinstance(one, int | float) or not isinstance(other, int | float):
         return False
     if isinstance(one, int) and isinstance(other, int):

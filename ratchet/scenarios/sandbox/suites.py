@@ -1,4 +1,4 @@
-"""``TestSuite``: what a program is run on, and what should come out."""
+"""``TestSuite``: inputs of a program, and its expected outputs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
-"""Plain JSON data: all that goes into a tested program and comes out of it."""
+"""Plain JSON data: inputs and outputs of tested programs."""
 
 TestMode = Literal["call", "variables", "stdio"]
 
 
 @dataclass(frozen=True)
 class TestCase:
-    """What a program is given, and what it should return.
+    """An input of a program, and its expected output.
 
-    ``call``: a list of arguments and the returned value (a tuple counts as a list).
-    ``variables``: variables that are set before, and those that are looked at after.
-    ``stdio``: the text of the standard input, and of the standard output.
+    ``call``: a list of arguments and the returned value (a tuple counts as a list). ``variables``:
+    variables that are set before, and those that are compared after. ``stdio``: the text of the
+    standard input, and of the standard output.
     """
 
     __test__ = False
@@ -28,7 +28,7 @@ class TestCase:
 
 @dataclass(frozen=True)
 class TestSuite:
-    """The tests of one problem; made by the functions below."""
+    """The tests of one problem; created by the functions below."""
 
     __test__ = False
 

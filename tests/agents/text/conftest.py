@@ -1,4 +1,4 @@
-"""A nip game whose agents speak to a local service, and what they see in it."""
+"""A nip game whose agents call a local service, and their views of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from local_services import (
 
 
 class ChatService(LocalService):
-    """Answers with ``replies`` in turn, the last for ever; keeps what it was asked."""
+    """Returns ``replies`` in turn, then repeats the last; stores its requests."""
 
     def __init__(self) -> None:
         super().__init__()

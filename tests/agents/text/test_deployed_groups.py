@@ -69,7 +69,7 @@ def build(service, game, tmp_path):
 
 
 def trained(service, group, model="tiny-2025-04-14.ft-abc"):
-    """Have a job make a model, and end as the stage that waits for it."""
+    """Let a job train a model, and end like the stage that waits for it."""
     group.create_supervised_fine_tune_job({"prover": rollouts(10)})
     service.jobs[-1].update(status="succeeded", fine_tuned_model=model, trained_tokens=500)
     asyncio.run(await_jobs({"both": group}, UsageMeter("await_fine_tune_jobs")))

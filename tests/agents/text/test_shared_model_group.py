@@ -132,7 +132,7 @@ def test_made_again_from_the_same_state_the_job_is_the_same(fine_tune_service, b
         json.loads(json.dumps(first.state.to_dict()))
     )
     assert second.state == first.state
-    with pytest.raises(StateError, match="has the job ftjob-0 already"):
+    with pytest.raises(StateError, match="the job ftjob-0 already exists"):
         second.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
 
 
@@ -185,7 +185,7 @@ def test_a_job_that_costs_too_much_is_not_made(fine_tune_service, build):
     assert ledger.billed == Charge(0.0, 645.0), "a token for four letters, three epochs"
     succeed(fine_tune_service, "ft:tiny:both:1")
     asyncio.run(group.await_job())
-    assert ledger.billed == Charge(500.0, 500.0), "what the service says it has trained on"
+    assert ledger.billed == Charge(500.0, 500.0), "the trained tokens that the service reports"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_job_that_costs_too_much_is_not_made(fine_tune_service, build):
 def test_a_job_that_ended_while_nobody_looked_is_billed_beside_its_next_attempt(
     fine_tune_service, build, end, trained, lost
 ):
-    """Killed after it was made, before that was kept; then cancelled at the service."""
+    """Killed after it was created, before this was stored; then cancelled at the service."""
     prices = PriceTable({"tiny": ModelPrice(0.0, 0.0, training=1e6)}, {})
     ledger = Ledger(Budget(1300.0))
     for _ in range(2):
@@ -254,7 +254,7 @@ def test_a_job_may_be_given_a_name(fine_tune_service, build, method):
 
 
 def test_preferences_come_from_sampled_timesteps_too(fine_tune_service, build):
-    """Those of the earlier system's form: where the agent answered, its better and worse answer."""
+    """Pairs in the earlier system's form: the agent's better and worse answers."""
     group = build()
     good, bad = timesteps(10, 1, "good"), timesteps(10, 1, "bad")
     group.create_dpo_fine_tune_job({"verifier": good}, {"verifier": good}, {"verifier": bad})

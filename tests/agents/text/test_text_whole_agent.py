@@ -1,4 +1,4 @@
-"""A chat model that plays: what it sends, how it reads replies, and what it says when it fails."""
+"""Agents with a chat model: requests, parsing of replies, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens of replies in rollouts: there if an agent asks, and read back as they were."""
+"""Tokens of replies in rollouts: stored if requested, and unchanged by a round trip."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_they_are_kept_bit_for_bit_for_who_asks(play, tmp_path):
     found = {int(agent): tokens_of(loaded, *map(int, (r, t, agent))) for r, t, agent in active}
     verifier = ReplyTokens((-0.30000000000000004,), (9,), (3, 1))
     assert found[1] == verifier
-    assert found.get(0) is None, "the prover asks for none"
+    assert found.get(0) is None, "the prover requests none"
 
 
 def test_without_asking_rollouts_are_as_they_were(play):
     rollout = play()
     assert ("agents", "tokens") not in rollout
-    with pytest.raises(DataError, match=r"logprobs.*play them anew"):
+    with pytest.raises(DataError, match=r"logprobs.*sample them again"):
         tokens_of(rollout, 0, 0, 1)
 
 

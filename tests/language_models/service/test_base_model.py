@@ -11,7 +11,7 @@ from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.types import ChatMessage
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.code_validation.prompts import TEMPLATES
+from ratchet.scenarios.code_validation.scenario import TEMPLATES
 from ratchet.scenarios.code_validation.tiny_model import build, corpus, players, pretraining
 from ratchet.scenarios.pure_text.parsing import parse_completion
 

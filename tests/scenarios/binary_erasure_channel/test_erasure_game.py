@@ -1,4 +1,4 @@
-"""The game is what it says: deals, the channel, who sees what, and its known answers."""
+"""The game matches its description: deals, channel, observations and analytic solution."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from ratchet.errors import ParameterError
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.binary_erasure_channel import known_answer
-from ratchet.scenarios.binary_erasure_channel.dataset import ERASED, build_erasure_datasets
-from ratchet.scenarios.binary_erasure_channel.environment import ErasureEnvironment
+from ratchet.scenarios.binary_erasure_channel import analytic_solution as solution
 from ratchet.scenarios.binary_erasure_channel.parameters import BinaryErasureChannelParameters
+from ratchet.scenarios.binary_erasure_channel.scenario import (
+    ERASED,
+    ErasureEnvironment,
+    build_erasure_datasets,
+)
 
 NOTHING = 2
 
@@ -62,7 +65,7 @@ def environment_of(hyper_params, side="train"):
 
 
 def say(environment, td, symbol):
-    """Everybody says the same symbol everywhere; nobody decides."""
+    """All agents send the same symbol everywhere, without decisions."""
     agents, (channels, positions, _) = (
         len(environment.protocol_handler.agent_names),
         (environment.message_shape),
@@ -159,10 +162,10 @@ def test_the_known_answers_are_those_of_all_verifiers_against_all_provers(e, q):
     # The prover replies best to the verifier; of equally good replies, the verifier's worst.
     best = acceptance >= acceptance.max(1, keepdims=True) - 1e-12
     against_best_reply = np.where(best, accuracy, math.inf).min(1)
-    assert against_best_reply.max() == pytest.approx(known_answer.accuracy_with_prover(section))
-    assert accuracy.max() == pytest.approx(known_answer.accuracy_together(section))
+    assert against_best_reply.max() == pytest.approx(solution.accuracy_with_prover(section))
+    assert accuracy.max() == pytest.approx(solution.accuracy_together(section))
     deaf = (1 - e) + e * 0.5
-    assert known_answer.accuracy_alone(section) == pytest.approx(deaf)
+    assert solution.accuracy_alone(section) == pytest.approx(deaf)
 
 
 def test_a_verifier_that_believes_every_symbol_is_the_best_together_and_not_when_attacked():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.scenarios.binary_erasure_channel import known_answer
+from ratchet.scenarios.binary_erasure_channel import analytic_solution
 from ratchet.statistics import accuracy
 
 NEVER = {"kind": "contiguous_periodic", "period": 1000, "start": 999, "stop": 1000}
@@ -14,7 +14,7 @@ SEEDS = (0, 1, 2)
 
 
 def train_against(trainer, verifier_of):
-    """Train anew, with the verifier of another trainer's end."""
+    """Train again, with the final verifier of a different trainer."""
     state = trainer.initial_state()
     agents = {**state.agents, "verifier": verifier_of.agents["verifier"]}
     trainer.state = replace(state, agents=agents, normalization=verifier_of.normalization)
@@ -49,9 +49,9 @@ def test_a_verifier_gains_from_a_prover_it_cannot_trust_and_keeps_that_under_att
     section = game.hyper_params.binary_erasure_channel
     with_prover, without = result_of(game), result_of(alone)
     assert without.high < with_prover.low
-    assert contains(with_prover, known_answer.accuracy_with_prover(section))
-    assert contains(without, known_answer.accuracy_alone(section))
-    assert contains(result_of(attack), known_answer.accuracy_with_prover(section))
+    assert contains(with_prover, analytic_solution.accuracy_with_prover(section))
+    assert contains(without, analytic_solution.accuracy_alone(section))
+    assert contains(result_of(attack), analytic_solution.accuracy_with_prover(section))
 
 
 @pytest.mark.slow
@@ -61,6 +61,6 @@ def test_a_verifier_that_learned_with_a_friend_loses_by_an_attack(erasure_traine
     attack = erasure_trainer(seed=1, agents__verifier__update_schedule=NEVER)
     train_against(attack, together.state)
     section = together.hyper_params.binary_erasure_channel
-    assert contains(result_of(together), known_answer.accuracy_together(section))
+    assert contains(result_of(together), analytic_solution.accuracy_together(section))
     assert result_of(attack).high < result_of(together).low
-    assert result_of(attack).value <= known_answer.accuracy_with_prover(section)
+    assert result_of(attack).value <= analytic_solution.accuracy_with_prover(section)

@@ -1,4 +1,4 @@
-"""Generated datasets: balanced, tested, disjoint, and the same wherever they are made."""
+"""Generated datasets: balanced, tested, disjoint, and the same on every machine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 
 from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters import HyperParameters
-from ratchet.scenarios.code_validation.bug_kinds import (
-    BUG_KINDS,
-    NO_BUG,
-    SEVERAL_BUGS,
-    bug_number,
-)
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
 from ratchet.scenarios.code_validation.generator import examples as examples_module
 from ratchet.scenarios.code_validation.generator.examples import ExamplePlan, generate_examples
 from ratchet.scenarios.code_validation.generator.levels import LEVELS, Level
 from ratchet.scenarios.code_validation.generator.problem import Problem, call_tests
 from ratchet.scenarios.code_validation.mutation import RULES, normalize
+from ratchet.scenarios.code_validation.parameters import (
+    BUG_KINDS,
+    NO_BUG,
+    SEVERAL_BUGS,
+    bug_number,
+)
 from ratchet.scenarios.sandbox import programs as sandbox
 from ratchet.scenarios.sandbox.programs import Program, run_programs
 
@@ -58,7 +58,7 @@ def test_fields_balance_and_levels(datasets):
 
 
 def test_each_bug_has_the_number_of_what_was_changed(datasets):
-    """A change of an operator leaves the numbers as they were, and the other way round."""
+    """A change of an operator does not change the numbers, and vice versa."""
     made = generate_examples(ExamplePlan(seed=3, purpose="train", count=40, levels=(0,)))
     kinds = {name: bug_number([name]) for name in ("arithmetic", "constant")}
     buggy = [example for example in made if example.y == 0]
@@ -81,7 +81,7 @@ def test_numbers_of_kinds_are_stored_and_must_stay():
 
 
 def test_train_and_test_share_no_question(monkeypatch):
-    """Of a hundred problems in all, sixty are asked for."""
+    """Sixty of a hundred problems are requested."""
 
     def draw(rng):
         n = int(rng.integers(100))
@@ -125,7 +125,7 @@ def test_every_label_is_what_the_tests_say():
 
 
 def test_a_change_that_passes_all_tests_is_not_used(monkeypatch):
-    """Of the two changes of this program, one makes no difference."""
+    """One of the two changes of this program has no effect."""
 
     def draw(rng):
         a = int(rng.integers(10**6))
@@ -218,7 +218,7 @@ def test_unknown_names_say_what_there_is():
 
 @pytest.mark.slow
 def test_a_busy_machine_changes_no_label(datasets):
-    """Six processes take all processors while the same data are made."""
+    """Six processes use all processors while the same data are generated."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
     try:
         sandbox.sandbox_isolation.cache_clear()

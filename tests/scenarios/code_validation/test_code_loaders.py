@@ -1,4 +1,4 @@
-"""Datasets that are read: what is in them, and what is said of mistakes."""
+"""Datasets that are read: their content, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import pytest
 from ratchet.errors import DataError
 from ratchet.parameters import HyperParameters
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
-from ratchet.scenarios.code_validation.hub import load_hub_examples
-from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
+from ratchet.scenarios.code_validation.loaders import (
+    LoadingOptions,
+    load_hub_examples,
+    load_jsonl_examples,
+)
 
 RIGHT = "def f(a):\n    return a + 1"
 TESTS = {"entry": "f", "cases": [{"given": [1], "expected": 2}, {"given": [5], "expected": 6}]}
@@ -219,7 +222,7 @@ METHOD = "class Solution:\n    def add(self, a: int, b: int) -> List[int]:\n    
 
 
 def apps_row(number, solutions, tests):
-    """Return a row as APPS has it: what is in it stands in texts."""
+    """Return a row in the layout of APPS, with JSON texts."""
     return {
         "problem_id": number,
         "question": f"Problem {number}.",

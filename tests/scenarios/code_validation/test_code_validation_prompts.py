@@ -1,4 +1,4 @@
-"""System prompts: every protocol has them, what is wrong with one is said before anything runs."""
+"""System prompts: every protocol has them, and errors in them are reported before a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from ratchet import HyperParameters
 from ratchet.errors import PromptTemplateError
+from ratchet.protocols.checks import check_text_specs
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.protocols.text_specs import check_text_specs
-from ratchet.scenarios.code_validation import prompts
-from ratchet.scenarios.code_validation.prompts import SystemPrompts
+from ratchet.scenarios.code_validation import scenario
+from ratchet.scenarios.code_validation.scenario import SystemPrompts
 from ratchet.scenarios.pure_text.episode import Position
 from ratchet.scenarios.pure_text.rules import rules_of
 from ratchet.scenarios.pure_text.views import view_of
@@ -46,8 +46,8 @@ def rendered(protocol="nip", kind="full", stance=1, **changes):
 @pytest.fixture
 def own_templates(tmp_path, monkeypatch):
     """Return a copy of the templates that a test may spoil."""
-    shutil.copytree(prompts.TEMPLATES, tmp_path / "templates")
-    monkeypatch.setattr(prompts, "TEMPLATES", tmp_path / "templates")
+    shutil.copytree(scenario.TEMPLATES, tmp_path / "templates")
+    monkeypatch.setattr(scenario, "TEMPLATES", tmp_path / "templates")
     return tmp_path / "templates"
 
 
@@ -131,7 +131,7 @@ def test_a_missing_template_is_an_error_that_says_where_it_is_looked_for(own_tem
     [
         ("prover", "$question", r"prover\.txt: has no \$solution"),
         ("prover", "$question $solution $qestion", r"unknown variable \$qestion .*question"),
-        ("prover", "$question $solution costs $ 5", r"'\$' that begins no variable"),
+        ("prover", "$question $solution costs $ 5", r"'\$' without a variable"),
         ("verifier", "$question $solution $agent_stance_string", "unknown variable"),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_protocol_in_a_file_has_its_templates_beside_it(tmp_path):
     with pytest.raises(PromptTemplateError, match=r"templates/full/Mine/prover\.txt"):
         SystemPrompts.of(hyper_params, handler)
     folder = tmp_path / "templates/full/Mine"
-    shutil.copytree(prompts.TEMPLATES / "full/nip", folder)
+    shutil.copytree(scenario.TEMPLATES / "full/nip", folder)
     assert set(SystemPrompts.of(hyper_params, handler).templates) == {"prover", "verifier"}
 
 
@@ -182,7 +182,7 @@ def test_an_edited_template_is_played_anew(own_templates):
 
 @pytest.fixture
 def own_folder(tmp_path):
-    """Templates of the user's own, beside an experiment's file."""
+    """Custom templates, next to an experiment's file."""
     folder = tmp_path / "prompts"
     folder.mkdir()
     (folder / "prover.txt").write_text("Mine: $question $solution, say $agent_stance_string.")
@@ -262,7 +262,7 @@ def test_a_verifier_is_told_in_what_words_it_decides(protocol):
 
 
 def test_a_template_that_does_not_tell_the_scale_is_an_error():
-    expected = r"has no \$decision_instructions.*built-in templates `full`, which have it"
+    expected = r"has no \$decision_instructions.*built-in templates `full`, which include it"
     with pytest.raises(PromptTemplateError, match=expected):
         load("nip", kind="compact", protocol_common__verifier_decision_scale="out_of_10")
 

@@ -1,4 +1,4 @@
-"""Bugs: what each rule makes, in random but repeatable order."""
+"""Bugs: the results of each rule, in random but repeatable order."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_problems_are_many_and_repeatable(level):
 
 @pytest.mark.parametrize(("level", "digest"), enumerate(DIGESTS))
 def test_problems_stay_the_same(level, digest):
-    """Otherwise stored datasets are made anew, and results are no longer comparable."""
+    """Otherwise stored datasets are rebuilt, and results are no longer comparable."""
     content = [dataclasses.asdict(problem) for problem in draw(level, 60)]
     text = json.dumps(content, sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
@@ -69,7 +69,7 @@ def test_levels_have_what_their_names_say(level):
 
 
 def test_phrases_say_in_python_what_they_compute():
-    """In our own process: the code is the generator's own, of a fixed list of templates."""
+    """In this process: the code is the generator's, from a fixed list of templates."""
     for seed in range(300):
         rng = np.random.default_rng(seed)
         for phrase in (draw_number(rng), draw_condition(rng)):

@@ -1,4 +1,4 @@
-"""Programs run apart from us: right ones pass, wrong ones fail, hostile ones harm nobody."""
+"""Programs run in isolation: correct ones pass, wrong ones fail, hostile ones cause no harm."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_program_cannot_claim_that_it_passed():
 
 
 def test_expected_values_are_nowhere_in_the_programs_process():
-    """The secret is asked for in all objects and in the process's memory of arguments."""
+    """The program searches all objects and the process's arguments for the secret."""
     tests = call_tests("f", [([1], 771_177_711)])
     source = (
         "import gc, sys\n"
@@ -223,7 +223,7 @@ def test_groups_give_what_single_runs_give():
 
 
 def test_a_program_that_was_lost_is_run_again_and_one_that_was_late_is_not(monkeypatch):
-    """What a broken machine does to the first run decides nothing."""
+    """A failure of the machine in the first run does not affect the result."""
     real, calls = sandbox._run_batch, []
 
     def unlucky(groups, programs, time_limit, memory_mb):

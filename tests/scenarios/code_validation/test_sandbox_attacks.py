@@ -1,4 +1,4 @@
-"""What a hostile program tries against the machine that it runs on: all of it stays unchanged."""
+"""Attacks of hostile programs on their machine, which remains unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOBODY = 65534
 
 
 def start_with(monkeypatch, code):
-    """Let every sandboxed process run some code before it begins."""
+    """Let every sandboxed process run some code before it starts."""
     changed = sandbox_process._CODE.replace("main()", f"{code}; main()")
     monkeypatch.setattr(sandbox_process, "_CODE", changed)
 
@@ -69,7 +69,7 @@ def neighbour():
 
 
 def attack(attempts, names):
-    """Return what became of each attempt, a line of code that may use names."""
+    """Return the outcome of each attempt, a line of code that may use names."""
     setup = (
         "import ctypes, fcntl, mmap, os, resource, signal, socket, time\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -178,7 +178,7 @@ def test_no_process_of_the_host_is_changed(namespaces):
 
 
 def test_nothing_reaches_out_or_stays_behind(namespaces):
-    """No socket reaches anybody; no memory is taken that outlives or evades the limits."""
+    """No socket has a destination; no memory outlives or evades the limits."""
     attempts = [
         *(f"socket.socket({family}, socket.SOCK_RAW)" for family in (1, 2, 10, 16, 17, 38, 40)),
         "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', '/run/log')",
@@ -253,7 +253,7 @@ def test_a_namespace_that_is_forbidden_keeps_nobody_from_the_others(monkeypatch)
 
 
 def test_a_program_ends_with_its_worker(monkeypatch):
-    """Also without a namespace of its own, and though it is in a group of its own."""
+    """Also without a separate namespace, and in a separate process group."""
     without_namespaces(monkeypatch)
     job = {
         "index": 0,

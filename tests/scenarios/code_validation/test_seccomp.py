@@ -1,4 +1,4 @@
-"""The filter of system calls, run by hand: what it says on both architectures, and why."""
+"""The filter of system calls, interpreted in Python: its verdicts on both architectures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buggy programs that a model writes: each was run, none is paid for twice, and counts say how."""
+"""Buggy programs that a model writes: each is run, none is billed twice, and counts are exact."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from ratchet.language_models.pricing import Budget
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings, HyperParameters
 from ratchet.rollouts.dataset import NestedArrayDictDataset
-from ratchet.scenarios.building import build_scenario_instance
-from ratchet.scenarios.code_validation.bug_replies import FILES, plain_form, read_program
+from ratchet.scenarios.code_validation.bug_writer import FILES, plain_form, read_program
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
-from ratchet.scenarios.registry import build_scenario
+from ratchet.scenarios.registry import build_scenario, build_scenario_instance
 from tasks.text.keys import TextArmKeys
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "language_models"))
@@ -95,9 +94,9 @@ def test_every_written_bug_fails_a_test_and_the_counts_add_up(service, tmp_path)
     made["train"].save(tmp_path)
     loaded = NestedArrayDictDataset.load(tmp_path)
     assert loaded == made["train"]
-    assert dict(loaded.notes) == dict(made["train"].notes), "kept beside the data"
+    assert dict(loaded.notes) == dict(made["train"].notes), "stored with the data"
     seeds = [json.loads(body)["seed"] for body in service.bodies]
-    assert len(set(seeds)) == len(seeds), "each attempt has a seed of its own"
+    assert len(set(seeds)) == len(seeds), "each attempt has a separate seed"
 
 
 @pytest.mark.parametrize("fault", USELESS)
@@ -196,7 +195,7 @@ def test_problems_that_are_read_get_bugs_on_their_own_tests(service, apps):
     few = parameters(service, apps, {"max_test_size": 2}, {"max_train_size": 4})
     service.bodies.clear()
     made, _ = build(few)
-    assert made["train"].notes["wanted"] == 2, "no more is asked for than is used"
+    assert made["train"].notes["wanted"] == 2, "only programs that are used are requested"
     assert made["test"].notes["wanted"] == 1
 
 
@@ -248,7 +247,7 @@ def test_a_plan_counts_the_calls(service):
     assert (asked.calls, asked.most_calls) == (4 + 1, 7 * 5)
     read = parameters(service, "hub:codeparrot/apps", {"max_test_size": 5})
     (asked,) = scenario.asked_for_data(read)
-    assert asked.calls is None, "only the data say how many problems there are"
+    assert asked.calls is None, "only the data determine the number of problems"
     limited = read.replace({"dataset_options.max_train_size": 10})
     assert scenario.asked_for_data(limited)[0].calls == 5 + 3
 

@@ -8,14 +8,13 @@ from tensordict import TensorDict
 
 from ratchet.agents.actor_critic import INDEX
 from ratchet.agents.parts import AgentInput
-from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes import only_plain_operations
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
-from ratchet.scenarios.graph_isomorphism.body import GraphPerception
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
-from ratchet.scenarios.graph_isomorphism.exchanges import exchange_lengths, tie_rounds
+from ratchet.scenarios.graph_isomorphism.body import GraphPerception, exchange_lengths, tie_rounds
+from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
 
 NODES = 8
 ROUNDS = {"max_message_rounds": 6}
@@ -82,7 +81,7 @@ def graphs(size, seed=0):
 
 
 def pooled(body, adjacency, said):
-    """Return what the two graphs are pooled to, [b, 2, D], where ``said`` are (node, node) pairs.
+    """Return the pooled representations of the two graphs, [b, 2, D], for (node, node) pairs.
 
     Node numbers are symbols; the second of a pair answers the first.
     """
@@ -104,7 +103,7 @@ def verifier_body(**changes):
 
 
 def questions(places):
-    """Ask for every node of the first graph, and answer rightly; after a first right exchange."""
+    """Send every node of the first graph, with correct answers, after a first correct exchange."""
     for node in range(NODES):
         asked, answered = node, NODES + int(places[node])
         yield [(asked, answered)]

@@ -1,4 +1,4 @@
-"""What the generator promises: labels, mix, spread, disjoint sides, the same bytes each time."""
+"""The contract of the generator: labels, mix, spread, disjoint sides, reproducible bytes."""
 
 import os
 import subprocess

@@ -11,19 +11,18 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.agents.networks import layers
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentInput
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of, take_fast_path
-from ratchet.agents.tapes.tape import Var
+from ratchet.agents.tapes import Var, enable_fast_path, only_plain_operations, record_of
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.graph_isomorphism import tapes
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
-from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
-from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
-from ratchet.scenarios.graph_isomorphism.transformer import (
+from ratchet.scenarios.graph_isomorphism.graph_networks import (
+    GinStack,
+    NeighbourSums,
     TransformerShape,
     TransformerStack,
     attention_mask,
 )
+from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
 B, N, ROUNDS = 7, 5, 3
 SMALL = {"num_gnn_layers": 3, "num_transformer_layers": 2, "d_gin_mlp": 8, "d_transformer_mlp": 8}
@@ -61,12 +60,12 @@ def make_body(kind, d_linear_history=None):
     parameters = GraphIsomorphismAgentParameters(**{**SMALL, **KINDS[kind]})
     init = Initializer(torch.Generator().manual_seed(0))
     body = shaken(GraphIsomorphismBody(parameters, ROUNDS, 6, init, d_linear_history))
-    take_fast_path(body)
+    enable_fast_path(body)
     return body
 
 
 def derivatives(body, inputs, *, second):
-    """What the body makes of the input, and the derivatives with respect to its parameters."""
+    """The body's outputs, and their derivatives with respect to its parameters."""
     weights = list(body.parameters())
     made = body(inputs)
     outputs = [made.pooled, made.symbols * inputs.data["node_weight"].flatten(1).unsqueeze(2)]
@@ -144,7 +143,7 @@ def tokens_and_mask():
 def test_scores_far_beyond_the_cut_stay_finite():
     stack = make_stack()
     stack.qkv_weight.data *= 1e3
-    take_fast_path(stack)
+    enable_fast_path(stack)
     out = stack(*tokens_and_mask())
     out.square().sum().backward()
     assert out.isfinite().all()
@@ -166,13 +165,13 @@ def test_a_transformer_is_recorded_where_the_recorder_knows_it():
     assert record_of(make_stack(dropout=0.5).eval(), tokens, mask) is not None
     assert record_of(make_stack().double(), tokens.double(), mask) is None
     own = make_stack(OwnStack)
-    take_fast_path(own)
+    enable_fast_path(own)
     assert torch.equal(own(tokens, mask), 2 * tokens)
 
 
 def test_hooks_are_called_on_the_fast_path():
     stack, seen = make_stack(), []
-    take_fast_path(stack)
+    enable_fast_path(stack)
     stack.register_forward_hook(lambda *call: seen.append(call))
     stack(*tokens_and_mask())
     assert len(seen) == 1

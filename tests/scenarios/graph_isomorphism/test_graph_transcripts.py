@@ -1,4 +1,4 @@
-"""What the report shows of episodes on graphs is what was played."""
+"""The report's transcripts of episodes on graphs match the episodes."""
 
 from __future__ import annotations
 

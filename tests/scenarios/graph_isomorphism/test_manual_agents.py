@@ -1,4 +1,4 @@
-"""The hand-made agents: what they reach, and what they refuse."""
+"""Scripted agents: their accuracy, and the parameters that they refuse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
-from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
 
 MANUAL = {"use_manual_architecture": True}
 BUILDER = GraphAgentBuilder()

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from ratchet.scenarios.graph_isomorphism.random_graphs import (
+from ratchet.scenarios.graph_isomorphism.generator import (
     complement,
     erdos_renyi,
     relabel,

@@ -10,7 +10,7 @@ SIDE = 12
 
 
 class Sides(gymnasium.Env):
-    """A bright patch lies left or right, anywhere; whoever says where is paid 1, else 0."""
+    """A bright patch is on the left or right; the reward is 1 for its side, else 0."""
 
     def __init__(self, layout: str = "last", stack: int = 0, steps: int = 8) -> None:
         self.layout, self.steps = layout, steps

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Recall(gymnasium.Env):
-    """A sign is shown once; after some steps of nothing it pays 1 to say it and -1 not to."""
+    """A sign is shown once; after some empty steps, the reward is 1 for recalling it, else -1."""
 
     observation_space = Box(-1, 1, (2,))
     action_space = Discrete(2)

@@ -179,7 +179,7 @@ def environment_with(**changes):
         (
             {"agents": {"_default": {"use_manual_architecture": True}}},
             ParameterError,
-            "hand-made",
+            "no scripted agent",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Convolutions where observations are images: which, of what shape, and what they compute."""
+"""Convolutions over image observations: layers, shapes and results."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_agent_may_be_told_what_its_observations_are():
 
 
 def test_a_centralised_critic_sees_the_images_of_all_agents_as_channels():
-    from ratchet.scenarios.gymnasium.sharing import build_all_agents
+    from ratchet.scenarios.gymnasium.networks import build_all_agents
     from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces, DiscreteActions
 
     section = parameters(

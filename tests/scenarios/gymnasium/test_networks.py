@@ -11,16 +11,14 @@ from torch.distributions import Categorical, Independent, Normal
 
 from ratchet import HyperParameters
 from ratchet.agents.networks.layers import Initializer, activation
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of
-from ratchet.agents.tapes.tape import run_recorded
+from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.scenarios.gymnasium import actor_critic
-from ratchet.scenarios.gymnasium.action_distributions import (
+from ratchet.scenarios.gymnasium.actor_critic import (
     ContinuousActionDistribution,
+    ControlActorCritic,
     DiscreteActionDistribution,
     categorical_scores,
 )
-from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.networks import Body, build_agent
 from ratchet.scenarios.gymnasium.spaces import (
     AgentSpace,

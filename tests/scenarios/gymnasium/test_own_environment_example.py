@@ -1,4 +1,4 @@
-"""A batched environment of one's own, by registered name and by its file, trains like any other."""
+"""A custom batched environment, by registered name and by file, trains like any other."""
 
 from __future__ import annotations
 

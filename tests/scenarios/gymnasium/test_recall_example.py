@@ -1,4 +1,4 @@
-"""The example of pixels and memory: who remembers knows, and who does not guesses."""
+"""The example of pixels and memory: recurrent agents solve it, others guess."""
 
 from __future__ import annotations
 

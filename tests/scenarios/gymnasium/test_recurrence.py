@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 CASES = {
     "gru": {"recurrence": "gru"},
     "lstm": {"recurrence": "lstm"},
-    "with a critic of its own": {"recurrence": "lstm", "centralised_critic": True},
+    "with a separate critic": {"recurrence": "lstm", "centralised_critic": True},
 }
 
 
@@ -55,7 +55,7 @@ def rollouts_of(trainer, count=1):
 
 @pytest.mark.parametrize("case", CASES)
 def test_rows_of_steps_are_scored_as_they_were_played(case):
-    """Also where an episode goes on from the iteration before, and where new ones begin."""
+    """Also if an episode continues from the previous iteration, and if new ones start."""
     trainer = make(parameters(CASES[case]))
     trainer.initial_state()
     agents = trainer.combined_agents
@@ -67,7 +67,7 @@ def test_rows_of_steps_are_scored_as_they_were_played(case):
         assert begins[:, 1:].any()
         assert not rows["agents", "memory"][begins].any()
         assert rows["agents", "memory"][~begins].any(-1).all()
-        single = agents.score(rows.reshape(-1))  # each frame with what was remembered
+        single = agents.score(rows.reshape(-1))  # each frame with its recurrent state
         torch.testing.assert_close(single[0], log_prob)
         torch.testing.assert_close(single[2], value)
     carried = ~begins[:, 0]

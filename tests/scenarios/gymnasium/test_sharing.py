@@ -1,4 +1,4 @@
-"""Agents with one network, and critics that see everybody: exactly what is shared and seen."""
+"""Agents with one network, and critics that see all agents: shared weights and inputs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import torch
 from tensordict import TensorDict
 
 from ratchet import HyperParameters
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of
-from ratchet.agents.tapes.tape import run_recorded
+from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.sharing import build_all_agents
+from ratchet.scenarios.gymnasium.networks import build_all_agents
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces, DiscreteActions
 
 NAMES = ("one", "two", "three")
@@ -72,7 +70,7 @@ def test_agents_of_a_group_have_the_parts_of_the_first_and_the_others_their_own(
     alone, _ = built()
     assert torch.equal(one["body.layers.0.weight"], alone.parts["one"].body.layers[0].weight)
     groups = agents.parameter_groups(rl)
-    assert {group.agent for group in groups} == set(NAMES)  # all of whom learn
+    assert {group.agent for group in groups} == set(NAMES)  # all agents learn
 
 
 @pytest.mark.parametrize("group", [None, "all"])

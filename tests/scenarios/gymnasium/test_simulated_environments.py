@@ -1,4 +1,4 @@
-"""Simulators of gymnasium and PettingZoo, one for each episode, that can be taken up again."""
+"""Simulators of gymnasium and PettingZoo, one per episode, that can be resumed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios import build_scenario_instance
+from ratchet.scenarios.gymnasium.catalogue import find_game
 from ratchet.scenarios.gymnasium.simulators import (
     GymnasiumSimulator,
     PettingZooSimulator,
@@ -218,3 +219,28 @@ def test_time_limits_of_gymnasium_and_of_the_experiment_cut_episodes_off():
     steps = [simulator.step(np.zeros((1, 1), np.float32)) for _ in range(3)]
     assert [bool(step.truncated[0]) for step in steps] == [False, False, True]
     assert not any(step.terminated[0] for step in steps)
+
+
+ENVIRONMENT = """
+import gymnasium
+from gymnasium.spaces import Box, Discrete
+
+
+class Sized(gymnasium.Env):
+    def __init__(self, sizes):
+        self.observation_space = Box(-1, 1, (sum(sizes["seen"]),))
+        self.action_space = Discrete(sizes["choices"])
+"""
+
+
+def test_nested_arguments_reach_the_constructor(tmp_path):
+    (tmp_path / "sized.py").write_text(ENVIRONMENT)
+    params = HyperParameters(
+        scenario="gymnasium",
+        trainer="vanilla_ppo",
+        dataset="sized.py:Sized",
+        gymnasium={"environment_kwargs": {"sizes": {"seen": [2, 3], "choices": 4}}},
+    )
+    spaces = find_game(params, tmp_path).spaces().by_name["agent"]
+    assert (spaces.observation_size, spaces.actions.sizes) == (5, (4,))
+    assert HyperParameters.from_dict(params.to_dict(), tmp_path) == params

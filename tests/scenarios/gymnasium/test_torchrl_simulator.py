@@ -1,4 +1,4 @@
-"""A subclass of TorchRL's ``EnvBase``, by its path, with our own trainers."""
+"""A subclass of TorchRL's ``EnvBase``, by its path, with Ratchet's trainers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make(hyper_params):
 
 @pytest.mark.parametrize("kind", ACTIONS)
 def test_actions_of_every_kind_are_chosen_and_done(kind):
-    """The environment itself asserts that what it gets is in its specification."""
+    """The environment asserts that its inputs match its specification."""
     scene = build(parameters(environment_kwargs={"actions": kind, "sizes": {"length": 3}}))
     game, agents = scene.train_environment, scene.combined_agents
     space = agents.spaces.by_name["agent"]
@@ -84,7 +84,7 @@ def test_episodes_are_a_function_of_seed_and_actions_whatever_else_is_drawn():
 
     before = torch.get_rng_state()
     first = play(0)
-    assert torch.equal(torch.get_rng_state(), before)  # nobody else's numbers are used up
+    assert torch.equal(torch.get_rng_state(), before)  # no other generator is used
     assert torch.equal(first, play(5))
     assert not torch.equal(first[:, 0], first[:, 1])
     game.close()

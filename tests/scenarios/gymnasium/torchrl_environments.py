@@ -26,7 +26,7 @@ ACTIONS = {
 
 
 class Noisy(EnvBase):
-    """Shows numbers from torch's global generator and the steps so far; pays for large actions."""
+    """Observations are numbers of torch's global generator and the steps; rewards large actions."""
 
     def __init__(self, actions="choice", sizes=None):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Small agents that look at digits, folders of images in the hub's layout, and a tiny backbone."""
+"""Small agents for digits, folders of images in the hub's layout, and a tiny backbone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def image_folder(tmp_path, monkeypatch) -> Any:
 
 @pytest.fixture(scope="session")
 def tiny_resnet(tmp_path_factory) -> Path:
-    """A small random ResNet in a folder, with what says how images are made ready."""
+    """A small random ResNet in a folder, with its preprocessor configuration."""
     transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("backbone") / "tiny_resnet"
     config = transformers.ResNetConfig(

@@ -1,4 +1,4 @@
-"""Bodies look where they should: pixels, messages and latent pixels lie in the same places."""
+"""Bodies align pixels, messages and latent pixels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 from ratchet.agents.building import AgentPlan
 from ratchet.agents.parts import AgentInput
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.image_classification.agents import ImageAgentBuilder
-from ratchet.scenarios.image_classification.blocks import BLOCKS, make_conv2d
+from ratchet.scenarios.image_classification.agents import BLOCKS, ImageAgentBuilder, make_conv2d
 
 ROWS, GRID = 5, (4, 4)
 POINTWISE = {"agents___default__kernel_size": 1, "agents___default__num_blocks_per_group": 2}
@@ -37,7 +36,7 @@ def make_inputs(rounds=4, positions=1, linear=None):
 
 
 def changed_latent_pixels(body, inputs, change):
-    """Say which latent pixels, [4, 4], a change of the inputs changes."""
+    """Return which latent pixels, [4, 4], depend on a change of the inputs."""
     before = body._latent_pixels(inputs)
     change(inputs)
     after = body._latent_pixels(inputs)
@@ -46,7 +45,7 @@ def changed_latent_pixels(body, inputs, change):
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_pixel_changes_the_latent_pixel_over_it_only(image_parameters, block):
-    """With kernels of one pixel nothing else may change."""
+    """With kernels of one pixel, no other value may change."""
     body = make_body(image_parameters(**POINTWISE, agents___default__building_block_type=block))
     for row, column in ((0, 0), (3, 6), (7, 5)):
         inputs = make_inputs()

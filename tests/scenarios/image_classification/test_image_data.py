@@ -1,4 +1,4 @@
-"""Images and labels are the source's own, split, made binary and balanced as was asked."""
+"""Images and labels are the source's, split, reduced to two classes and balanced as configured."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import torch
 from sklearn.datasets import load_digits
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.scenarios.image_classification.body import ImagePerception
-from ratchet.scenarios.image_classification.dataset import build_image_datasets
+from ratchet.scenarios.image_classification.agents import ImagePerception
+from ratchet.scenarios.image_classification.dataset import (
+    SOURCES,
+    build_image_datasets,
+    latent_grid,
+)
 from ratchet.scenarios.image_classification.scenario import ImageClassificationScenario
-from ratchet.scenarios.image_classification.sources import SOURCES, latent_grid
 from tasks.tensordict.keys import ArmKeys
 
 OPTIONS = "dataset_options__"

@@ -1,4 +1,4 @@
-"""Pretrained embeddings are the backbone's own, computed once, and lie beside their images."""
+"""Pretrained embeddings are the backbone's, computed once, and stored with their images."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.image_classification.backbone import (
     Backbone,
     Preprocessing,
+    add_embeddings,
     embedding_channels,
+    embedding_field,
 )
 from ratchet.scenarios.image_classification.dataset import build_image_datasets
-from ratchet.scenarios.image_classification.embeddings import add_embeddings, embedding_field
 from tasks.tensordict.keys import ArmKeys
 
 SMALL = {"dataset_options__max_train_size": 24, "test_size": 0.02}

@@ -1,4 +1,4 @@
-"""A tokenizer of characters, and an engine that says what it is told to."""
+"""A tokenizer of characters, and a scripted engine."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def tokenizer(tmp_path_factory):
 
 
 class ScriptedEngine:
-    """Answers with what ``reply(prompt's text, request)`` returns; remembers what it was asked."""
+    """Returns the result of ``reply(prompt's text, request)``; stores its requests."""
 
     def __init__(self, tokenizer, reply):
         self.tokenizer, self.reply = tokenizer, reply

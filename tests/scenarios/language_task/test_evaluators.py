@@ -1,11 +1,11 @@
-"""Evaluators by name and from files: what they take, and what they say."""
+"""Evaluators by name and from files: their parameters and results."""
 
 import numpy as np
 import pytest
 
 from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters.base import Reference
-from ratchet.scenarios.language_task.evaluators.base import build_evaluator, checked
+from ratchet.scenarios.language_task.evaluators import build_evaluator, checked
 from ratchet.scenarios.language_task.task import Evaluation, Task
 
 TASK = Task("one", "abc=", "cba")
@@ -70,9 +70,9 @@ def test_functions_and_classes_of_a_file_with_their_parameters(folder):
         ({"name": "exactly"}, "unknown 'exactly'.*exact"),
         ({"name": "mine.py:lenght"}, "no 'lenght' in mine.py.*length"),
         ({"name": "mine.py:number"}, "expected a function or class"),
-        ({"name": "mine.py:Silent"}, "makes Silent, expected an Evaluator"),
-        ({"name": "mine.py:Bonus", "weight": 1}, "can't be made with"),
-        ({"name": "exact", "weight": 1}, "can't be made with"),
+        ({"name": "mine.py:Silent"}, "creates Silent, expected an Evaluator"),
+        ({"name": "mine.py:Bonus", "weight": 1}, "does not accept"),
+        ({"name": "exact", "weight": 1}, "does not accept"),
         ({"name": "missing.py:f"}, "no file"),
     ],
 )

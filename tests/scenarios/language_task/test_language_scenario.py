@@ -13,8 +13,8 @@ from ratchet.errors import ParameterError
 from ratchet.parameters.base import SECTIONS, Section, SubParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
-from ratchet.scenarios.language_task.evaluators.matching import ExactMatch, PartialMatch
+from ratchet.scenarios.language_task.environments.base import SingleTurn
+from ratchet.scenarios.language_task.evaluators import ExactMatch, PartialMatch
 from ratchet.scenarios.registry import build_scenario
 
 GIVEN = {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"}
@@ -27,7 +27,7 @@ class Failures(SubParameters):
 
 
 class Language(SubParameters):
-    """What this reads of the trainers' section."""
+    """The parameters of the trainers' section that these tests read."""
 
     group_size: int = 8
     max_sequence_length: int | None = None
@@ -74,7 +74,7 @@ def test_environment_and_evaluator_are_as_the_experiment_says():
 
 
 def test_an_environment_gets_what_stands_beside_its_name():
-    with pytest.raises(ParameterError, match="single_turn can't be made with"):
+    with pytest.raises(ParameterError, match="single_turn does not accept"):
         instance(language_task={"environment": {"name": "single_turn", "size": 3}})
 
 

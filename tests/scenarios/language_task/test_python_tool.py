@@ -1,8 +1,8 @@
-"""A model's programs are run in the sandbox, and it reads what they print."""
+"""A model's programs run in the sandbox, and the model reads their output."""
 
 from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
-from ratchet.scenarios.language_task.evaluators.matching import ExactMatch
-from ratchet.scenarios.language_task.play import Rules, Sampling, play
+from ratchet.scenarios.language_task.evaluators import ExactMatch
+from ratchet.scenarios.language_task.rollout_generation import Rules, Sampling, play
 from ratchet.scenarios.language_task.task import Task
 
 

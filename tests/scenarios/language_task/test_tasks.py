@@ -1,4 +1,4 @@
-"""Tasks are drawn from the seed, read from files, told apart, and kept bit for bit."""
+"""Tasks are sampled by the seed, read from files, split, and stored bit for bit."""
 
 import json
 
@@ -7,9 +7,8 @@ import pytest
 from ratchet import HyperParameters
 from ratchet.errors import DataError, UnknownNameError
 from ratchet.language_models.types import ChatMessage
-from ratchet.scenarios.language_task.dataset import TaskDataset
 from ratchet.scenarios.language_task.sources.pig_latin import pig_latin
-from ratchet.scenarios.language_task.task import Task
+from ratchet.scenarios.language_task.task import Task, TaskDataset
 from ratchet.scenarios.registry import build_scenario
 
 
@@ -26,7 +25,7 @@ def datasets(dataset, base_dir=None, **section):
 
 
 def answer_of(prompt):
-    """Work an arithmetic question out in another way than the task does."""
+    """Compute an arithmetic answer independently of the task."""
     return str(eval(prompt.rstrip("=").replace("/", "//")))
 
 
@@ -100,7 +99,7 @@ def test_the_seed_decides_and_larger_sets_begin_as_smaller_ones():
 
 
 def test_too_few_different_tasks_is_said_with_how_many_there_are():
-    with pytest.raises(DataError, match=r"no more than \d+ different train tasks .* expected 99"):
+    with pytest.raises(DataError, match=r"only \d+ different train tasks .* expected 99"):
         datasets("reverse", num_train=99, num_test=1, reverse={"length": 2, "num_symbols": 3})
 
 
@@ -232,5 +231,5 @@ def test_a_prompt_that_comes_again_without_ids_is_told_of(tmp_path):
     for side, prompt in (("train", "1+1="), ("test", "2+2=")):
         line = json.dumps({"prompt": prompt, "answer": "x"})
         (tmp_path / "mine" / f"{side}.jsonl").write_text(f"{line}\n{line}\n")
-    with pytest.raises(DataError, match="leave out prompts that come again, or give them ids"):
+    with pytest.raises(DataError, match="remove repeated prompts, or add ids"):
         datasets("mine", tmp_path)

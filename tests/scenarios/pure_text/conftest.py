@@ -1,4 +1,4 @@
-"""Text games with players whose every move is known beforehand: no model and no network."""
+"""Text games with scripted agents: no model and no network."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from ratchet.protocols.registry import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.pure_text.prompts import build_prompt
-from ratchet.scenarios.pure_text.views import AgentView
+from ratchet.scenarios.pure_text.views import AgentView, build_prompt
 
 NUM_DATAPOINTS = 4
 
@@ -45,19 +44,19 @@ class Context:
 
 
 def scripted_decision(seed: int, agent: str, round: int, eagerness: float = 0.3) -> int:
-    """Say what an agent decides, whether or not it may: known without playing."""
+    """Return an agent's scripted decision, whether or not it may decide."""
     chance = random.Random(f"{seed}/{agent}/{round}")
     return chance.choice((0, 1)) if chance.random() < eagerness else 2
 
 
 def scripted_text(seed: int, agent: str, round: int, channel: str) -> str | None:
-    """Say what an agent writes; now and then nothing."""
+    """Return an agent's scripted message, which is sometimes empty."""
     chance = random.Random(f"{seed}/{agent}/{round}/{channel}")
     return None if chance.random() < 0.1 else f"{agent} in {channel} at {round}: {chance.random()}"
 
 
 class ScriptedAgent:
-    """Does what is known beforehand, and keeps what it saw."""
+    """Scripted agent that stores its views."""
 
     def __init__(self, name: str, handler: ProtocolHandler, eagerness: float) -> None:
         self.name, self.handler, self.eagerness = name, handler, eagerness

@@ -11,20 +11,21 @@ import torch
 from ratchet import HyperParameters
 from ratchet.errors import DataError, ParameterError, ProtocolSpecificationError, RolloutError
 from ratchet.protocols.base import SingleVerifierProtocolHandler
+from ratchet.protocols.checks import check_text_specs
 from ratchet.protocols.handler import ProtocolStep, rounds_and_seeds
 from ratchet.protocols.nip import NipProtocolHandler
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_parameters
-from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
+from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.rollouts.dataset import NestedArrayDictDataset
-from ratchet.rollouts.rollout_statistics import rollout_statistics
+from ratchet.rollouts.outcomes import rollout_statistics
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.pure_text.layout import episode_to_rollout
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
+from ratchet.scenarios.pure_text.rollout import episode_to_rollout
 from ratchet.scenarios.pure_text.views import agent_view, position_of, view_of
 
 
 class OrderBySeed(SingleVerifierProtocolHandler):
-    """Who begins is drawn by the seed."""
+    """The first agent is sampled by the seed."""
 
     agent_names = ("prover", "verifier")
     max_message_rounds = 5
@@ -43,7 +44,7 @@ class OrderBySeed(SingleVerifierProtocolHandler):
 
 
 class MoodyJudge(OrderBySeed):
-    """What a decision comes to depends on the seed, too."""
+    """The outcome of a decision also depends on the seed."""
 
     def judge(self, round, seed, y, decision, *, ended):
         outcome = super().judge(round, seed, y, decision, ended=ended)
@@ -53,7 +54,7 @@ class MoodyJudge(OrderBySeed):
 
 
 class ProverMayResign(NipProtocolHandler):
-    """A judgement of its own: it reads what the prover decides, and the prover may be done."""
+    """A custom judgement: it reads the prover's decision, and the prover may be done."""
 
     def step_interaction_protocol(self, env_td):
         step = super().step_interaction_protocol(env_td)
@@ -136,7 +137,7 @@ def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game)
 
 
 def one_decision(make_text_game, decision, confidence, *, valid=True, **changes):
-    """Return what prover and verifier get for a first decision, where 0 is right."""
+    """Return the rewards of prover and verifier for a first decision, if 0 is correct."""
     game = make_text_game("nip", **{f"protocol_common__{k}": v for k, v in changes.items()})
     environment = game.environment
     episode = begin_episode(environment, 0, 0)
@@ -256,7 +257,7 @@ def test_zero_knowledge_is_refused(make_text_game, make_text_parameters):
     hyper_params = make_text_parameters("nip", protocol_common__zero_knowledge=True)
     with pytest.raises(ParameterError, match="zero_knowledge"):
         build_protocol_handler(hyper_params)
-    with pytest.raises(ParameterError, match="zero_knowledge"):  # however the handler was made
+    with pytest.raises(ParameterError, match="zero_knowledge"):  # in the environment, too
         make_text_game(NipProtocolHandler, protocol_common__zero_knowledge=True)
 
 
@@ -266,14 +267,14 @@ def test_a_protocol_that_says_nothing_of_text_is_refused(make_text_game):
 
 
 class Crowded(NipProtocolHandler):
-    """Both write in one channel at once."""
+    """Both write in one channel in the same round."""
 
     def is_agent_active(self, agent_name, round, channel_name):
         return round == 3
 
 
 class CrowdedForSomeSeeds(OrderBySeed):
-    """Both write at once, for seeds that are not among the first."""
+    """Both write in the same round, for seeds that are not among the first."""
 
     def get_active_agents_mask_from_rounds_and_seed(self, round, seed):
         rounds, seeds = rounds_and_seeds(round, seed)
@@ -305,9 +306,9 @@ def test_a_protocol_that_goes_on_after_its_last_round_is_refused(make_text_game,
     game = make_text_game(Endless, nip_protocol__max_message_rounds=1)
     state = game.environment.reset([0], [0])
     outputs = game.environment.action_spec.blank(1)
-    with pytest.raises(ProtocolSpecificationError, match="goes on after round 0"):
+    with pytest.raises(ProtocolSpecificationError, match="continues after round 0"):
         game.environment.step(state, outputs)
-    with pytest.raises(ProtocolSpecificationError, match="goes on after round 0"):
+    with pytest.raises(ProtocolSpecificationError, match="continues after round 0"):
         advance_episode(
             game.environment,
             begin_episode(game.environment, 0, 0),

@@ -1,4 +1,4 @@
-"""What counts as a decision, what goes to which channel, and what is invalid."""
+"""Parsing of replies: decisions, channels and invalid replies."""
 
 from __future__ import annotations
 

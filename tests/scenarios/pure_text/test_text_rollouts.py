@@ -1,4 +1,4 @@
-"""Rollouts of every protocol, against rules written down a second time, slowly and by hand."""
+"""Rollouts of every protocol, compared with a slow reference implementation of the rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from ratchet.protocols.base import SingleVerifierProtocolHandler
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.outcomes import final_decisions
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.specs import rollout_spec
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 
 SEEDS = range(8)
@@ -37,7 +37,7 @@ class Rules(NamedTuple):
     max_rounds: int
     min_rounds: int
     writes: Any  # (round, seed) -> {agent: channels}
-    wants: dict[str, int]  # prover -> the decision that pays it
+    wants: dict[str, int]  # prover -> the decision for which it is rewarded
 
 
 def rules_of(protocol: str, p: dict[str, Any]) -> Rules:
@@ -90,7 +90,7 @@ def forced_by(p: dict[str, Any], said: int, y: int) -> int:
 
 
 def judge(rules: Rules, p: dict[str, Any], game: dict[str, Any], round: int, said: int) -> Any:
-    """Say whether it is over, whether cut off, and who is paid what."""
+    """Return whether it is over, whether truncated, and the rewards."""
     y, stance = game["y"], game["stance"]
     forced = forced_by(p, said, y)
     guesses = "verifier" in rules.writes(round, game["seed"])
@@ -116,7 +116,7 @@ def judge(rules: Rules, p: dict[str, Any], game: dict[str, Any], round: int, sai
 def check_rollout(
     rollout: NestedArrayDict, rules: Rules, p: dict[str, Any], decide: Any, write: Any
 ) -> int:
-    """Play the game again by hand, and compare everything; gives the number of rounds."""
+    """Play the game with the reference, compare all values, and return the number of rounds."""
     r = {key: leaf.tolist()[0] for key, leaf in rollout.items(True, True)}
     seed = r["seed"]
     game = {"seed": seed, "y": r["y"], "stance": r["prover_stance"]}
@@ -194,7 +194,7 @@ def combinations(protocol: str) -> list[dict[str, Any]]:
     made = [
         dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())
     ]
-    # prover0_first says nothing where they speak at the same time.
+    # prover0_first has no effect if they act simultaneously.
     made = [
         p for p in made if p.get(f"{section}sequential") or p.get(f"{section}prover0_first", True)
     ]

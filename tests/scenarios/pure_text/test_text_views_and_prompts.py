@@ -1,4 +1,4 @@
-"""What agents see and what they don't, and the order in which a prompt tells it."""
+"""Views of agents, hidden information, and the order of prompts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.episode import Position, SentMessage
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
-from ratchet.scenarios.pure_text.prompts import build_prompt, channel_order
-from ratchet.scenarios.pure_text.supervisor import supervisor_message
-from ratchet.scenarios.pure_text.views import agent_view, view_of
+from ratchet.scenarios.pure_text.views import (
+    agent_view,
+    build_prompt,
+    channel_order,
+    supervisor_message,
+    view_of,
+)
 
 
 class ThreeProversInText(MultiChannelTestProtocolHandler):
@@ -33,7 +37,7 @@ class ThreeProversInText(MultiChannelTestProtocolHandler):
 
 
 class Told:
-    """Tells every agent the same first."""
+    """The same system prompt for every agent."""
 
     def render(self, view):
         return "system"
@@ -43,7 +47,7 @@ GAMES = ("nip", "debate", "mnip", "merlin_arthur", ThreeProversInText)
 
 
 def play(game, seed, num_rounds=99, *, said=None):
-    """Play up to some rounds; ``said`` may change what is written in a channel."""
+    """Play up to some rounds; ``said`` may replace the messages of a channel."""
     episode = begin_episode(game.environment, seed % 4, seed)
     while not episode.done and episode.position.round < num_rounds:
         position = episode.position

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from flows.cli.main import app
 from flows.planning.plan import plan
 from flows.runs.resolve import resolve_file
-from ratchet.scenarios.building import build_scenario_instance
-from ratchet.scenarios.registry import build_scenario
+from ratchet.scenarios.registry import build_scenario, build_scenario_instance
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class

@@ -13,7 +13,7 @@ from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
-from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario_instance
 from trainers.callbacks.base import CallbackState
 from trainers.compatibility import check_combination
 from trainers.language import rollout_worker_main

@@ -18,8 +18,8 @@ from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.training_service import client, sync_client
 from ratchet.language_models.training_service.models import upload_model
 from ratchet.language_models.training_service.sync_client import SyncClient
-from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+from ratchet.scenarios.registry import build_scenario_instance
 from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
 from tests.language_models.service.conftest import FakeEngine, RunningService

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario_instance
 from trainers.registry import trainer_class
 
 pytestmark = pytest.mark.slow

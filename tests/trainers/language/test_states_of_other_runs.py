@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.errors import DataError
 from ratchet.language_models.local.loading import load_language_model
-from ratchet.scenarios.language_task.evaluators.base import Evaluator
+from ratchet.scenarios.language_task.evaluators import Evaluator
 from tasks.language.keys import LanguageArmKeys
 from tests.trainers.language.test_language_trainer import (
     build,
@@ -162,7 +162,7 @@ def test_where_a_service_is_and_what_nobody_reads_is_in_no_key(change):
 
 
 WORDY = """
-from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
+from ratchet.scenarios.language_task.environments.base import SingleTurn
 
 class Wordy(SingleTurn):
     def __init__(self, sign):

@@ -12,10 +12,9 @@ from ratchet.parameters import ExperimentSettings, HyperParameters, register_age
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.pure_text.views import AgentView
-from ratchet.scenarios.registry import register_scenario
+from ratchet.scenarios.registry import build_scenario_instance, register_scenario
 from trainers.registry import trainer_class
 
 PARAMETERS: dict[str, Any] = {

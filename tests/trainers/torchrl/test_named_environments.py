@@ -127,7 +127,7 @@ def test_our_own_trainers_say_who_plays_a_suite(monkeypatch):
     monkeypatch.setattr("ratchet.lazy.is_installed", lambda _: True)
     params = HyperParameters(scenario="gymnasium", trainer="vanilla_ppo", dataset="vmas/balance")
     instance = build_scenario_instance(params, ExperimentSettings())
-    with pytest.raises(ParameterError, match="only its trainers play; expected one of them"):
+    with pytest.raises(ParameterError, match="only its trainers support; expected one of them"):
         build_trainer(params, instance, ExperimentSettings()).initial_state()
 
 

@@ -168,7 +168,7 @@ def test_keys_have_names_arguments_and_sources_but_no_paths(load, tmp_path):
         (
             {"trainer": "vanilla_ppo", "wrappers": WRAPPERS, "implementation": "batched"},
             ParameterError,
-            "no environment of gymnasium's",
+            "not a gymnasium environment",
         ),
     ],
 )

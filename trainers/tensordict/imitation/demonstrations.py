@@ -11,10 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.rollouts.tensor_files import load_rollouts, read_about
+from ratchet.rollouts.files import load_rollouts, read_about
 from ratchet.scenarios.dataset import DataCursor
-from ratchet.scenarios.message_scenario import MessageScenario
 from ratchet.scenarios.registry import build_scenario
+from ratchet.scenarios.tensor_scenario import MessageScenario
 from trainers.tensordict.collectors import RolloutCollector
 from trainers.tensordict.testing import TestPlayer
 

@@ -9,9 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.tapes.conditions import only_plain_operations
-from ratchet.agents.tapes.recorders import record_of
-from ratchet.agents.tapes.tape import run_recorded
+from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.errors import ParameterError, nearest
 from trainers.tensordict.objectives.value_estimators import (
     DEFAULT_KEYS,

@@ -10,8 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ratchet.agents.actor_critic import INDEX
-from ratchet.agents.tapes.conditions import may_record
-from ratchet.agents.tapes.recorders import record_of
+from ratchet.agents.tapes import may_record, record_of
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.fused_ppo import (
     METRICS,

@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes import only_plain_operations
 from trainers.algorithms.inverse_hessian import conjugate_gradient, neumann_series, nystrom
 from trainers.algorithms.joint_advantages import normalize_joint_advantages
 from trainers.algorithms.masks import masked_whiten

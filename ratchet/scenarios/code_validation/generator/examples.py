@@ -15,11 +15,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
-from ratchet.scenarios.code_validation.bug_kinds import UNKNOWN_BUG, bug_number
 from ratchet.scenarios.code_validation.bug_writer import BugTask
 from ratchet.scenarios.code_validation.generator.levels import LEVELS
 from ratchet.scenarios.code_validation.generator.problem import Problem
 from ratchet.scenarios.code_validation.mutation import Mutant, mutants, normalize
+from ratchet.scenarios.code_validation.parameters import UNKNOWN_BUG, bug_number
 from ratchet.scenarios.sandbox.programs import (
     BUGGY,
     Program,

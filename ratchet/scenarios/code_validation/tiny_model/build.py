@@ -1,4 +1,4 @@
-"""The base models as folders: made once for each home, then found."""
+"""Folders of the base models, built once per home."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _RECIPE = (
 
 
 def ensure_base_model(home: Path) -> Path:
-    """Return the folder of the base model; make it if this home has none.
+    """Return the folder of the base model; build it if this home has none.
 
-    It is in Hugging Face's layout, named by the model and a digest of the code that makes it. Of
-    several processes that ask at once one makes it and the others wait; a killed one leaves
-    nothing behind that would be taken for a model.
+    It has the Hugging Face layout, and is named by the model and a digest of its code. One of
+    several concurrent processes builds it while the others wait; the folder is moved into place
+    when complete.
     """
     return _ensure(home, NAME, pretraining.base_shape)
 
 
 def ensure_small_model(home: Path) -> Path:
-    """Return the folder of a model of half the base model's width, which was trained as that was.
+    """Return the folder of a model of half the base model's width, trained in the same way.
 
-    It goes by an expert's marks as well as the other does, and compares worse: a weak verifier.
+    It follows an expert's marks equally well but compares worse: a weak verifier.
     """
     return _ensure(home, SMALL_NAME, small_shape)
 
@@ -83,14 +83,14 @@ def _ensure(home: Path, name: str, shape: Shape) -> Path:
 
 
 def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> None:
-    """Make tokenizer and weights of a shape, and write them to a new folder."""
+    """Build tokenizer and weights of a shape, and write them to a new folder."""
     folder.mkdir(parents=True)
     words = vocabulary.make_tokenizer()
     vocabulary.save_tokenizer(words, folder)
     shape = shape_of(words.get_vocab_size())
     write_configuration(folder, shape, words, end=END, pad=PAD)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that the weights don't depend on how many there are
+    torch.set_num_threads(1)  # so that the weights don't depend on their number
     try:
         model = pretraining.pretrain(ChatTokenizer(folder), shape)
     finally:
@@ -99,7 +99,7 @@ def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> 
 
 
 def recipe_digest(shape: Shape = pretraining.base_shape) -> str:
-    """Return the first digits of a SHA-256 of the code that makes the base model, of its shape."""
+    """Return the first digits of a SHA-256 of the base model's code and shape."""
     sources = [Path(str(module.__file__)).read_bytes() for module in _RECIPE]
     if shape is not pretraining.base_shape:  # which is in the code
         sources.append(repr(shape(0)).encode())

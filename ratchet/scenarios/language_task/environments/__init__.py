@@ -1,7 +1,7 @@
-"""What is around a task, by the names that experiments give as ``language_task.environment``."""
+"""Environments of tasks, by the names that experiments set as ``language_task.environment``."""
 
 BUILT_IN = {
-    name: f"ratchet.scenarios.language_task.environments.{name}"
-    for name in ("python_tool", "single_turn")
+    "python_tool": "ratchet.scenarios.language_task.environments.python_tool",
+    "single_turn": "ratchet.scenarios.language_task.environments.base",
 }
 """Name → the module that registers it."""

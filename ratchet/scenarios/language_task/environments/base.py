@@ -1,4 +1,4 @@
-"""``LanguageEnvironment``: what a model talks with while it does a task."""
+"""Environments of tasks: base class, and the one of a single reply."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
     from ratchet.scenarios.language_task.task import Evaluation, Task
 
+ENVIRONMENTS: Registry[LanguageEnvironment] = Registry(
+    "language_environment",
+    "ratchet.scenarios.language_task.environments.base:LanguageEnvironment",
+    "ratchet.scenarios.language_task.environments",
+    parameter="language_task.environment",
+)
+
 
 @dataclass(frozen=True)
 class Turn:
-    """What an environment answers to a reply.
+    """Response of an environment to a reply.
 
     Attributes
     ----------
     messages
-        What is said to the model next.
+        The next messages to the model.
     done
         Whether the episode is over.
     history
-        The whole conversation up to ``messages``, where the model is to read another than what was
-        said; its tokens begin anew then. None: as it was.
+        The full conversation up to ``messages``, if it is rewritten for the model; its tokens are
+        then rebuilt. None: unchanged.
     """
 
     messages: tuple[ChatMessage, ...] = ()
@@ -35,7 +42,7 @@ class Turn:
 
 
 class Episode(ABC):
-    """One attempt at one task, with what the environment remembers of it."""
+    """One attempt at one task, with the environment's state."""
 
     @property
     @abstractmethod
@@ -51,30 +58,30 @@ class Episode(ABC):
         return None
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what is worth knowing of the episode: finite numbers."""
+        """Return the metrics of the episode: finite numbers."""
         return {}
 
 
 class LanguageEnvironment(ABC):
-    """Makes episodes. Parameters are what the experiment gives beside the name."""
+    """Factory of episodes. Parameters are those next to the name in the experiment."""
 
     max_turns: int | None = None
-    """The most replies of an episode; None: as the experiment says."""
+    """The most replies of an episode; None: set by the experiment."""
     scores_itself: ClassVar[bool] = False
     """Whether its episodes score themselves, where no evaluator is named."""
 
     @abstractmethod
     def begin(self, task: Task, seed: int) -> Episode:
-        """Begin an attempt at a task; all that is random in it comes from the seed."""
+        """Start an attempt at a task; all its randomness comes from the seed."""
 
     def characters(self) -> str:
-        """Return what it may say is written with, beside what tasks are; for small tokenizers."""
+        """Return further characters of its messages, for small tokenizers."""
         return ""
 
 
 @dataclass
 class PlainEpisode(Episode):
-    """An episode that begins with the task's own messages and ends with the first reply."""
+    """An episode that starts with the task's messages and ends with the first reply."""
 
     task: Task
     said: list[str] = field(default_factory=list)
@@ -91,9 +98,12 @@ class PlainEpisode(Episode):
         return Turn(done=True)
 
 
-ENVIRONMENTS: Registry[LanguageEnvironment] = Registry(
-    "language_environment",
-    "ratchet.scenarios.language_task.environments.base:LanguageEnvironment",
-    "ratchet.scenarios.language_task.environments",
-    parameter="language_task.environment",
-)
+@ENVIRONMENTS.register("single_turn")
+class SingleTurn(LanguageEnvironment):
+    """The model replies once."""
+
+    max_turns = 1
+
+    def begin(self, task: Task, seed: int) -> Episode:
+        """Start with the task's messages."""
+        return PlainEpisode(task)

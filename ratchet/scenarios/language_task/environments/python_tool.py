@@ -32,8 +32,8 @@ class PythonTool(LanguageEnvironment):
     """Runs ``<python>…</python>`` of a reply and answers ``<output>…</output>``.
 
     Only the last program of a reply is run; a reply without one ends the episode. A program has
-    ``time_limit`` CPU seconds and ``memory_mb`` of memory, knows nothing of the ones before, and
-    the model reads the first ``max_characters`` of what it printed, or what went wrong.
+    ``time_limit`` CPU seconds and ``memory_mb`` of memory, does not see earlier ones, and the model
+    reads the first ``max_characters`` of its output or its error.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class PythonTool(LanguageEnvironment):
         self.max_characters = max_characters
 
     def begin(self, task: Task, seed: int) -> Episode:
-        """Begin with the task's messages."""
+        """Start with the task's messages."""
         return _ToolEpisode(task, tool=self)
 
     def characters(self) -> str:
-        """Return what Python is written with."""
+        """Return the characters of Python."""
         return "".join(map(chr, range(32, 127))) + "\n"
 
     def run(self, source: str) -> tuple[str, bool]:
-        """Return what a program prints, or what went wrong, and whether it ran to its end."""
+        """Return a program's output or error, and whether it ended normally."""
         (result,) = run_programs(
             [Program(source, _NO_INPUT)], time_limit=self.time_limit, memory_mb=self.memory_mb
         )
@@ -69,7 +69,7 @@ class _ToolEpisode(PlainEpisode):
     num_failed: int = 0
 
     def answer(self, reply: str) -> Turn:
-        """Run the reply's program, if there is one."""
+        """Run the reply's program, if any."""
         self.said.append(reply)
         programs = _CALL.findall(reply)
         if not programs:

@@ -1,4 +1,4 @@
-"""Where tasks come from, by the names that experiments give as ``dataset``."""
+"""Sources of tasks, by the names that experiments set as ``dataset``."""
 
 BUILT_IN = {
     name: f"ratchet.scenarios.language_task.sources.{name}"

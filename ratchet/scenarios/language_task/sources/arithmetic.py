@@ -12,12 +12,12 @@ from ratchet.scenarios.language_task.task import Task
 
 @SOURCES.register("arithmetic")
 class Arithmetic(DrawnTasks):
-    """``17+25=`` is answered by ``42``; a difference below 0 begins with ``-``."""
+    """``17+25=`` is answered by ``42``; a difference below 0 starts with ``-``."""
 
     instruction = "Calculate. Answer with the number and nothing else."
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw an operation and its numbers."""
+        """Sample an operation and its numbers."""
         section = self.section.arithmetic
         operation = section.operations[int(rng.integers(len(section.operations)))]
         bound = 10**section.num_digits
@@ -29,7 +29,7 @@ class Arithmetic(DrawnTasks):
         return Task(question, f"{question}=", str(_result(left, operation, right)))
 
     def characters(self) -> str:
-        """Return digits, operations, the sign of what is below 0, and ``=``."""
+        """Return digits, operations, the minus sign, and ``=``."""
         return "".join(dict.fromkeys((*digits, *self.section.arithmetic.operations, "-", "=")))
 
 

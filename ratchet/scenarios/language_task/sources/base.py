@@ -1,68 +1,77 @@
-"""``TaskSource``: where tasks come from, and what is known of them beforehand."""
+"""Sources of tasks: base classes, and tasks from files."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ratchet.errors import DataError
 from ratchet.registry import Registry
+from ratchet.scenarios.language_task.task import Task
 from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
     from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
-    from ratchet.scenarios.language_task.task import Task
 
 SIDES = ("train", "test")
 _DRAWN = {"train": 2000, "test": 200}
 _MOST_MISSES = 2000
-"""Draws in a row that give nothing new, after which there is nothing new."""
+"""Consecutive samples without a new task, after which tasks count as exhausted."""
+
+SOURCES: Registry[TaskSource] = Registry(
+    "language_task",
+    "ratchet.scenarios.language_task.sources.base:TaskSource",
+    "ratchet.scenarios.language_task.sources",
+    parameter="dataset",
+)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many tasks are wanted of each side (None: not said), and how they are told apart."""
+    """Requested number of tasks of each side (None: not set), and the split into sides."""
 
     train: int | None = None
     test: int | None = None
     test_size: float = 0.2
 
     def of(self, side: str) -> int | None:
-        """Return how many a side should have."""
+        """Return the requested number of tasks of a side."""
         known = {"train": self.train, "validation": None}
         return known.get(side, self.test)
 
 
 class TaskSource(ABC):
-    """Where tasks come from. One's own is given as ``dataset: path/to/file.py:Class``.
+    """Source of tasks. A custom one is set as ``dataset: path/to/file.py:Class``.
 
-    ``section`` is what the experiment says of its tasks.
+    ``section`` is the experiment's section of tasks.
     """
 
     instruction: ClassVar[str] = ""
-    """What a chat model is told first where the experiment says nothing else."""
+    """The default system prompt of chat models."""
 
     def __init__(self, section: LanguageTaskParameters) -> None:
         self.section = section
 
     @abstractmethod
     def build(self, seed: int, sizes: Sizes) -> Mapping[str, Sequence[Task]]:
-        """Make the tasks of ``train`` and ``test``, and of ``validation`` if there are any.
+        """Return the tasks of ``train`` and ``test``, and of ``validation`` if any.
 
         Raises
         ------
         DataError
-            If they can't be made or read.
+            If they can't be generated or read.
         """
 
     def characters(self) -> str:
-        """Return what prompts and answers may be written with; of the tasks found, if empty."""
+        """Return the characters of prompts and answers; if empty, those of the tasks are used."""
         return ""
 
     def demonstrate(self, task: Task) -> str:
@@ -70,21 +79,21 @@ class TaskSource(ABC):
         return task.answer
 
     def environment(self) -> LanguageEnvironment | None:
-        """Return what is around these tasks; None: a single turn."""
+        """Return the environment of these tasks; None: a single turn."""
         return None
 
 
 class DrawnTasks(TaskSource):
-    """Tasks that are drawn one by one. Subclasses write :meth:`draw`."""
+    """Tasks that are sampled one by one. Subclasses write :meth:`draw`."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw a task; the same one may come again."""
+        """Sample a task; tasks may repeat."""
 
     def build(self, seed: int, sizes: Sizes) -> dict[str, list[Task]]:
-        """Draw until there are enough of each side, no prompt twice.
+        """Sample until each side has enough tasks, no prompt twice.
 
-        A prompt's hash decides its side, so that larger sets begin with the smaller ones' tasks.
+        A prompt's hash determines its side, so larger sets start with the tasks of smaller ones.
         """
         salt = derive_seed(seed, "language_task", purpose="sides")
         return {side: self._draw_side(side, seed, sizes, salt) for side in SIDES}
@@ -103,8 +112,8 @@ class DrawnTasks(TaskSource):
                 found[key] = task
         if len(found) < wanted:
             raise DataError(
-                f"language_task: there are no more than {len(found)} different {side} tasks of"
-                f" {type(self).__name__}, expected {wanted}. Ask for longer ones, set"
+                f"language_task: only {len(found)} different {side} tasks of"
+                f" {type(self).__name__}, expected {wanted}. Choose longer tasks, set"
                 f" language_task.num_{side} to at most {len(found)}, or choose another test_size."
             )
         return list(found.values())
@@ -116,9 +125,99 @@ def share(key: str, salt: int) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-SOURCES: Registry[TaskSource] = Registry(
-    "language_task",
-    "ratchet.scenarios.language_task.sources.base:TaskSource",
-    "ratchet.scenarios.language_task.sources",
-    parameter="dataset",
-)
+class TaskFiles(TaskSource):
+    """Tasks of a file ``NAME.jsonl``, or of a folder with ``train.jsonl`` and ``test.jsonl``.
+
+    A line has ``prompt`` (a text, or a list of messages, which may be called ``messages`` too) and
+    ``answer``; ``task_id`` if tasks have names (otherwise derived from the prompt), and ``info``
+    for evaluators.
+    """
+
+    def __init__(self, section: LanguageTaskParameters, path: Path) -> None:
+        super().__init__(section)
+        self.path = path
+
+    def build(self, seed: int, sizes: Sizes) -> dict[str, list[Task]]:
+        """Read the tasks; one file is shuffled and divided by the prompts' hashes."""
+        if self.path.is_dir():
+            return read_sides(self.path, sizes)
+        return divide(read_tasks(self.path), seed, sizes, str(self.path))
+
+
+def read_sides(folder: Path, sizes: Sizes) -> dict[str, list[Task]]:
+    """Read ``train.jsonl``, ``test.jsonl`` and further test sets, the files' first tasks each."""
+    sides = {file.stem: read_tasks(file) for file in sorted(folder.glob("*.jsonl"))}
+    missing = [side for side in SIDES if not sides.get(side)]
+    if missing:
+        raise DataError(
+            f"{folder}: got no tasks for {missing}, expected the files train.jsonl and test.jsonl."
+        )
+    train = {task.prompt_key for task in sides["train"]}
+    for side, tasks in sides.items():
+        both = [task.task_id for task in tasks if side != "train" and task.prompt_key in train]
+        if both:
+            raise DataError(
+                f"{folder}: {len(both)} prompts of {side}.jsonl are in train.jsonl too, e.g. that"
+                f" of {both[0]!r}. Leave them out of one."
+            )
+    return {side: tasks[: sizes.of(side)] for side, tasks in sides.items()}
+
+
+def divide(tasks: Iterable[Task], seed: int, sizes: Sizes, name: str) -> dict[str, list[Task]]:
+    """Shuffle tasks and put each on the side that its prompt's hash says.
+
+    Raises
+    ------
+    DataError
+        If a side has none.
+    """
+    salt = derive_seed(seed, "language_task", purpose="sides")
+    all_tasks = list(tasks)
+    order = numpy_generator(seed, "language_task", purpose="order").permutation(len(all_tasks))
+    sides: dict[str, list[Task]] = {side: [] for side in SIDES}
+    for place in order.tolist():
+        task = all_tasks[place]
+        is_test = share(task.prompt_key, salt) < sizes.test_size
+        sides["test" if is_test else "train"].append(task)
+    empty = [side for side, found in sides.items() if not found]
+    if empty:
+        raise DataError(
+            f"{name}: of {len(all_tasks)} tasks none is left for {empty}. Give more tasks, another"
+            " test_size, or a folder with train.jsonl and test.jsonl."
+        )
+    return {side: found[: sizes.of(side)] for side, found in sides.items()}
+
+
+def read_tasks(file: Path) -> list[Task]:
+    """Read the tasks of a file.
+
+    Raises
+    ------
+    DataError
+        With the line that is no task.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read: {error}. Expected a file of tasks.") from error
+    tasks = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                tasks.append(task_of_row(json.loads(line)))
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"{file}, line {number}: no task: {type(error).__name__}: {error}. Expected an"
+                    " object with prompt (or messages) and answer."
+                ) from error
+    return tasks
+
+
+def task_of_row(row: object) -> Task:
+    """Convert a row to a task; a missing id is derived from the prompt."""
+    if not isinstance(row, Mapping):
+        raise TypeError(f"got {type(row).__name__}, expected an object")
+    prompt = row.get("messages") or row["prompt"]
+    digest = hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:12]
+    named = row.get("task_id")
+    return Task.from_dict({**row, "task_id": digest if named is None else str(named)})

@@ -1,4 +1,4 @@
-"""Made-up words to be said in Pig Latin."""
+"""Synthetic words to convert to Pig Latin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PigLatin(DrawnTasks):
     )
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw words."""
+        """Sample words."""
         words = [self._draw_word(rng) for _ in range(self.section.pig_latin.num_words)]
         text = " ".join(words)
         return Task(text, f"{text}=", " ".join(map(pig_latin, words)))
@@ -49,8 +49,8 @@ class PigLatin(DrawnTasks):
 def pig_latin(word: str) -> str:
     """Return a word of small letters in Pig Latin.
 
-    The consonants that it begins with, ``qu`` among them, go behind it, with ``ay``; a word that
-    begins with a vowel gets ``way``. A ``y`` is a consonant only before a vowel at the beginning.
+    Initial consonants, including ``qu``, move to the end, with ``ay``; a word that starts with a
+    vowel gets ``way``. A ``y`` is a consonant only before a vowel at the start.
     """
     match = _BEGINNING.match(word)
     beginning = match.group() if match else ""

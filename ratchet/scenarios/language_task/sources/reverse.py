@@ -14,12 +14,12 @@ SYMBOLS = ascii_lowercase + ascii_uppercase + digits
 
 @SOURCES.register("reverse")
 class Reverse(DrawnTasks):
-    """``bcade=`` is answered by ``edacb``; each symbol is drawn evenly and by itself."""
+    """``bcade=`` is answered by ``edacb``; each symbol is sampled uniformly and independently."""
 
     instruction = "Write the letters before the sign = backwards. Answer with nothing else."
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """Draw a string."""
+        """Sample a string."""
         section = self.section.reverse
         places = rng.integers(section.num_symbols, size=section.length)
         word = "".join(SYMBOLS[place] for place in places)

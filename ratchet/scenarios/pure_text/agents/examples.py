@@ -25,9 +25,9 @@ Example: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PreferencePair:
-    """Two replies to one prompt, of which one is to be preferred.
+    """Two replies to one prompt, a preferred and a rejected one.
 
-    ``prompt`` is the JSON list of chat messages that rollouts hold.
+    ``prompt`` is the JSON list of chat messages in rollouts.
     """
 
     prompt: str
@@ -36,7 +36,7 @@ class PreferencePair:
 
 
 def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Example]:
-    """Make an example of each of the rollouts [N] in which the agent said something readable."""
+    """Create an example of each of the rollouts [N] in which the agent gave a valid reply."""
     said = _acted(rollouts, agent_index) & (rollouts["agents", "valid"][:, :, agent_index])
     replies = rollouts["agents", "raw_message"]
     return [
@@ -48,7 +48,7 @@ def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Exa
 def guess_replaced_examples(
     rollouts: NestedArrayDict, agent_index: int, scale: DecisionScale = ACCEPT_REJECT
 ) -> list[Example]:
-    """Make a verifier's examples of rollouts [N], its last message being the true decision."""
+    """Create a verifier's examples of rollouts [N], its last message being the true decision."""
     labels = rollouts["y"]
     return [
         _example(rollouts, row, step, agent_index, f"Decision: {scale.surest(labels[row])}")
@@ -59,7 +59,7 @@ def guess_replaced_examples(
 def timestep_pairs(
     preferred: NestedArrayDict, non_preferred: NestedArrayDict, agent_index: int
 ) -> list[PreferencePair]:
-    """Make pairs of an agent's better and worse answers to the same prompts, batch [n] both.
+    """Create pairs of an agent's better and worse answers to the same prompts, batch [n] both.
 
     Raises DataError if they are not as many, or answers to other prompts.
     """
@@ -79,7 +79,7 @@ def timestep_pairs(
 
 
 def preference_examples(pairs: Iterable[PreferencePair]) -> list[Example]:
-    """Make an example of each pair; two equal replies teach nothing and are left out."""
+    """Create an example of each pair; pairs of equal replies are dropped."""
     return [
         {
             "input": {"messages": _read_prompt(pair.prompt)},
@@ -103,7 +103,7 @@ def sha256_of(content: bytes) -> str:
 
 
 def _acted(rollouts: NestedArrayDict, agent_index: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return where an agent was asked, bool[N, T]."""
+    """Return the steps in which an agent was called, bool[N, T]."""
     acted: np.ndarray[Any, np.dtype[np.bool_]]
     acted = rollouts["agents", "active"][:, :, agent_index] & ~rollouts["padding"]
     return acted

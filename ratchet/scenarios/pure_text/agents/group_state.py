@@ -1,4 +1,4 @@
-"""Which model a group of agents plays with, and the job that makes the next: a value."""
+"""State of a shared model group: its models and its fine-tuning job."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NoJobReason: TypeAlias = Literal["insufficient_data", "frozen"]
 
 @dataclass(frozen=True)
 class TokenTraining:
-    """What a group that learns from tokens goes on from.
+    """State of a group that learns from tokens.
 
     Attributes
     ----------
     reward_averages
-        Each agent's running mean reward, where advantages are measured from it.
+        Each agent's running mean reward, if advantages use it as a baseline.
     session
-        The training session that has saved ``model``, with its optimizer.
+        The training session that saved ``model``, with its optimizer.
     lora_rank
-        Of the adapter that it trained; 0 for all weights.
+        The rank of its adapter; 0 for all weights.
     """
 
     reward_averages: Mapping[str, float] = field(default_factory=dict)
@@ -33,22 +33,22 @@ class TokenTraining:
 
 @dataclass(frozen=True)
 class PureTextSharedModelGroupState:
-    """What a shared model group continues from.
+    """State of a shared model group.
 
     Attributes
     ----------
     model_names
-        All models so far, the first and the current one included.
+        All models so far, including the first and the current one.
     fine_tune_job_id
-        The job that makes the next model, or the training session that has, if there is one.
+        The job that trains the next model, or the training session that trained it, if any.
     fine_tune_intent
-        What that job is meant to do; a session has none.
+        The purpose of that job; None for a session.
     no_job_reason
-        Why there is none, if one was asked for.
+        The reason why a requested job was not created.
     called_as
-        What requests for completions name, where that is not the model: its deployment.
+        The name in requests for completions, if it differs from the model: its deployment.
     token_training
-        Of groups that learn from tokens.
+        The state of groups that learn from tokens.
     """
 
     current_model_name: str
@@ -76,7 +76,7 @@ class PureTextSharedModelGroupState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PureTextSharedModelGroupState:
-        """Make the state of plain data; the inverse of :meth:`to_dict`."""
+        """Create the state from plain data; the inverse of :meth:`to_dict`."""
         intent, learned = data["fine_tune_intent"], data.get("token_training")
         return cls(
             current_model_name=data["current_model_name"],

@@ -76,22 +76,22 @@ class PureTextSharedModelGroup(RenamedAttributes):
     Parameters
     ----------
     name
-        The group's, see ``shared_model_group`` of the agents' parameters.
+        The group's name, see ``shared_model_group`` of the agents' parameters.
     agents
-        Its agents, in the protocol's order. From now on they play with its model.
+        Its agents, in the protocol's order. They use its model from now on.
 
     Raises
     ------
     ParameterError
-        If the agents disagree on the model, where it lives, or how it is trained; or if that
-        service can't do what they ask of it.
+        If the agents disagree on the model, its service, or its training; or if that service does
+        not support their parameters.
 
     Notes
     -----
-    Jobs train ``learning_agents`` only: all, unless a trainer with update schedules sets others.
-    A job that ``allowance`` refuses is not made; without one, jobs may cost anything.
-    Methods that speak to the service wait for it; those that are no coroutines may be called with
-    or without a running event loop.
+    Jobs train ``learning_agents`` only: all, unless a trainer with update schedules sets others. A
+    job that ``allowance`` refuses is not created; without one, costs are unlimited. Methods that
+    call the service wait for it; those that are not coroutines may be called with or without a
+    running event loop.
     """
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
@@ -142,17 +142,17 @@ class PureTextSharedModelGroup(RenamedAttributes):
 
     @property
     def called_as(self) -> str:
-        """What requests for completions name: the model, or its deployment."""
+        """The name in requests for completions: the model, or its deployment."""
         return self._state.called_as or self.current_model_name
 
     @property
     def base_model_name(self) -> str:
-        """The model that was there before any job."""
+        """The model before the first job."""
         return self._state.model_names[0]
 
     @property
     def state(self) -> PureTextSharedModelGroupState:
-        """What the group continues from; a value."""
+        """The group's state, an immutable value."""
         return self._state
 
     @state.setter
@@ -167,9 +167,9 @@ class PureTextSharedModelGroup(RenamedAttributes):
         *,
         job_name: str | None = None,
     ) -> None:
-        """Make the job that trains on chosen rollouts, or adopt it if it was made before.
+        """Create the job that trains on selected rollouts, or adopt it if it already exists.
 
-        Fewer than 10 examples, or a frozen group: no job; the status says so.
+        With fewer than 10 examples, or a frozen group, no job is created; the status reports it.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class PureTextSharedModelGroup(RenamedAttributes):
         guess_replaced_rollouts
             Verifier → rollouts in which its last message becomes the true label's decision.
         job_name
-            Stands in the new model's name, the group's if None; another name is another job.
+            Part of the new model's name, the group's if None; a different name is a different job.
         """
         replaced = guess_replaced_rollouts or {}
         self._check_names({*rollouts_per_agent, *replaced})
@@ -200,18 +200,18 @@ class PureTextSharedModelGroup(RenamedAttributes):
         *,
         job_name: str | None = None,
     ) -> None:
-        """Make the job that trains on agents' preferences, or adopt it if it was made before.
+        """Create the job that trains on agents' preferences, or adopt it if it already exists.
 
-        Fewer than 10 pairs in all, or a frozen group: no job.
+        With fewer than 10 pairs in total, or a frozen group, no job is created.
 
         Parameters
         ----------
         pairs_per_agent
-            Agent → pairs of replies to one prompt; or timesteps, batch [n], at each of which
-            it answered well and badly.
+            Agent → pairs of replies to one prompt; or timesteps, batch [n], at each of which it
+            gave a better and a worse answer.
         positive_examples_per_agent, negative_examples_per_agent
             With timesteps: agent → the timesteps, batch [n], of the better and the worse answers.
-            What was asked and answered is read from these.
+            Prompts and answers are read from these.
         job_name
             See :meth:`create_supervised_fine_tune_job`.
         """
@@ -251,9 +251,9 @@ class PureTextSharedModelGroup(RenamedAttributes):
     async def await_job(
         self, on_look: Callable[[FineTuneJob], None] | None = None
     ) -> FineTuneJob | None:
-        """Wait until the job is final, whatever its end; None where there is no job.
+        """Wait until the job has ended in any way; None without a job.
 
-        ``on_look`` is told what the service says of it each time that it is asked.
+        ``on_look`` receives the service's status of it at each poll.
         """
         job_id = self._state.fine_tune_job_id
         if job_id is None:
@@ -270,9 +270,9 @@ class PureTextSharedModelGroup(RenamedAttributes):
         return self._job
 
     async def activate(self, model: str) -> str | None:
-        """Make a trained model callable, and wait until it is; return its name, if it has one.
+        """Deploy a trained model, wait until it is callable, and return its deployment's name.
 
-        Nothing is asked for where services need nothing. What stands already is not made again.
+        No effect for services without deployments. An existing deployment is reused.
         """
         if self.parameters.use_dummy_api or not self._client.backend.deploys:
             return None
@@ -281,25 +281,25 @@ class PureTextSharedModelGroup(RenamedAttributes):
         return None if called == model else called
 
     async def activate_next_model(self) -> None:
-        """Have the model that the job made callable, so that the switch to it is quick."""
+        """Deploy the job's model, so that the switch to it is quick."""
         if self._job is not None and self._job.fine_tuned_model is not None:
             await self.activate(self._job.fine_tuned_model)
 
     def make_callable(self) -> None:
-        """Have the model that plays made callable, if a job made it: deployments come and go."""
+        """Deploy the current model, if a job trained it, since deployments may disappear."""
         if self.current_model_name != self.base_model_name:
             called = _run(self.activate(self.current_model_name))
             self._state = replace(self._state, called_as=called)
 
     def switch_to_next_model(self) -> None:
-        """Play with the model that the job made; the old one where there was no job.
+        """Switch to the model of the job; keep the old one without a job.
 
-        Where it needs a deployment, that is made and waited for: nothing has changed if it fails.
+        If it needs a deployment, creates it and waits for it: the group is unchanged if that fails.
 
         Raises
         ------
         FineTuneError
-            If the job hasn't succeeded, or its model can't be made callable.
+            If the job hasn't succeeded, or its model can't be deployed.
         """
         job = self._look()
         state = replace(
@@ -322,7 +322,7 @@ class PureTextSharedModelGroup(RenamedAttributes):
         self.state = state
 
     def record_usage(self, usage: UsageMeter) -> None:
-        """Count the tokens that the job, once succeeded, was paid for; before the switch."""
+        """Record the billed tokens of a successful job; call it before the switch."""
         job, intent = self._look(), self._state.fine_tune_intent
         if job is None or intent is None or not job.trained_tokens:
             return
@@ -337,8 +337,8 @@ class PureTextSharedModelGroup(RenamedAttributes):
     ) -> None:
         if self._state.fine_tune_job_id is not None:
             raise StateError(
-                f"group {self.name!r}: it has the job {self._state.fine_tune_job_id} already."
-                " Switch to its model before the next is made."
+                f"group {self.name!r}: the job {self._state.fine_tune_job_id} already exists."
+                " Switch to its model before creating the next one."
             )
         if self.parameters.freeze_agent or not self.learning_agents:
             self.state = replace(self._state, no_job_reason="frozen")
@@ -396,12 +396,12 @@ class PureTextSharedModelGroup(RenamedAttributes):
         )
 
     def training_seed(self, method: str) -> int:
-        """Return the seed of the group's training: its parameters', else one of its own."""
+        """Return the seed of the group's training: its parameters', else a derived one."""
         seed = self.parameters.fine_tuning.seed
         return service_seed(self._seed, "fine_tune", 0, method, self.name) if seed is None else seed
 
     def _look(self) -> FineTuneJob | None:
-        """Return the job; the service is asked unless the job is known to be final."""
+        """Return the job; query the service unless the job has ended."""
         job_id = self._state.fine_tune_job_id
         if job_id is None:
             return None
@@ -410,7 +410,7 @@ class PureTextSharedModelGroup(RenamedAttributes):
         return self._job
 
     def _known_job(self) -> FineTuneJob | None:
-        """Return a job that no service need be asked for: a dummy, or a session's saved model."""
+        """Return a job without a query to a service: a dummy, or a session's saved model."""
         job_id, intent = self._state.fine_tune_job_id, self._state.fine_tune_intent
         learned = self._state.token_training
         if learned is not None and job_id is not None and learned.session == job_id:
@@ -447,12 +447,12 @@ def _check_agreement(group: str, agents: Sequence[PureTextWholeAgent]) -> None:
                 raise ParameterError(
                     f"agents.{other.agent_name}.{parameter}: got {got!r}, but"
                     f" agents.{first.agent_name} of the same shared_model_group {group!r} has"
-                    f" {wanted!r}. Give them the same value, or groups of their own."
+                    f" {wanted!r}. Give them the same value, or separate groups."
                 )
 
 
 def _dummy_job(intent: FineTuneIntent) -> FineTuneJob:
-    """Return a job that was never made, and has succeeded."""
+    """Return a dummy job that has succeeded."""
     base = intent.model.split(":")[1] if intent.model.startswith("ft:") else intent.model
     identity = intent.digest[:12]
     model = f"ft:{base}:{intent.suffix or 'ratchet'}:{identity}"
@@ -460,7 +460,7 @@ def _dummy_job(intent: FineTuneIntent) -> FineTuneJob:
 
 
 def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine to its end, in a thread of its own where a loop runs in this one."""
+    """Run a coroutine to its end, in a separate thread if a loop runs in this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""Train a group's model on tokens, in a session at its service: exactly once, whatever is cut off.
+"""Training of a group's model on tokens, in a session at its service, exactly once.
 
-A session is named by what it starts from and all that is sent to it. So the same work is the same
-session, which answers what was done and does what is left; other work from the same state, as of a
-fork, is a session of its own.
+A session is named by its initial state and all its requests. The same work, after an interruption,
+is therefore the same session, which returns completed steps and executes the remaining ones;
+different work from the same state, as in a fork, is a separate session.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def train_on_tokens(
     name: str,
     reward_averages: Mapping[str, float],
 ) -> dict[str, float]:
-    """Take steps from the group's model; its state knows the next model, and what else goes on.
+    """Take training steps from the group's model, and store the next model in its state.
 
-    From a model that was trained so before, with an adapter of the same rank or without one, it
-    goes on with the optimizer's moments.
+    If the model was trained in this way before, with an adapter of the same rank or without one,
+    training continues with the optimizer's moments.
 
     Parameters
     ----------
     steps
-        None where there is nothing to learn: the model stays.
+        None without data: the model does not change.
     name
         A part of the model's id.
     reward_averages
-        The agents' averages after these rollouts, to be kept.
+        The agents' averages after these rollouts, stored in the state.
 
     Returns
     -------
     dict
-        What the steps were like; empty without any.
+        The metrics of the steps; empty without any.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def train_on_tokens(
         asyncio.get_running_loop()
     except RuntimeError:
         session, model, metrics = _train(group, steps, name)
-    else:  # as in a notebook: the client has a loop of its own
+    else:  # as in a notebook: the client has a separate loop
         with ThreadPoolExecutor(1) as pool:
             session, model, metrics = pool.submit(_train, group, steps, name).result()
     group.state = replace(
@@ -82,7 +82,7 @@ def train_on_tokens(
 def _train(
     group: PureTextSharedModelGroup, steps: TrainingSteps, name: str
 ) -> tuple[str, str, dict[str, float]]:
-    """Return the session, the model that it saved, and what the steps were like."""
+    """Return the session, its saved model, and the metrics of the steps."""
     model, seed, rank = group.current_model_name, group.training_seed(_METHOD), _rank(group)
     known = group.state.token_training
     goes_on = known is not None and (known.model, known.lora_rank) == (model, rank)

@@ -1,4 +1,4 @@
-"""An agent that is a chat model: from what it sees, by a call, to what it does."""
+"""Chat-model agent: maps a view to an action by calls of its model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from ratchet.scenarios.pure_text.parsing import (
     ParsedCompletion,
     parse_completion,
 )
-from ratchet.scenarios.pure_text.prompts import build_prompt
-from ratchet.scenarios.pure_text.supervisor import supervisor_message
+from ratchet.scenarios.pure_text.views import build_prompt, supervisor_message
 from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:
@@ -32,24 +31,36 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.handler import ProtocolHandler
-    from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.views import AgentView
 
 
 class SystemPromptSource(Protocol):
-    """Writes what an agent is told first."""
+    """Source of agents' system prompts."""
 
     def render(self, view: AgentView, /) -> str:
         """Write the system prompt of an agent that sees ``view``."""
 
 
+class SharedModel(Protocol):
+    """The model of several agents; :class:`PureTextSharedModelGroup` implements it."""
+
+    @property
+    def current_model_name(self) -> str:
+        """The model that currently plays."""
+
+    @property
+    def called_as(self) -> str:
+        """The name in requests: the model's, or its deployment's."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a rollout's calls share.
+    """Context shared by a rollout's calls.
 
     ``call_prefix`` names the rollout (``"r12"``, in a tree also the node) within ``journal``;
-    ``seed`` is that of the stage and iteration: with the call's id it gives each call its own.
-    ``token_agents`` are asked for their tokens and log-probabilities whatever their parameters say.
+    ``seed`` is that of the stage and iteration, from which each call's seed is derived with its id.
+    Tokens and log-probabilities of ``token_agents`` are always requested, regardless of their
+    parameters.
     """
 
     journal: CallJournal | None
@@ -69,32 +80,33 @@ class CallContext:
 
 @dataclass(frozen=True, slots=True)
 class AgentOutput:
-    """What an agent did at a step.
+    """An agent's actions at a step.
 
     Attributes
     ----------
     messages
         Channel → text.
     raw_message
-        The reply as the model wrote it, but for its thinking; empty if no reply could be read.
+        The reply as generated, without its thinking; empty if no reply could be parsed.
     decision
         0 reject, 1 accept, 2 none.
     confidence
-        How sure the decision is, above 0 and at most 1.
+        Confidence of the decision, above 0 and at most 1.
     retry_count
-        How many replies were thrown away because they couldn't be read.
+        The number of discarded invalid replies.
     token_limit
-        Whether the reply was cut off at its limit of tokens.
+        Whether the reply was truncated at its token limit.
     valid
-        Whether a reply could be read.
+        Whether a reply could be parsed.
     prompt_tokens, completion_tokens
         The sums over all of the step's calls.
     thinking
-        What the model wrote before its reply, which no other agent sees.
+        The model's text before its reply, which no other agent sees.
     invalid_reason
-        Why the last reply couldn't be read; empty if it could.
+        Why the last reply is invalid; empty if it is valid.
     tokens
-        Those of the last reply, where the agent's parameters ask for them and the service says.
+        Tokens of the last reply, if requested by the agent's parameters and returned by the
+        service.
     """
 
     messages: Mapping[str, str]
@@ -128,7 +140,7 @@ class PureTextWholeAgent:
         self.parameters = _text_parameters(hyper_params, agent_name)
         self.spec = handler.text_agent_spec(agent_name)
         self.scale = DECISION_SCALES[handler.common.verifier_decision_scale]
-        self.shared_model_group: PureTextSharedModelGroup | None = None
+        self.shared_model_group: SharedModel | None = None
         self._settings = settings
         self._system_prompts = system_prompts
 
@@ -137,26 +149,26 @@ class PureTextWholeAgent:
 
     @property
     def model_name(self) -> str:
-        """The model that plays now: that of its group, once it is in one."""
+        """The current model: that of its group, if it is in one."""
         if self.shared_model_group is None:
             return self.parameters.model_name
         return self.shared_model_group.current_model_name
 
     @property
     def called_as(self) -> str:
-        """What requests name: the model, or its deployment."""
+        """The name in requests: the model, or its deployment."""
         group = self.shared_model_group
         return self.parameters.model_name if group is None else group.called_as
 
     async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
-        """Answer what is seen, asking again while replies can't be read.
+        """Return the actions for a view, retrying while replies are invalid.
 
         After the last retry: an empty message, no decision, ``valid`` False.
 
         Raises
         ------
         LanguageModelError
-            If a call failed for good; with the datapoint, the agent and the round in it.
+            If a call failed after all retries; with the datapoint, the agent and the round.
         """
         prompt = self._prompt(view)
         model, price = self.model_name, self._price

@@ -1,1 +1,1 @@
-"""What runs inside the sandboxed subprocess. Standard library only, and none of our own process."""
+"""Code of the sandboxed subprocess; imports only the standard library."""

@@ -1,7 +1,7 @@
-"""Run one program on its inputs, in the process that is thrown away afterwards.
+"""Run one program on its inputs, in a process that is discarded afterwards.
 
-It is told what to run on, never what should come out: whatever a program prints or writes, it
-can only pass by knowing the answers.
+It receives the inputs, never the expected outputs: a program can only pass by computing the
+answers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class _TooMuchOutput(BaseException):
 
 
 class _BadOutput(BaseException):
-    """What the program has returned is no plain data."""
+    """The program returned a value that is not plain data."""
 
 
 class _BoundedText(io.StringIO):
-    """Standard output that is looked at, up to a size."""
+    """Standard output that is compared, up to a size."""
 
     def write(self, text: str, /) -> int:
         if self.tell() + len(text) > MAX_OUTPUT:
@@ -44,7 +44,7 @@ class _BoundedText(io.StringIO):
 
 
 class _NoText(io.TextIOBase):
-    """Standard output that nobody looks at."""
+    """Standard output that is discarded."""
 
     def write(self, text: str, /) -> int:
         return len(text)
@@ -57,16 +57,16 @@ def run_program(job: dict[str, Any]) -> bytes:
     ----------
     job
         ``source``, ``mode``, ``entry``, ``givens``, ``max_steps``, and in the mode ``variables``
-        the names that are looked at (``wanted``).
+        the names that are compared (``wanted``).
 
     Returns
     -------
     bytes
-        One line of JSON: ``status``, ``outputs`` of the tests that were finished, ``detail``.
+        One line of JSON: ``status``, ``outputs`` of completed tests, ``detail``.
     """
     outputs: list[str] = []
     random.seed(0)
-    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # else made by site
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # usually defined by site
     sys.stdout = sys.stderr = _NoText()
     status, detail = "finished", ""
     try:
@@ -131,7 +131,7 @@ def _fresh_namespace(name: str) -> dict[str, Any]:
 
 
 def _dump(value: object) -> str:
-    """Write an output down at once, since the program may change it later."""
+    """Serialise an output immediately, since the program may change it later."""
     try:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -139,7 +139,7 @@ def _dump(value: object) -> str:
 
 
 def _count_steps(max_steps: int) -> None:
-    """Stop after so many of its own instructions: the same on every machine, however slow."""
+    """Stop after a number of the program's instructions, which is the same on every machine."""
     left = max_steps
 
     def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:

@@ -1,11 +1,11 @@
-"""Take from a process what a tested program must not have: files, network, other processes.
+"""Isolation of tested programs from files, network and other processes.
 
-Linux only, without any privileges needed; each layer is tried, and what holds is reported:
+Linux only, without any privileges; each layer is tried, and the active ones are reported:
 
-- seccomp (x86-64, AArch64): the few system calls that reach nobody else, see ``seccomp.py``.
+- seccomp (x86-64, AArch64): only system calls that affect no other process, see ``seccomp.py``.
 - Landlock: no file can be written or run anywhere, only Python's own can be read.
-- Namespaces (where the system allows them): no network device, no process outside in sight.
-- Capabilities are dropped; so is the user root, where others may read Python's files.
+- Namespaces (where the system allows them): no network device, no outside process visible.
+- Capabilities are dropped; so is the user root, if other users may read Python's files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def leave_outside() -> tuple[list[str], bool]:
-    """Leave the network, the sight of other processes and the user root, where that is allowed.
+    """Leave the network, the namespace of processes and the user root, if allowed.
 
     Returns the namespaces that were left, and whether the process is not root now. With ``pid``,
     the next process that is forked is the new namespace's first: when it ends, the kernel ends
@@ -47,7 +47,7 @@ def leave_outside() -> tuple[list[str], bool]:
 
 
 def _unshare(names: list[str]) -> list[str]:
-    """Leave one by one, since a system may forbid some of them only."""
+    """Leave namespaces one by one, since a system may forbid only some of them."""
     if sys.platform != "linux":
         return []
     return [name for name in names if _libc.unshare(_NAMESPACES[name]) == 0]
@@ -60,7 +60,7 @@ def die_with_parent() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up what root, or the owner of a namespace, may do beyond others."""
+    """Drop the capabilities of root, or of the owner of a namespace."""
     number = _CAPSET.get(platform.machine())
     if sys.platform == "linux" and number is not None:
         header = struct.pack("=II", 0x20080522, 0)  # version 3, this process
@@ -77,7 +77,7 @@ def _become_nobody() -> None:
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
     except OSError:
-        pass  # a root without the right to become somebody else; said in the report
+        pass  # a root that may not change its user; reported
 
 
 def _readable_to_others(path: str) -> bool:
@@ -98,10 +98,10 @@ _READABLE = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/dev/null", "/dev/uran
 
 
 def make_landlock_rules() -> tuple[int, int]:
-    """Prepare rules: Python's own files can be read, nothing else, and nothing written.
+    """Prepare rules: only Python's own files can be read, and no file written.
 
-    Returns a descriptor for :func:`apply_landlock_rules` and the kernel's version of Landlock;
-    (−1, 0) where there is none.
+    Returns a descriptor for :func:`apply_landlock_rules` and the kernel's version of Landlock; (−1,
+    0) without Landlock.
     """
     version = _libc.syscall(_CREATE_RULESET, None, 0, 1) if sys.platform == "linux" else -1
     if version < 1:
@@ -128,6 +128,6 @@ def _allow_reading(rules: int, path: str) -> None:
 
 
 def apply_landlock_rules(rules: int) -> None:
-    """Bind this process to prepared rules, for good."""
+    """Apply prepared rules to this process, irrevocably."""
     if rules >= 0 and _libc.syscall(_RESTRICT_SELF, rules, 0) != 0:
         raise OSError(ctypes.get_errno(), "landlock_restrict_self failed")

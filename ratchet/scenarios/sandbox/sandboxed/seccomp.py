@@ -1,9 +1,8 @@
-"""Bind a process to the few system calls that a tested program may need.
+"""Restrict a process to the few system calls that a tested program may need.
 
-What is not named is refused, so that a call that a later kernel brings is refused as well: changes
-of files, their modes, owners, times and attributes; signals, priorities and limits of others; new
-processes; sockets that reach anybody; memory that outlives the program. Some calls are allowed
-with harmless arguments only.
+Unlisted calls are refused, including those of later kernels: changes of files, their modes, owners,
+times and attributes; signals, priorities and limits of others; new processes; sockets with a
+destination; memory that outlives the program. Some calls are allowed with harmless arguments only.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ _ALLOWED: Mapping[str, _Numbers] = {
     "sysinfo": (99, 179),
     "umask": (95, 166),
 }
-"""System calls that reach nobody else: the numbers on x86-64 and AArch64."""
+"""System calls that affect no other process: the numbers on x86-64 and AArch64."""
 
 
 def _load(argument: int, *, high: bool = False) -> Step:
@@ -200,7 +199,7 @@ _CONDITIONED: Mapping[str, tuple[_Numbers, list[Step]]] = {
 
 
 def filter_steps(machine: str) -> list[Step]:
-    """Return the filter's instructions for a machine that there are numbers of."""
+    """Return the filter's instructions for a supported machine."""
     column = _COLUMN[machine]
     steps: list[Step] = [
         (_LOAD, 0, 0, 4),
@@ -236,6 +235,6 @@ def make_seccomp_filter() -> _SockProgram | None:
 
 
 def apply_seccomp_filter(program: _SockProgram) -> None:
-    """Bind this process to a prepared filter, for good."""
+    """Apply a prepared filter to this process, irrevocably."""
     if _libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "the seccomp filter was refused")

@@ -1,7 +1,7 @@
-"""The sandboxed subprocess: forks a process for every program, bounds it and reads its result.
+"""The sandboxed subprocess: forks a process for every program, limits it and reads its result.
 
 Reads lists of jobs, one line of JSON each, and writes one line for each job: index, status, CPU
-seconds and what the program has written. The first line written says which layers hold.
+seconds and the program's output. The first line written contains the active layers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RULES: Final = 4
 _NULL: Final = 5
 _MAX_FILES = 32
 _MAX_THREADS = 4096
-"""All of the user's together count, except those of root."""
+"""Limit for all processes of the user together; root has no limit."""
 _MAX_RESULT = 2 * MAX_OUTPUT
 _GRACE: Final = 0.25
 """CPU seconds past the limit in which the kernel's own signal may end a program."""
@@ -38,7 +38,7 @@ Job: TypeAlias = "dict[str, Any]"
 
 
 class Worker:
-    """Runs programs one after the other, in processes that are thrown away.
+    """Runs programs sequentially, in processes that are discarded.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Worker:
     memory_mb
         Its address space, in MiB.
     is_first
-        Whether this process is the first of its own PID namespace.
+        Whether this process is the first of a new PID namespace.
     """
 
     def __init__(self, time_limit: float, memory_mb: int, *, is_first: bool) -> None:
@@ -62,9 +62,9 @@ class Worker:
             os.dup2(descriptor, number)  # so that no pipe gets these numbers
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, str, float, bytes]]:
-        """Run programs in one process; those it didn't come to the end of, in one each.
+        """Run programs in one process; those it didn't complete, in one process each.
 
-        Yields job, status, CPU seconds and what the program has written.
+        Yields job, status, CPU seconds and the program's output.
         """
         lines, status, seconds = self._run_in_one_process(jobs)
         for job, line in zip(jobs, lines, strict=False):
@@ -107,7 +107,7 @@ class Worker:
         return "killed"
 
     def _read(self, pid: int, reading: int) -> tuple[bytes, str]:
-        """Read a result to its end, within bounds on its size and on time, whatever comes.
+        """Read a result to its end, within limits on its size and on time.
 
         A program that waits for a slow machine continues; one that uses no CPU time ends, though it
         may write. One that ignores the signal at its limit of CPU time ends by this check of its
@@ -188,7 +188,7 @@ class Worker:
 
 
 def _hide_network() -> None:
-    """Make sockets hard to come by where the kernel can't forbid them; not a wall."""
+    """Hide sockets where the kernel can't forbid them; not a secure barrier."""
     for name in ("socket", "_socket"):
         sys.modules[name] = None  # type: ignore[assignment]
 

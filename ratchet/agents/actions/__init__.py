@@ -1,1 +1,0 @@
-"""What agents may do: distributions over it, and how it is packed into tensors."""
