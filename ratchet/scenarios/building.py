@@ -28,25 +28,41 @@ def build_scenario_instance(
     trainer_type: str = "rl",
     base_dir: Path | None = None,
 ) -> AnyScenarioInstance:
-    """Build protocol, datasets (where none were made before), environments and agents.
+    """Build the protocol, the datasets (unless given), environments and agents.
 
-    Answers of a model that writes part of the data are kept only by the stage that makes them.
+    The responses of a model that writes part of the data are only stored by the stage that builds
+    the data.
 
-    Of the settings those are read that say where and how agents run, e.g. ``device``. The trainer
-    type decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
-    own. Paths of a user's own scenario, networks and protocol start from ``base_dir``.
+    Of the settings, only those about where and how agents run are read, e.g. ``device``. The
+    trainer type decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a
+    custom trainer's. Paths of custom scenarios, networks and protocols start from ``base_dir``.
 
     Raises
     ------
     DataError
         If ``train`` or ``test`` is missing.
     """
-    scenario = build_scenario(hyper_params.scenario, base_dir)
-    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
     if datasets is None:
         usage = UsageMeter("build_scenario", Ledger(Budget(settings.budget)))
         with ModelCalls(settings, usage) as calls:
+            scenario = build_scenario(hyper_params.scenario, base_dir)
             datasets = scenario.make_datasets(hyper_params, calls)
+    return assemble_scenario_instance(hyper_params, settings, datasets, trainer_type, base_dir)
+
+
+def assemble_scenario_instance(
+    hyper_params: HyperParameters,
+    settings: ExperimentSettings,
+    datasets: Mapping[str, Any],
+    trainer_type: str,
+    base_dir: Path | None,
+) -> AnyScenarioInstance:
+    """Build the components of :func:`build_scenario_instance` around existing datasets.
+
+    A separate function, so that the code that builds data is in the keys of that stage only.
+    """
+    scenario = build_scenario(hyper_params.scenario, base_dir)
+    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
     made = dict(datasets)
     missing = {"train", "test"} - made.keys()
     if missing:

@@ -9,7 +9,7 @@ from typing import Any
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.transcripts import save_report_transcripts
-from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.building import assemble_scenario_instance
 from ratchet.scenarios.registry import build_scenario
 from trainers.companion import Answer, serve
 from trainers.language.trainer import LanguageTrainer
@@ -45,12 +45,8 @@ def _make(request: dict[str, Any]) -> LanguageTrainer:
     load = build_scenario(hyper_params.scenario, base_path).load_dataset
     found = trainer_class(hyper_params, base)
     datasets = {path.name: load(path) for path in sorted(Path(request["datasets"]).iterdir())}
-    instance = build_scenario_instance(
-        hyper_params,
-        settings,
-        datasets=datasets,
-        trainer_type=found.trainer_type,
-        base_dir=base_path,
+    instance = assemble_scenario_instance(
+        hyper_params, settings, datasets, found.trainer_type, base_path
     )
     trainer = found(hyper_params, instance, settings)
     assert isinstance(trainer, LanguageTrainer)  # as that of whoever asks
