@@ -25,7 +25,15 @@ from ratchet.plugins import FOLDER_PREFIX, MODULE_PREFIX, folder_package
 from ratchet.shadowing import ROOT
 from ratchet.store.infrastructure import is_infrastructure
 from ratchet.store.keys import canonical_json
-from ratchet.store.sources import IN_TEXT, ON_IMPORT, Definition, Import, Source, SourceFacts, read_source
+from ratchet.store.sources import (
+    IN_TEXT,
+    ON_IMPORT,
+    Definition,
+    Import,
+    Source,
+    SourceFacts,
+    read_source,
+)
 
 COMPLETE = "*"
 """Stands for all definitions of a module."""
@@ -61,8 +69,8 @@ class Closure:
     plug-in's complete file counts: its only definition is :data:`COMPLETE`. ``followed`` are the
     imports that were followed, by module, name and used attributes. ``attributes`` are the names
     that follow a dot in reached definitions, ``methods`` the reached classes' methods whose names
-    don't follow any yet. ``files`` are the data files that plug-ins name. Infrastructure is followed,
-    since it calls other code, but is not part of the digests.
+    don't follow any yet. ``files`` are the data files that plug-ins name. Infrastructure is
+    followed, since it calls other code, but is not part of the digests.
     """
 
     sources: dict[Path, Source] = field(default_factory=dict)
@@ -257,8 +265,10 @@ class Closure:
     ) -> None:
         """Add the used ``attributes`` of an import's target (None: all)."""
         module = source.absolute(target)
-        if target.level == IN_TEXT and ((home := self.locate(module)) is None or home.is_package):
-            return  # it only contains such modules
+        if target.level == IN_TEXT:
+            home = self.locate(module)
+            if home is None or home.is_package or is_infrastructure(source.module):
+                return  # tables of infrastructure name code that is a root where it counts
         parts = [] if is_project(module) else module.split(".")
         for length in range(1, len(parts)):  # an import runs its packages' __init__ files first
             parent = self.locate(".".join(parts[:length]))

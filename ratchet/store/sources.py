@@ -262,7 +262,7 @@ class _ModuleReader:
 
     def _read_methods(self, node: ast.ClassDef) -> None:
         """Remove the methods that run only when they are called by name from a class."""
-        apart = {each: each.name for each in node.body if _is_method(each)}
+        apart: dict[ast.stmt, str] = {e: e.name for e in node.body if _is_method(e)}
         for each in node.body:
             if _is_in_key(each, node):
                 apart[each] = created(node.name)

@@ -86,8 +86,8 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         {
             "ratchet/registry.py": "def run(x):\n    x.hook()\n",
             "trainers/parts.py": "class Loss:\n    def hook(self):\n        return 1.0\n",
-            "trainers/late.py": "from ratchet.registry import run\nfrom trainers.parts import Loss\n"
-            "x = run(Loss())",
+            "trainers/late.py": "from ratchet import registry\nfrom trainers.parts import Loss\n"
+            "x = registry.run(Loss())",
         },
         "1.0",
     ),
@@ -211,8 +211,8 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     ),
     "dunder method, property and mixin": (
         {
-            "trainers/parts.py": "class Mixin:\n    def __call__(self):\n        return self.scale\n"
-            "    @property\n    def scale(self):\n        return 1.0\n",
+            "trainers/parts.py": "class Mixin:\n    def __call__(self):\n        return self.s\n"
+            "    @property\n    def s(self):\n        return 1.0\n",
             "trainers/late.py": "from trainers.parts import Mixin\nclass Loss(Mixin): ...\n"
             "x = Loss()()",
         },
