@@ -98,8 +98,9 @@ def build_protocol_handler(
     check_common_parameters(hyper_params, handler)
     if not hyper_params.protocol_common.zero_knowledge:
         return handler
-    # By name, since an edit of that module must not change the code fingerprint of other games.
-    zero_knowledge = import_module("ratchet.protocols.zero_knowledge")
+    # Not a plain import, which would add the module to the code fingerprints of all protocols;
+    # `source_classes` adds it to those of protocols that use it.
+    zero_knowledge = import_module(f"{__package__}.zero_knowledge")
     wrapped: ProtocolHandler = zero_knowledge.ZeroKnowledgeProtocolHandler.around(handler)
     return wrapped
 

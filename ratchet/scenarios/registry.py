@@ -83,12 +83,27 @@ def build_scenario_instance(
     DataError
         If ``train`` or ``test`` is missing.
     """
-    scenario = build_scenario(hyper_params.scenario, base_dir)
-    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
     if datasets is None:
         usage = UsageMeter("build_scenario", Ledger(Budget(settings.budget)))
         with ModelCalls(settings, usage) as calls:
+            scenario = build_scenario(hyper_params.scenario, base_dir)
             datasets = scenario.make_datasets(hyper_params, calls)
+    return assemble_scenario_instance(hyper_params, settings, datasets, trainer_type, base_dir)
+
+
+def assemble_scenario_instance(
+    hyper_params: HyperParameters,
+    settings: ExperimentSettings,
+    datasets: Mapping[str, Any],
+    trainer_type: str,
+    base_dir: Path | None,
+) -> AnyScenarioInstance:
+    """Build the components of :func:`build_scenario_instance` around existing datasets.
+
+    A separate function, so that the code that builds data is in the keys of that stage only.
+    """
+    scenario = build_scenario(hyper_params.scenario, base_dir)
+    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
     made = dict(datasets)
     missing = {"train", "test"} - made.keys()
     if missing:

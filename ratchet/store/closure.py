@@ -11,18 +11,29 @@ import functools
 import hashlib
 import inspect
 import os
+import re
 import sys
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from ratchet.errors import StageKeyError
-from ratchet.plugins import FOLDER_PREFIX, folder_package
+from ratchet.plugins import FOLDER_PREFIX, MODULE_PREFIX, folder_package
 from ratchet.shadowing import ROOT
 from ratchet.store.infrastructure import is_infrastructure
 from ratchet.store.keys import canonical_json
-from ratchet.store.sources import ON_IMPORT, Definition, Import, Source, SourceFacts, read_source
+from ratchet.store.sources import (
+    IN_TEXT,
+    ON_IMPORT,
+    Definition,
+    Import,
+    Source,
+    SourceFacts,
+    read_source,
+)
 
 COMPLETE = "*"
 """Stands for all definitions of a module."""
@@ -36,6 +47,13 @@ _PLAIN_BASES = frozenset(
     {"ABC", "Protocol", "Generic", "NamedTuple", "TypedDict", "Enum", "StrEnum"}
 )
 _LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
+_PATH = re.compile(r"(?!.*\.\.)\w[\w ./-]{0,199}")
+"""A text that may be the path of a file next to a plug-in."""
+_CALLED_BY_PYTHON = frozenset(
+    {"keys", "close", "read", "readline", "write", "flush", "seek", "tell", "acquire", "release"}
+    | {"_missing_", "_generate_next_value_"}
+)
+"""Methods that Python itself, or its library, calls by name."""
 
 
 def _project_folders() -> dict[str, tuple[Path, ...]]:
@@ -51,14 +69,17 @@ class Closure:
     plug-in's complete file counts: its only definition is :data:`COMPLETE`. ``followed`` are the
     imports that were followed, by module, name and used attributes. ``attributes`` are the names
     that follow a dot in reached definitions, ``methods`` the reached classes' methods whose names
-    don't follow any yet.
+    don't follow any yet. ``files`` are the data files that plug-ins name. Infrastructure is
+    followed, since it calls other code, but is not part of the digests.
     """
 
     sources: dict[Path, Source] = field(default_factory=dict)
     reached: dict[Path, set[str]] = field(default_factory=dict)
     pending: list[tuple[Source, str]] = field(default_factory=list)
     followed: set[tuple[str, str, frozenset[str] | None]] = field(default_factory=set)
-    attributes: set[str] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=lambda: set(_CALLED_BY_PYTHON))
+    files: dict[Path, str] = field(default_factory=dict)
+    has_plugins: bool = False
     methods: dict[str, list[tuple[Source, str]]] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     packages: dict[str, tuple[Path, ...]] = field(default_factory=lambda: dict(_project_folders()))
@@ -84,11 +105,13 @@ class Closure:
                     self._reach_object(source, base)
 
     def add_definition(self, module: str, name: str) -> None:
-        """Add a definition of a module of the project, or the import that binds the name."""
+        """Add a definition of a module, or the import that binds the name; none of libraries."""
         source = self.locate(module)
+        if source is None and not is_project(module):
+            return
         if source is None:
             raise StageKeyError(f"code fingerprint: found no source of module {module!r}.")
-        self._follow_definition_of(source, name, None)
+        self._follow_name(module, name, None)
 
     def _add_named(self, name: str, item: object) -> None:
         path = _file_of(sys.modules.get(name))
@@ -124,15 +147,27 @@ class Closure:
         self._reach(source, name)
 
     def _reach(self, source: Source, name: str) -> None:
-        if is_infrastructure(source.module):
-            return
         if not is_project(source.module):
             name = COMPLETE
-        self.sources.setdefault(source.path, source)
-        reached = self.reached.setdefault(source.path, set())
-        if name not in reached:
-            reached.add(name)
+        if name not in self.reached.get(source.path, ()):
+            self.sources.setdefault(source.path, source)
+            self.reached.setdefault(source.path, set()).add(name)
             self.pending.append((source, name))
+            if not is_project(source.module):
+                self._add_plugin(source)
+
+    def _add_plugin(self, source: Source) -> None:
+        """Add what a plug-in may use by computed names: any method, and files next to it."""
+        self.has_plugins = True
+        self._note_attributes([each for each in self.methods if each.isidentifier()])
+        facts, home = read_source(source), source.path.parent
+        names = sorted(each for each in facts.strings if _PATH.fullmatch(each))
+        folders = [home, *(home / each for each in names if (home / each).is_dir())]
+        for path in [folder / each for folder in folders for each in names]:
+            if path.suffix != ".py" and path.is_file():
+                self.files[path] = path.relative_to(home).as_posix()
+            elif "importlib" in facts.imported_packages and path.with_suffix(".py").is_file():
+                self.add_file(path.with_suffix(".py"), path.stem)
 
     def locate(self, name: str) -> Source | None:
         """Find the source of a module by name, if it is the project's or a plug-in's."""
@@ -141,10 +176,10 @@ class Closure:
         if in_folder and not rest:
             return None  # it stands for a folder and has no source
         label = ".".join(rest) if in_folder else name
-        if top in self.packages:
-            folders = [str(folder) for folder in self.packages[top]]
-        else:
-            folders = [str(folder / top) for folder in self.folders if _may_be(top, folder)]
+        folders = self.packages.get(top)
+        if folders is None:
+            near = [folder / top for folder in self.folders if _may_be(top, folder)]
+            folders = (*near, *_uninstalled(top))
         for folder in folders:
             base = os.path.join(folder, *rest)
             for path in (os.path.join(base, "__init__.py"), f"{base}.py"):
@@ -169,23 +204,26 @@ class Closure:
                 self._add_methods(source, name, facts.classes[name].methods)
 
     def _follow_definition(self, source: Source, facts: SourceFacts, used: Definition) -> None:
-        for attribute in used.attributes - self.attributes:
-            self.attributes.add(attribute)
-            for home, method in self.methods.pop(attribute, ()):
-                self._reach(home, method)
+        self._note_attributes(used.attributes)
         for name, attributes in used.uses.items():
             if name in facts.definitions:
                 self._reach(source, name)
-            if name in facts.bindings:
-                self._follow_import(source, facts.bindings[name], attributes)
+            for target in facts.bindings.get(name, ()):
+                self._follow_import(source, target, attributes)
         for name, target in used.imports:
             self._follow_import(source, target, used.uses.get(name))
 
+    def _note_attributes(self, names: Iterable[str]) -> None:
+        for name in set(names) - self.attributes:
+            self.attributes.add(name)
+            for home, method in self.methods.pop(name, ()):
+                self._reach(home, method)
+
     def _add_methods(self, source: Source, name: str, methods: tuple[str, ...]) -> None:
         """Add a class's methods whose names are used, or all if a library may call them."""
-        is_open = self._is_open(source, name)
+        is_open = self.has_plugins or self._is_open(source, name)
         for method in methods:
-            if is_open or method in self.attributes:
+            if method in self.attributes or (is_open and method.isidentifier()):
                 self._reach(source, f"{name}.{method}")
             else:
                 self.methods.setdefault(method, []).append((source, f"{name}.{method}"))
@@ -193,33 +231,33 @@ class Closure:
     def _is_open(self, source: Source, name: str) -> bool:
         """Return whether libraries may call a class: by its bases or its module's imports."""
         facts = read_source(source)
-        tops = {source.absolute(each).partition(".")[0] for each in facts.bindings.values()}
-        if name not in facts.classes or tops - _NOT_CALLING:
+        if name not in facts.classes or facts.imported_packages - _NOT_CALLING:
             return True
         return any(self._is_open_base(source, facts, base) for base in facts.classes[name].bases)
 
     def _is_open_base(self, source: Source, facts: SourceFacts, base: str | None) -> bool:
         if base in facts.classes:
             return self._is_open(source, str(base))
-        bound = facts.bindings.get(base or "")
-        if bound is None or not bound.name:
-            return True
-        module = source.absolute(bound)
-        home = self._home(module, bound.name)
-        if home is not None:
-            return self._is_open(home, bound.name)
-        return not is_infrastructure(module) and bound.name not in _PLAIN_BASES
+        for bound in facts.bindings.get(base or "", (Import(""),)):
+            module = source.absolute(bound)
+            home = self._home(module, bound.name) if bound.name else None
+            if home is None and bound.name not in _PLAIN_BASES:
+                return True
+            if home is not None and self._is_open(home, bound.name):
+                return True
+        return False
 
     def _home(self, module: str, name: str) -> Source | None:
         """Return the source of the project's module that defines a name."""
         source = self.locate(module)
-        if source is None or is_infrastructure(module):
+        if source is None:
             return None
         facts = read_source(source)
         if name in facts.homes:
             return self._home(facts.homes[name], name)
         if name in facts.bindings:
-            return self._home(source.absolute(facts.bindings[name]), facts.bindings[name].name)
+            *_, target = facts.bindings[name]
+            return self._home(source.absolute(target), target.name)
         return source
 
     def _follow_import(
@@ -227,6 +265,10 @@ class Closure:
     ) -> None:
         """Add the used ``attributes`` of an import's target (None: all)."""
         module = source.absolute(target)
+        if target.level == IN_TEXT:
+            home = self.locate(module)
+            if home is None or home.is_package or is_infrastructure(source.module):
+                return  # tables of infrastructure name code that is a root where it counts
         parts = [] if is_project(module) else module.split(".")
         for length in range(1, len(parts)):  # an import runs its packages' __init__ files first
             parent = self.locate(".".join(parts[:length]))
@@ -258,7 +300,7 @@ class Closure:
             self._add_module(module, None)
         elif self.locate(f"{module}.{name}") is not None:
             self._add_module(f"{module}.{name}", attributes)
-        elif source is None or is_infrastructure(module):
+        elif source is None:
             return
         elif not is_project(module):
             self._reach(source, COMPLETE)
@@ -272,7 +314,8 @@ class Closure:
         if name in facts.definitions:
             self._reach(source, name)
         elif name in facts.bindings:
-            self._follow_import(source, facts.bindings[name], attributes)
+            for target in facts.bindings[name]:
+                self._follow_import(source, target, attributes)
         elif name in facts.homes:
             self._follow_name(facts.homes[name], name, attributes)
         else:
@@ -282,7 +325,11 @@ class Closure:
         """Return each module's digest by label; equal labels from several folders get numbers."""
         by_label: dict[str, list[str]] = {}
         for path, source in self.sources.items():
+            if is_infrastructure(source.module):
+                continue  # it was followed, since it calls other code
             by_label.setdefault(source.label, []).append(_digest(source, self.reached[path]))
+        for path, label in self.files.items():
+            by_label.setdefault(label, []).append(hashlib.sha256(path.read_bytes()).hexdigest())
         return {
             label if number == 0 else f"{label}#{number + 1}": digest
             for label, digests in by_label.items()
@@ -305,8 +352,8 @@ def _digest(source: Source, names: set[str]) -> str:
     text = [
         {name: definition.digest for name, definition in reached.items()},
         {
-            name: [source.absolute(target), target.name]
-            for name, target in facts.bindings.items()
+            name: [[source.absolute(each), each.name] for each in targets]
+            for name, targets in facts.bindings.items()
             if name in used
         },
     ]
@@ -323,6 +370,21 @@ def _may_be(top: str, folder: Path) -> bool:
     if (file := _file_of(module)) is not None:
         return file in (folder / f"{top}.py", folder / top / "__init__.py")
     return folder / top in _package_folders(module)
+
+
+def _uninstalled(top: str) -> tuple[Path, ...]:
+    """Return the location of a user's package or module that is on the path, not installed."""
+    if top in sys.stdlib_module_names or top.startswith(MODULE_PREFIX):
+        return ()
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return ()
+    origin = None if spec is None else spec.origin
+    if origin is None or not origin.endswith(".py") or _is_library(Path(origin).resolve()):
+        return ()
+    path = Path(origin).resolve()
+    return (path.parent if path.name == "__init__.py" else path.with_suffix(""),)
 
 
 def _file_of(module: ModuleType | None) -> Path | None:

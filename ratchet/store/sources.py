@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import itertools
 import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard
 
@@ -31,6 +33,10 @@ _ANNOTATIONS = {
     (ast.arg, "annotation"),
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_MODULE = re.compile(r"\b((?:ratchet|trainers|tasks)(?:\.\w+)+)(?::(\w+))?")
+IN_TEXT = -1
+_READS_DOCSTRINGS = re.compile(rb"__doc__|getdoc|json_schema|@(\w+\.)*tool\b")
+"""In files with one of these, docstrings are data: prompts, or descriptions of tools."""
 _VALIDATORS = frozenset({"field_validator", "model_validator", "field_serializer"})
 _PLAIN_DECORATORS = frozenset(
     {"dataclass", "cache", "lru_cache", "wraps", "contextmanager", "asynccontextmanager"}
@@ -44,7 +50,10 @@ _PLAIN_DECORATORS = frozenset(
 
 @dataclass(frozen=True, order=True)
 class Import:
-    """``import module`` (no name) or ``from module import name``, with ``level`` leading dots."""
+    """``import module`` (no name) or ``from module import name``, with ``level`` leading dots.
+
+    The level is :data:`IN_TEXT` for ``module`` or ``module:name`` in a text.
+    """
 
     module: str
     name: str = ""
@@ -63,7 +72,7 @@ class Definition:
         The names that it reads, each with the attributes that it reads of it; None if the name is
         used in a different way too.
     attributes
-        All names that follow a dot in it, and all strings that could be such names.
+        All names that follow a dot in it, and all words in its strings: they may be such names.
     imports
         Its imports, by the name that each binds.
     """
@@ -82,26 +91,37 @@ class SourceFacts:
     ----------
     digest
         SHA-256 of the file's complete normalised syntax tree, annotations and messages included.
+    strings
+        All texts in the file: they may name other files.
     definitions
         By name; several of one name count as one. :data:`ON_IMPORT` counts if any other does.
     bindings
-        The imports at the top of the file by the name they bind.
+        The imports at the top of the file by the name they bind; several may bind one.
     homes
         Names that a package imports lazily from other modules (:func:`ratchet.lazy.reexports`).
     """
 
     digest: str
+    strings: frozenset[str]
     definitions: dict[str, Definition]
-    bindings: dict[str, Import]
+    bindings: dict[str, tuple[Import, ...]]
     homes: dict[str, str]
     classes: dict[str, ClassFacts]
+
+    @cached_property
+    def imported_packages(self) -> frozenset[str]:
+        """The first part of each module that is imported anywhere in the file, by its full name."""
+        inner = [target for each in self.definitions.values() for _, target in each.imports]
+        targets = [*itertools.chain.from_iterable(self.bindings.values()), *inner]
+        return frozenset(each.module.partition(".")[0] for each in targets if not each.level)
 
 
 @dataclass(frozen=True)
 class ClassFacts:
     """Names of a class's bases, None for one that is not a plain name, and of its methods.
 
-    Each method is a definition ``Class.method``, except those that run on import or by syntax.
+    Each method is a definition ``Class.method``, except those that run on import or by syntax. So
+    are the fields of parameters together, by the name of :func:`created`.
     """
 
     bases: tuple[str | None, ...]
@@ -127,7 +147,7 @@ class Source:
 
     def absolute(self, target: Import) -> str:
         """Return the full name of a module that this one imports, perhaps relatively."""
-        if not target.level:
+        if target.level <= 0:
             return target.module
         package = self.module if self.is_package else self.module.rpartition(".")[0]
         parents = (self.package or package).split(".")
@@ -183,16 +203,17 @@ def read_facts(text: bytes) -> SourceFacts:
         If it is not Python.
     """
     tree = parse_python(text)
-    complete = _DefinitionReader(None)
+    complete = _DefinitionReader(None, keeps_docstrings=bool(_READS_DOCSTRINGS.search(text)))
     complete.write(tree)  # first: the module's reader removes parts of the tree
     reader = _ModuleReader()
     reader.read(tree.body)
     used = {name for each in reader.definitions.values() for name in each.uses}
-    unused = [(name, reader.bindings[name]) for name in reader.bindings.keys() - used]
+    unused = [(n, each) for n in reader.bindings.keys() - used for each in reader.bindings[n]]
     if unused:  # they may be imported for their effects
         reader.definition(ON_IMPORT).imports += sorted(unused)
     return SourceFacts(
         digest=complete.finish().digest,
+        strings=frozenset(complete.strings),
         definitions={name: each.finish() for name, each in reader.definitions.items()},
         bindings=reader.bindings,
         homes=reader.homes,
@@ -205,19 +226,23 @@ class _ModuleReader:
     """Walk over the statements at the top of a module."""
 
     definitions: dict[str, _DefinitionReader] = field(default_factory=dict)
-    bindings: dict[str, Import] = field(default_factory=dict)
+    bindings: dict[str, tuple[Import, ...]] = field(default_factory=dict)
     homes: dict[str, str] = field(default_factory=dict)
     classes: dict[str, ClassFacts] = field(default_factory=dict)
 
     def read(self, statements: Iterable[ast.stmt]) -> None:
         for node in statements:
             if isinstance(node, ast.Import | ast.ImportFrom):
-                self.bindings |= dict(_imports_in(node))
+                self._bind(node)
             elif _is_type_checking(node):
                 self.homes |= reexports([node])
                 self.read(node.orelse)
             elif not _is_docstring(node):
                 self._read_definition(node)
+
+    def _bind(self, node: ast.AST) -> None:
+        for name, target in _imports_in(node):
+            self.bindings[name] = (*self.bindings.get(name, ()), target)
 
     def definition(self, name: str) -> _DefinitionReader:
         return self.definitions.setdefault(name, _DefinitionReader(self.bindings))
@@ -232,22 +257,22 @@ class _ModuleReader:
             self.definition(ON_IMPORT).uses[names[0]] = None
         elif not names:  # names that a compound statement defines or imports lead to its text
             for inner in ast.walk(node):
-                self.bindings |= dict(_imports_in(inner))
+                self._bind(inner)
                 for name in _names_defined(inner):
                     self.definition(name).uses[ON_IMPORT] = None
 
     def _read_methods(self, node: ast.ClassDef) -> None:
         """Remove the methods that run only when they are called by name from a class."""
-        computing = _computing(node)
+        apart: dict[ast.stmt, str] = {e: e.name for e in node.body if _is_method(e)}
         for each in node.body:
-            if each not in computing:  # classes of fields may compute
+            if _is_in_key(each, node):
+                apart[each] = created(node.name)
                 self.definition(node.name).note_all(getattr(each, "annotation", None))
-        methods = [each for each in computing if _is_method(each)]
-        for method in methods:
-            self.definition(f"{node.name}.{method.name}").write(method)
-        node.body = [each for each in computing if each not in methods]
+        for each, name in apart.items():
+            self.definition(f"{node.name}.{name}").write(each)
+        node.body = [each for each in node.body if each not in apart]
         bases = tuple(base.id if isinstance(base, ast.Name) else None for base in node.bases)
-        self.classes[node.name] = ClassFacts(bases, tuple({each.name: 0 for each in methods}))
+        self.classes[node.name] = ClassFacts(bases, tuple(dict.fromkeys(apart.values())))
 
 
 @dataclass
@@ -258,11 +283,13 @@ class _DefinitionReader:
     and messages are part of it.
     """
 
-    bindings: dict[str, Import] | None
+    bindings: dict[str, tuple[Import, ...]] | None
     parts: list[str] = field(default_factory=list)
     uses: dict[str, frozenset[str] | None] = field(default_factory=dict)
     attributes: set[str] = field(default_factory=set)
     imports: list[tuple[str, Import]] = field(default_factory=list)
+    strings: set[str] = field(default_factory=set)
+    keeps_docstrings: bool = False
     _by_attribute: set[int] = field(default_factory=set)
 
     def finish(self) -> Definition:
@@ -300,7 +327,7 @@ class _DefinitionReader:
                 self.parts.append(repr(item))
             elif _is_type_checking(item):
                 self._write_items(item.orelse)
-            elif not _is_docstring(item):
+            elif self.keeps_docstrings or not _is_docstring(item):
                 self._remove_message(item)
                 self.write(item)
 
@@ -309,20 +336,24 @@ class _DefinitionReader:
         if self.bindings is None or not isinstance(node, ast.Raise):
             return
         call = node.exc
-        bound = self.bindings.get(getattr(getattr(call, "func", None), "id", ""))
-        if isinstance(call, ast.Call) and bound is not None and bound.module == "ratchet.errors":
-            messages = [arg for arg in call.args if _is_text(arg)]
-            for message in messages:
-                self.note_all(message)
-            call.args = [arg for arg in call.args if arg not in messages]
+        bound = self.bindings.get(getattr(getattr(call, "func", None), "id", ""), ())
+        if isinstance(call, ast.Call) and any(each.module == "ratchet.errors" for each in bound):
+            for message in filter(_is_text, call.args):
+                for each in ast.walk(message):
+                    if not isinstance(each, ast.Constant):
+                        self._note_uses(each)
+            call.args = [arg for arg in call.args if not _is_text(arg)]
 
     def _note_uses(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute):
             self.attributes.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            self.attributes.update([node.value] if node.value.isidentifier() else ())
+            self.attributes.update(_NAME.findall(node.value))
+            self.strings.add(node.value)
         elif isinstance(node, ast.MatchClass):
             self.attributes.update(node.kwd_attrs)
+        elif isinstance(node, ast.Call):
+            self.attributes.add(created(_called_name(node)))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             self._by_attribute.add(id(node.value))
             others = self.uses.get(node.value.id, frozenset())
@@ -332,7 +363,7 @@ class _DefinitionReader:
         self.imports += _imports_in(node)
 
     def note_all(self, node: object) -> None:
-        """Note the names in an annotation or a message, which is not part of the text."""
+        """Note the names in an annotation, which is not part of the text."""
         if isinstance(node, ast.AST):
             for inner in ast.walk(node):
                 self._note_uses(inner)
@@ -373,20 +404,23 @@ def _is_method(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionD
     return not node.name.startswith("__") and not _has_effects(node)
 
 
-def _computing(node: ast.ClassDef) -> list[ast.stmt]:
-    """Return the statements of a class that compute: without the fields of parameters.
+def created(name: str) -> str:
+    """Return the name of the part of a class that counts where code creates an instance."""
+    return f"{name}()"
+
+
+def _is_in_key(node: ast.stmt, owner: ast.ClassDef) -> bool:
+    """Return whether a statement is a field of parameters, or a validator of one.
 
     A stage's key contains the values of the parameters that it reads. So an additional field, or a
-    different default or check of one, changes no result.
+    different default or check of one, changes no result, unless code creates the parameters.
     """
-    if not any(_called_name(base).endswith("Parameters") for base in node.bases):
-        return node.body
-    return [
-        each
-        for each in node.body
-        if not isinstance(each, ast.AnnAssign)
-        and not any(_called_name(d) in _VALIDATORS for d in getattr(each, "decorator_list", []))
-    ]
+    if not any(_called_name(base).endswith("Parameters") for base in owner.bases):
+        return False
+    if isinstance(node, ast.AnnAssign):
+        is_private = _called_name(node.target).startswith("_")
+        return not is_private and "ClassVar" not in ast.unparse(node.annotation)
+    return any(_called_name(d) in _VALIDATORS for d in getattr(node, "decorator_list", []))
 
 
 @functools.cache
@@ -403,8 +437,11 @@ def _imports_in(node: ast.AST) -> list[tuple[str, Import]]:
         return [(a.asname or a.name, Import(module, a.name, node.level)) for a in node.names]
     if isinstance(node, ast.Call) and _called_name(node) == "import_module" and node.args:
         text = getattr(node.args[0], "value", None)
-        if isinstance(text, str) and not text.startswith("."):
-            return [("", Import(text))]
+        if isinstance(text, str):
+            name = text.lstrip(".")
+            return [("", Import(name, level=len(text) - len(name)))]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [("", Import(m[1], m[2] or "", IN_TEXT)) for m in _MODULE.finditer(node.value)]
     return []
 
 

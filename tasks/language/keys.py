@@ -205,6 +205,15 @@ class LanguageArmKeys(ArmKeys):
 
         return code_fingerprint(run_suite)  # the model's code is in the key of its state
 
+    def _stage_code(self, stage: str) -> list[tuple[str, str]]:
+        """Add the function, and the process, that sample while the previous iteration trains."""
+        ahead = [
+            ("tasks.language.stages", "prefetch_rollouts"),
+            ("trainers.language.rollout_worker_main", "_play"),
+        ]
+        is_ahead = stage == "rollouts" and self.plays_ahead
+        return [*super()._stage_code(stage), *(ahead if is_ahead else ())]
+
     def _code_of(self, stage: str) -> tuple[Callable[..., object], ...]:
         """Add the engine that generates responses."""
         from ratchet.language_models.local.engines import find_engine

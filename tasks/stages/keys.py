@@ -160,7 +160,7 @@ class BaseKeys(ABC):
         """Return the fingerprint of the code that computes stages of a kind.
 
         ``parameters`` are those that the stage reads: the classes of these sections count, and
-        the definitions of Ratchet that they name by ``_target_``.
+        the definitions of Ratchet and of plug-ins that they name by ``_target_``.
         """
         read = (stage, frozenset(parameters), frozenset(_targets(parameters)))
         if read not in self._fingerprints:
@@ -171,7 +171,7 @@ class BaseKeys(ABC):
         self, stage: str, sections: Iterable[str], targets: Iterable[tuple[str, str]]
     ) -> Fingerprint:
         hyper_params, scenario = self.hyper_params, self.scenario
-        definitions = [find_definition(self.task_modules, stage)]
+        definitions = self._stage_code(stage)
         if stage == "build_scenario":
             code = (*scenario.data_code(), *scenario.own_data_code(hyper_params))
             definitions += _dataset_methods(type(scenario))
@@ -188,6 +188,10 @@ class BaseKeys(ABC):
             *code, *callbacks, *_parameter_classes(read), definitions=definitions
         )
         return Fingerprint.from_modules({**fingerprint.modules, **files})
+
+    def _stage_code(self, stage: str) -> list[tuple[str, str]]:
+        """Return the function of a stage, as module and name."""
+        return [find_definition(self.task_modules, stage)]
 
     def _code_of(self, stage: str) -> tuple[Callable[..., object], ...]:
         """Return the classes that compute a stage: the trainer, the scenario and the protocol."""
@@ -282,10 +286,10 @@ def _dataset_methods(scenario: type) -> Iterator[tuple[str, str]]:
 
 
 def _targets(data: object) -> Iterator[tuple[str, str]]:
-    """Iterate over the definitions of Ratchet that parameters name by ``_target_``."""
+    """Iterate over the definitions that parameters name by ``_target_``."""
     if isinstance(data, Mapping):
         target = data.get("_target_")
-        if isinstance(target, str) and is_project(target):
+        if isinstance(target, str) and "." in target:
             module, _, name = target.rpartition(".")
             yield module, name
         for each in data.values():

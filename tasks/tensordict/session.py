@@ -65,19 +65,19 @@ class ArmSession(BaseSession):
     def instance(self) -> ScenarioInstance:
         """The scenario's components, with the stored datasets."""
         if self._instance is None:
-            from ratchet.scenarios.registry import build_scenario_instance
+            from ratchet.scenarios.registry import assemble_scenario_instance
 
             _use_threads(self.settings.num_threads)
             if not self._datasets:
                 folder = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
                 load = self.keys.scenario.load_dataset
                 self._datasets = {path.name: load(path) for path in sorted(folder.iterdir())}
-            self._instance = build_scenario_instance(
+            self._instance = assemble_scenario_instance(
                 self._hyper_params,
                 self.settings,
-                datasets=self._datasets,
-                trainer_type=self.keys.trainer_class.trainer_type,
-                base_dir=self.keys.base_path,
+                self._datasets,
+                self.keys.trainer_class.trainer_type,
+                self.keys.base_path,
             )
         return self._instance
 

@@ -61,19 +61,19 @@ class TextArmSession(BaseSession):
         ``calls``: whether the stage calls a service, which is then started; the trainer is billed
         in the run's ledger.
         """
-        from ratchet.scenarios.registry import build_scenario_instance
+        from ratchet.scenarios.registry import assemble_scenario_instance
         from trainers.text.staged import StagedTextTrainer
 
         settings = self.settings
         if calls:
             settings = settings.model_copy(update={"budget": self.billing.left})
             self.make_services_ready()
-        instance = build_scenario_instance(
+        instance = assemble_scenario_instance(
             self.keys.hyper_params,
             settings,
-            datasets=self.datasets,
-            trainer_type=self.keys.trainer_class.trainer_type,
-            base_dir=self.keys.base_path,
+            self.datasets,
+            self.keys.trainer_class.trainer_type,
+            self.keys.base_path,
         )
         trainer = self.keys.trainer_class(self.keys.hyper_params, instance, settings)
         if not isinstance(trainer, StagedTextTrainer):

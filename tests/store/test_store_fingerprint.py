@@ -217,6 +217,7 @@ def test_fields_of_parameters_do_not_count_since_keys_contain_values(
     project: Project, field: str
 ) -> None:
     text = "class Store(SubParameters):\n    {}\n    def rounds(self):\n        return {}\n"
+    project.write("trainers/ppo.py", FILES["trainers/ppo.py"].replace("Store()", "Store"))
     project.write("ratchet/stored.py", text.format("rate: float = 1", 1))
     before = project.fingerprint()
     project.write("ratchet/stored.py", text.format(field, 1))

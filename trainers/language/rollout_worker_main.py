@@ -9,7 +9,7 @@ from typing import Any
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.transcripts import save_report_transcripts
-from ratchet.scenarios.registry import build_scenario, build_scenario_instance
+from ratchet.scenarios.registry import assemble_scenario_instance, build_scenario
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
 from trainers.subprocess_worker import Answer, serve
@@ -44,12 +44,8 @@ def _make(request: dict[str, Any]) -> LanguageTrainer:
     load = build_scenario(hyper_params.scenario, base_path).load_dataset
     found = trainer_class(hyper_params, base)
     datasets = {path.name: load(path) for path in sorted(Path(request["datasets"]).iterdir())}
-    instance = build_scenario_instance(
-        hyper_params,
-        settings,
-        datasets=datasets,
-        trainer_type=found.trainer_type,
-        base_dir=base_path,
+    instance = assemble_scenario_instance(
+        hyper_params, settings, datasets, found.trainer_type, base_path
     )
     trainer = found(hyper_params, instance, settings)
     assert isinstance(trainer, LanguageTrainer)  # like the parent's
