@@ -115,6 +115,9 @@ def test_the_first_phase_does_not_enter_earlier_keys():
 
 def test_rollouts_of_an_iteration_depend_on_its_phase():
     keys = keys_of()
+    names = [*["alone"] * 3, *["answer"] * 2, *["joint"] * 3]
+    assert [keys.phase_from(iteration).name for iteration in range(8)] == names
+    assert [keys.phase_before(iteration).name for iteration in range(1, 9)] == names
     assert keys.rollouts(3).inputs["state"] == keys.phase_state(keys.phases[1]).key
     assert keys.rollouts(4).inputs["state"] == keys.state_key(4)
     assert keys.rollouts(3).parameters["rl"]["anneal_lr"] is True
