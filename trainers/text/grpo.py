@@ -126,8 +126,8 @@ def _set_advantages(
     parameters: PureTextGrpoParameters,
 ) -> tuple[dict[str, float], Metrics]:
     """Set the advantages of one agent's trajectories; return averages after them, and metrics."""
-    from trainers.algorithms.language.metrics import log_grpo_metrics  # torch
-    from trainers.algorithms.language.trajectories import trajectory_advantages
+    from ratchet.algorithms.language.metrics import log_grpo_metrics  # torch
+    from ratchet.algorithms.language.trajectories import trajectory_advantages
 
     found = trajectory_advantages(
         trajectories,

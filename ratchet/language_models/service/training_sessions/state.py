@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ratchet.algorithms.kl import bounded_log_ratio, kl_estimate
 from ratchet.errors import DataError
 from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
@@ -27,12 +28,7 @@ from ratchet.language_models.training_service.interface import (
     OptimizerSettings,
     TrainingExample,
 )
-from ratchet.language_models.training_service.token_losses import (
-    Loss,
-    Tokens,
-    clip_fractions,
-    find_loss,
-)
+from ratchet.language_models.training_service.token_losses import Loss, find_loss
 
 _ROWS_AT_ONCE = 32
 _CPU = torch.device("cpu")
@@ -107,7 +103,7 @@ class SessionState:
         for start in range(0, len(examples), _ROWS_AT_ONCE):
             some = examples[start : start + _ROWS_AT_ONCE]
             with torch.set_grad_enabled(backward):
-                part = self._read(some, follow, config, backward=backward)
+                part = self._read(some, follow, backward=backward)
             parts.append(part)
             if gathered is None:
                 gathered = [gradient.clone() for gradient in part.gradients]
@@ -206,60 +202,44 @@ class SessionState:
         self,
         examples: Sequence[TrainingExample],
         loss: Loss,
-        config: Mapping[str, float],
         *,
         backward: bool,
     ) -> _Part:
-        longest = max(len(example.tokens) for example in examples)
-        ids = _rectangle([example.tokens for example in examples], longest).long()
-        learned = _rectangle([example.loss_mask for example in examples], longest) > 0
-        before = torch.zeros_like(learned)
-        before[:, :-1] = learned[:, 1:]  # a token is told by what stands before it
-        logits = self._model.chosen_logits(ids, before).float().log_softmax(-1)
-        log_probs = logits.gather(1, ids[learned][:, None])[:, 0]
-        known = [example.log_probs for example in examples]
-        tokens = Tokens(
-            log_probs=log_probs,
-            old=_chosen(known, learned, log_probs.detach()),
-            advantages=_chosen(
-                [e.advantages for e in examples], learned, torch.zeros_like(log_probs)
-            ),
-            rows=learned.nonzero()[:, 0],
-        )
-        factors = _chosen([e.weights for e in examples], learned, torch.ones_like(log_probs))
-        total = (loss(tokens, config) * factors).sum()
+        width = max(len(example.tokens) for example in examples)
+        ids = _rectangle([example.tokens for example in examples], width).long()
+        mask = _rectangle([example.loss_mask for example in examples], width) > 0
+        preceding = torch.zeros_like(mask)
+        preceding[:, :-1] = mask[:, 1:]  # a token is predicted from the position before it
+        logits = self._model.chosen_logits(ids, preceding).float().log_softmax(-1)
+        shown = logits.gather(1, ids[mask][:, None])[:, 0]
+        log_probs = torch.zeros(mask.shape, dtype=shown.dtype).index_put((mask,), shown)
+        detached = log_probs.detach()
+        old = _rows_or([e.log_probs for e in examples], detached)
+        advantages = _rows_or([e.advantages for e in examples], torch.zeros_like(detached))
+        weights = _rows_or([e.weights for e in examples], torch.ones_like(detached))
+        computed = loss(log_probs, old, advantages, mask)
+        total = (computed.loss * weights)[mask].sum()
         gradients: Sequence[Tensor] = ()
         if backward:
             gradients = torch.autograd.grad(total, self._weights, materialize_grads=True)
-        spread = torch.zeros(learned.shape, dtype=log_probs.dtype)
-        spread[learned] = log_probs.detach()
-        lengths = [len(example.tokens) for example in examples]
         told = [
-            tuple(_short(value) for value in row[:length])
-            for row, length in zip(spread.tolist(), lengths, strict=True)
+            tuple(_short(value) for value in row[: len(example.tokens)])
+            for row, example in zip(detached.tolist(), examples, strict=True)
         ]
-        return _Part(_figures(total, tokens, logits, config), told, gradients)
-
-
-def _figures(
-    total: Tensor, tokens: Tokens, logits: Tensor, config: Mapping[str, float]
-) -> dict[str, float]:
-    """Sums over the tokens, and the loss."""
-    count = len(tokens.rows)
-    below, above = clip_fractions(tokens, config)
-    with torch.no_grad():
-        apart = tokens.log_probs - tokens.old
-        kl = (apart.exp() - 1 - apart).sum()
-        entropy = -(logits.exp() * logits).sum()
-        return {
-            "loss": float(total),
-            "tokens": float(count),
-            "ratio": float(apart.exp().sum()),
-            "kl": float(kl),
-            "entropy": float(entropy),
-            "clip_fraction_low": below * count,
-            "clip_fraction_high": above * count,
+        log_ratio = bounded_log_ratio((detached - old)[mask])
+        clipped = {
+            name: float(computed.metrics[name][mask].sum()) if name in computed.metrics else 0.0
+            for name in ("clip_fraction_low", "clip_fraction_high")
         }
+        with torch.no_grad():
+            figures = {
+                "loss": float(total),
+                "tokens": float(mask.sum()),
+                "ratio": float(log_ratio.exp().sum()),
+                "kl": float(kl_estimate(-log_ratio, "k3").sum()),
+                "entropy": float(-(logits.exp() * logits).sum()),
+            }
+        return _Part(figures | clipped, told, gradients)
 
 
 def _together(parts: Sequence[_Part]) -> dict[str, float]:
@@ -275,14 +255,13 @@ def _rectangle(rows: Sequence[Sequence[float]], width: int) -> Tensor:
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 
-def _chosen(rows: Sequence[Sequence[float] | None], learned: Tensor, otherwise: Tensor) -> Tensor:
-    """Return the values of what is learned, float[N]; of rows that have none the others'."""
-    values = torch.zeros(learned.shape, dtype=otherwise.dtype)
-    values[learned] = otherwise
-    for place, row in enumerate(rows):
+def _rows_or(rows: Sequence[Sequence[float] | None], default: Tensor) -> Tensor:
+    """Return the rows as a rectangle, with those of ``default``, ``[B, T]``, where one is None."""
+    values = default.clone()
+    for index, row in enumerate(rows):
         if row is not None:
-            values[place, : len(row)] = torch.tensor(row, dtype=otherwise.dtype)
-    return values[learned]
+            values[index, : len(row)] = torch.tensor(row, dtype=values.dtype)
+    return values
 
 
 def _short(value: float) -> float:
