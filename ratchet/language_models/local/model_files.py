@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ratchet.language_models.service.engine.model_folder import configuration_files
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, read_json
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.models.folders import read_json
 
 
 class ModelFiles:

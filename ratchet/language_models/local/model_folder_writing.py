@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.language_models.service.engine.llama_shape import LlamaShape
+from ratchet.models.llama_shape import LlamaShape
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from ratchet.errors import LanguageModelError
@@ -20,9 +19,7 @@ from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.engine import model_folder
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions import sessions
-from ratchet.language_models.service.training_sessions.adam import Adam
 from ratchet.language_models.service.training_sessions.state import SessionState
 from ratchet.language_models.service.training_sessions.uploads import add_model
 from ratchet.language_models.training_service import (
@@ -31,6 +28,7 @@ from ratchet.language_models.training_service import (
     TrainingExample,
     connect,
 )
+from ratchet.models.lora import Lora
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -281,13 +279,6 @@ def test_a_tokenizer_that_cannot_be_read_is_refused(served, model):
     files = {file.name: file.read_bytes() for file in model.iterdir()}
     with pytest.raises(ApiError, match=r"tokenizer\.json cannot be read"):
         add_model(served.service.models, "torn", {**files, "tokenizer.json": b'{"a": 1}'})
-
-
-def test_who_only_samples_has_no_moments():
-    adam = Adam([torch.ones(3)])
-    assert not vars(adam).keys() & {"means", "squares"}
-    adam.step([torch.ones(3)], STEP)
-    assert float(adam.means[0][0]) != 0
 
 
 def test_a_session_that_was_deleted_and_comes_anew_saves_what_it_saved_or_another_model(

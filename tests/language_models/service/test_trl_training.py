@@ -17,7 +17,6 @@ from thinking_template import THINKS
 
 from ratchet.language_models.service.engine.adapters import AdapterBase
 from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
-from ratchet.language_models.service.engine.merging import LowRankChange
 from ratchet.language_models.service.engine.model_folder import copy_configuration, load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
@@ -25,6 +24,7 @@ from ratchet.language_models.service.training.job_folder import (
     TrainingResult,
     read_training_events,
 )
+from ratchet.models.low_rank import LowRankChange
 
 pytestmark = pytest.mark.slow
 

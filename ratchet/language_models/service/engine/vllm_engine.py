@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ratchet.errors import LanguageServiceError, ParameterError
-from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE
 from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
@@ -26,10 +25,11 @@ from ratchet.language_models.service.engine.interface import (
     GenerationResult,
     RequestRefusedError,
 )
-from ratchet.language_models.service.engine.merging import compose
 from ratchet.language_models.service.engine.prompts import read_prompt
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, read_json
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.vllm_results import to_result
+from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
+from ratchet.models.low_rank import compose
 
 MAX_BATCH_SIZE = 256
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.service.training.job_folder import HyperParameterValue, Method
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 
 _EPOCHS: Mapping[Method, int] = {"supervised": 3, "dpo": 2}
 _LEARNING_RATES: Mapping[Method, float] = {"supervised": 1e-3, "dpo": 3e-4}

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training.optimization import TokenSequence
 from ratchet.language_models.thinking import empty_block_length, opened_tags, split_thinking
 from ratchet.language_models.types import ChatMessage
+from ratchet.models.supervision import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)

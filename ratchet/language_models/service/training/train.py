@@ -9,17 +9,13 @@ trainers 8 to 10 (of which importing is most; warm 3 times as much, ``benchmarks
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training.dpo import PreferenceLoss
 from ratchet.language_models.service.training.job_folder import (
     CHECKPOINTS_FOLDER,
     MODEL_FOLDER,
@@ -32,37 +28,15 @@ from ratchet.language_models.service.training.job_folder import (
     append_training_event,
     begin_attempt,
 )
-from ratchet.language_models.service.training.micro_batches import follow
-from ratchet.language_models.service.training.optimization import Optimization
+from ratchet.language_models.service.training.losses import Loss, PreferenceLoss, follow
 from ratchet.language_models.service.training.plan import Plan
-from ratchet.language_models.service.training.sft import SupervisedLoss
 from ratchet.language_models.service.training.tokens import read_preferences, read_supervised
+from ratchet.models.optimizers import ScheduledAdam
+from ratchet.models.supervision import SupervisedLoss
 from ratchet.seeding import numpy_generator
 
 _WARMUP = 5
 _KEPT_EPOCHS = 3
-
-
-class Loss(Protocol):
-    """What a method asks of a batch."""
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-        ...
-
-    def tokens(self) -> int:
-        """Return the number of tokens read in an epoch."""
-        ...
-
-    def weight(self, places: list[int]) -> int:
-        """Return over how many values the loss of the examples in these places is a mean."""
-        ...
-
-    def __call__(
-        self, places: list[int], of: Sequence[int] | None = None
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Return the loss of a batch, or its part in that of the batch ``of``, and more figures."""
-        ...
 
 
 def train(folder: Path) -> None:
@@ -126,7 +100,7 @@ def _optimise(
     total = plan.n_epochs * per_epoch
     parameters = model.parameters()
     rate = plan.learning_rate(sum(parameter.numel() for parameter in parameters))
-    optimization = Optimization(parameters, rate, steps=total, warmup=_WARMUP)
+    adam = ScheduledAdam(parameters, rate, steps=total, warmup=_WARMUP)
     done = 0
     losses: list[float] = []
     checkpoints: list[TrainingCheckpoint] = []
@@ -135,7 +109,7 @@ def _optimise(
         losses = []
         for start in range(0, len(order), plan.batch_size):
             batch = order[start : start + plan.batch_size].tolist()
-            value, figures = follow(optimization, parameters, loss, batch, plan.micro_batch_size)
+            value, figures = follow(adam, parameters, loss, batch, plan.micro_batch_size)
             losses.append(value)
             done += 1
             if validation is not None and done % per_epoch == 0:

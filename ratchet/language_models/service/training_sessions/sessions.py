@@ -35,9 +35,9 @@ from ratchet.language_models.service.api.schemas.training import (
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.engine.adapters import weights_print
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
 from ratchet.language_models.training_service.interface import TrainingExample
+from ratchet.models.lora import Lora
 from ratchet.store.local import sync_folder
 
 if TYPE_CHECKING:  # they stand on torch, which the engine's start imports beside

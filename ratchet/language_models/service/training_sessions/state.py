@@ -20,8 +20,6 @@ from ratchet.language_models.local.rollout_engine import Completion, SampleReque
 from ratchet.language_models.service.engine.model_folder import CausalModel, GenerationCache
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.training.lora import Lora
-from ratchet.language_models.service.training_sessions.adam import Adam
 from ratchet.language_models.service.training_sessions.trainable import open_trainable
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
@@ -29,6 +27,8 @@ from ratchet.language_models.training_service.interface import (
     TrainingExample,
 )
 from ratchet.language_models.training_service.token_losses import Loss, find_loss
+from ratchet.models.lora import Lora
+from ratchet.models.optimizers import Adam
 
 _ROWS_AT_ONCE = 32
 _CPU = torch.device("cpu")
@@ -128,7 +128,18 @@ class SessionState:
         """Follow the gathered gradient and forget it."""
         if self._gradients is None:
             raise DataError("optim_step: no gradient was gathered since the last one.")
-        norm = self._adam.step(self._gradients, settings)
+        norm = float(torch.stack([gradient.norm() for gradient in self._gradients]).norm())
+        most, factor = settings.max_grad_norm, 1.0
+        if most and norm > most:
+            factor = most / norm
+        self._adam.step(
+            (gradient * factor for gradient in self._gradients),
+            learning_rate=settings.learning_rate,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
         self._gradients = None
         return {
             "grad_norm": norm,

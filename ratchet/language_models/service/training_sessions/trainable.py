@@ -16,8 +16,8 @@ from ratchet.language_models.service.engine.model_folder import (
     load_model,
 )
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.training.lora import Lora
-from ratchet.language_models.service.training_sessions.low_rank import LlamaAdapter
+from ratchet.models.lora import Lora
+from ratchet.models.low_rank import LlamaAdapter
 
 
 class Trainable(Protocol):

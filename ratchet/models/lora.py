@@ -1,23 +1,18 @@
-"""How much of a model a job trains: all of it, or a change of low rank (LoRA, Hu et al. 2021)."""
+"""Size of an adapter: a low-rank change of each linear layer (LoRA, Hu et al. 2021)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.training.job_folder import HyperParameterValue
-
-if TYPE_CHECKING:
-    from peft import LoraConfig
 
 LORA_PARAMETERS = ("lora_rank", "lora_alpha", "lora_dropout")
 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """The figures of an adapter: each linear layer W but the head becomes W + (α / r) B A.
+    """Settings of an adapter: each linear layer W except the head becomes W + (α / r) B A.
 
     Parameters
     ----------
@@ -26,9 +21,9 @@ class Lora:
     alpha
         α; None for 2 r.
     dropout
-        Share of the adapter's inputs that is dropped in training.
+        Probability that an input of the adapter is dropped in training.
     target_modules
-        Names of the layers that are changed; none for all linear layers but the head.
+        Names of the changed layers; empty for all linear layers except the head.
 
     Raises
     ------
@@ -50,13 +45,13 @@ class Lora:
             raise ParameterError(f"lora_dropout: got {self.dropout}, expected 0 or more, below 1.")
 
     @classmethod
-    def of(cls, given: Mapping[str, HyperParameterValue]) -> Lora:
-        """Read a job's hyper-parameters; what is not there, or ``"auto"``, has its default.
+    def of(cls, given: Mapping[str, int | float | str]) -> Lora:
+        """Read a job's hyper-parameters; missing ones and ``"auto"`` have their default.
 
         Raises
         ------
         ParameterError
-            For a value that is not what it should be.
+            If a value has the wrong type or is out of range.
         """
         values: dict[str, int | float] = {}
         for name in LORA_PARAMETERS:
@@ -74,28 +69,16 @@ class Lora:
 
     @property
     def chosen_alpha(self) -> int:
-        """α, as a number."""
+        """α as a number."""
         return 2 * self.rank if self.alpha is None else self.alpha
 
-    def as_peft(self) -> LoraConfig:
-        """Return the figures as PEFT has them."""
-        from peft import LoraConfig
-
-        return LoraConfig(
-            task_type="CAUSAL_LM",
-            r=self.rank,
-            lora_alpha=self.chosen_alpha,
-            lora_dropout=self.dropout,
-            target_modules=list(self.target_modules) or "all-linear",
-        )
-
-    def as_hyperparameters(self) -> dict[str, HyperParameterValue]:
-        """Return the figures by the names that jobs have for them; :meth:`of` reads them."""
+    def as_hyperparameters(self) -> dict[str, int | float | str]:
+        """Return the settings as a job's hyper-parameters, which :meth:`of` reads."""
         alpha = "auto" if self.alpha is None else self.alpha
         return {"lora_rank": self.rank, "lora_alpha": alpha, "lora_dropout": self.dropout}
 
     def as_used(self) -> dict[str, float | int]:
-        """Return the figures as they were used; none where all weights were trained."""
+        """Return the settings as used; empty if all weights were trained."""
         if self.rank == 0:
             return {}
         return {

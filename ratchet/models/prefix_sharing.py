@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from ratchet.language_models.service.engine.plain_llama import PlainLlama
+    from ratchet.models.llama import PlainLlama
 
 _PAYS = 2  # rows a beginning, on average; with fewer, more is moved about than saved
 

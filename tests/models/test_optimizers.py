@@ -1,33 +1,46 @@
-"""Optimizer steps are torch's Adam's; batches are of like length and leave nothing out."""
+"""Optimizer steps equal those of torch; batches are of like length and complete."""
 
 from itertools import islice
 
 import numpy as np
 import torch
 
-from ratchet.language_models.service.training.optimization import (
-    Optimization,
-    TokenSequence,
-    batches_of_like_length,
-    pad,
-)
+from ratchet.models.optimizers import Adam, ScheduledAdam
+from ratchet.models.supervision import TokenSequence, batches_of_like_length, pad
 
 
 def test_steps_are_those_of_torchs_adam():
     start = [torch.randn(3, 4, generator=torch.Generator().manual_seed(n)) for n in range(2)]
     ours = [torch.nn.Parameter(tensor.clone()) for tensor in start]
     theirs = [torch.nn.Parameter(tensor.clone()) for tensor in start]
-    optimization = Optimization(ours, 0.1, steps=20, warmup=4)
-    adam = torch.optim.Adam(theirs, betas=(0.9, 0.98))
+    adam = ScheduledAdam(ours, 0.1, steps=20, warmup=4)
+    torchs = torch.optim.Adam(theirs, betas=(0.9, 0.98))
     for step in range(20):
-        optimization.step(loss_of(ours))
+        adam.step(loss_of(ours))
         rate = 0.1 * min(1.0, (step + 1) / 4, max(0.1, 1 - step / 20))
-        adam.param_groups[0]["lr"] = rate
-        adam.zero_grad()
+        torchs.param_groups[0]["lr"] = rate
+        torchs.zero_grad()
         loss_of(theirs).backward()
         torch.nn.utils.clip_grad_norm_(theirs, 1.0)
-        adam.step()
+        torchs.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_decoupled_weight_decay_is_that_of_torchs_adamw():
+    start = torch.randn(5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ours, theirs = start.clone(), torch.nn.Parameter(start.clone())
+    adam = Adam([ours])
+    assert not vars(adam).keys() & {"means", "squares"}  # sampling needs no moments
+    torchs = torch.optim.AdamW([theirs], eps=1e-6)
+    for step in range(6):
+        settings = {"learning_rate": 0.1 / (step + 1), "weight_decay": 0.1 * (step % 2)}
+        gradient = torch.sin(ours + step)
+        adam.step([gradient], beta1=0.8, beta2=0.9, eps=1e-6, **settings)
+        group = torchs.param_groups[0]
+        group |= {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
+        group["betas"], theirs.grad = (0.8, 0.9), gradient
+        torchs.step()
+    torch.testing.assert_close(ours, theirs.detach(), rtol=1e-12, atol=1e-12)
 
 
 def loss_of(parameters):

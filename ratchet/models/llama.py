@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.llama_shape import LlamaShape
+from ratchet.models.llama_shape import LlamaShape
 
 _GROWTH = 32  # tokens by which a full cache is made longer
 _KEPT_ROOM = 8  # tokens for which a copied cache has room: less is copied
@@ -329,17 +329,19 @@ class PlainLlama(nn.Module):
             named["lm_head.weight"] = self.head
         for number, layer in enumerate(self.layers):
             for ours, theirs in _names(number).items():
-                named |= zip(theirs, getattr(layer, ours).split(self._sizes(ours)), strict=True)
+                named |= zip(
+                    theirs, getattr(layer, ours).split(self.projection_sizes(ours)), strict=True
+                )
         return named
 
-    def _sizes(self, name: str) -> list[int]:
-        s = self.shape
+    def projection_sizes(self, name: str) -> list[int]:
+        """Return the heights of the projections that are stacked in a parameter of a layer."""
         match name:
             case "attention_in":
                 return [self._queries, self._keys, self._keys]
             case "mlp_in":
-                return [s.intermediate_size] * 2
-        return [s.hidden_size]
+                return [self.shape.intermediate_size] * 2
+        return [self.shape.hidden_size]
 
 
 def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:

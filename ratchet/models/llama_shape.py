@@ -1,4 +1,4 @@
-"""The figures of a Llama, and which models' folders plain torch runs; imports nothing heavy."""
+"""Shape of a Llama, and the check whether plain torch runs a folder's model; imports no torch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ratchet.language_models.service.engine.tokenizer import read_json
+from ratchet.models.folders import WEIGHTS_FILE, read_json
 
-WEIGHTS_FILE = "model.safetensors"
 LARGEST_PLAIN_MODEL = 50_000_000
-"""Parameters up to which a model runs in plain torch, in float64 where it generates."""
+"""Parameter limit of models that run in plain torch; they generate in float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaShape:
-    """The figures of ``config.json`` that make a Llama."""
+    """Hyper-parameters of a Llama, as in ``config.json``."""
 
     vocab_size: int
     hidden_size: int
@@ -32,7 +31,7 @@ class LlamaShape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LlamaShape | None:
-        """Read a model's ``config.json``; None if it is a model that is not known here."""
+        """Read a model's ``config.json``; None if the model is not supported here."""
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         unknown = (
             config.get("model_type") != "llama"
@@ -59,7 +58,7 @@ class LlamaShape:
         )
 
     def as_config(self) -> dict[str, Any]:
-        """Return the figures as ``config.json`` has them."""
+        """Return the content of ``config.json``."""
         figures = asdict(self)
         theta = figures.pop("rope_theta")
         return {
@@ -77,9 +76,9 @@ class LlamaShape:
 
 
 def plain_shape(folder: Path) -> LlamaShape | None:
-    """Return the figures of a model that plain torch runs: a Llama of at most 200 MB.
+    """Return the shape of a model that plain torch runs: a Llama of at most 200 MB.
 
-    None for all others, which run through transformers.
+    None for other models, which run through transformers.
 
     Raises
     ------
