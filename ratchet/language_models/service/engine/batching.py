@@ -12,20 +12,26 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     Engine,
+    EngineError,
+    EngineStoppedError,
     GenerationRequest,
     GenerationResult,
+    ModelUnavailableError,
     Piece,
+    QueueFullError,
     RequestRefusedError,
     SleepingEngine,
 )
-from ratchet.language_models.service.models import StoredModel
+
+if TYPE_CHECKING:
+    from ratchet.language_models.service.models import StoredModel
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +86,9 @@ class Batcher:
         self._to_unload: list[str] = []
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._changed = threading.Condition()
+        self._running: list[_Waiting] = []
         self._stopped = False
+        self._ended: str | None = None
         self._arrived = 0
         self._nap: _Nap | None = None
         self._is_made = False
@@ -100,7 +108,7 @@ class Batcher:
             left, self._waiting = list(self._waiting), deque()
             self._changed.notify()
         for item in left:
-            _fail(item, ApiError(503, "The service is stopping.", code="stopping"))
+            _fail(item, EngineStoppedError("The service is stopping."))
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -111,8 +119,10 @@ class Batcher:
 
         Raises
         ------
-        ApiError
-            429 if too many wait; 400 if a request does not fit the model; 5xx if the engine fails.
+        RequestRefusedError
+            If a request does not fit the model.
+        EngineError
+            If too many requests wait, the service is stopping, or the engine fails.
         """
         items = self._enqueue(model, requests)
         results = await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
@@ -202,13 +212,12 @@ class Batcher:
         items = [_Waiting(model, request) for request in requests]
         with self._changed:
             if self._stopped:
-                raise ApiError(503, "The service is stopping.", code="stopping")
+                raise EngineStoppedError("The service is stopping.")
+            if self._ended is not None:
+                raise EngineError(self._ended)
             if len(self._waiting) + len(items) > self._waiting_max:
-                raise ApiError(
-                    429,
-                    f"{len(self._waiting)} completions wait already. Try again later.",
-                    code="queue_full",
-                    headers={"Retry-After": "1"},
+                raise QueueFullError(
+                    f"{len(self._waiting)} completions wait already. Try again later."
                 )
             for item in items:
                 self._arrived += 1
@@ -224,6 +233,7 @@ class Batcher:
             self._changed.notify()
 
     def _work(self) -> None:
+        """Run the engine until the service stops; if its thread ends early, fail all requests."""
         try:
             engine = self._make_engine()
             if isinstance(engine, SleepingEngine) and engine.sleeps:
@@ -232,20 +242,40 @@ class Batcher:
                 self._is_made = True
                 self._changed.notify_all()
             self._load(engine, self._first)
-        except Exception as error:  # noqa: BLE001 -- told to whoever waits for the start
-            self.ready.set_exception(error)
-            return
-        self.ready.set_result(None)
+            self.ready.set_result(None)
+            self._serve(engine)
+        except BaseException as error:  # noqa: BLE001 -- requests must not wait for a thread that ended
+            self._end(error)
+
+    def _serve(self, engine: Engine) -> None:
         shares_base = getattr(engine, "shares_base", False)
         while True:
             self._sleep_if_due()
-            batch, unload = self._next(engine.max_batch_size, shares_base=shares_base)
+            self._running, unload = self._next(engine.max_batch_size, shares_base=shares_base)
             for model_id in unload:
-                self._unload(engine, model_id)
-            if batch:
-                self._answer(engine, batch)
+                try:
+                    self._unload(engine, model_id)
+                except Exception as error:  # the thread must live: others' requests don't need it
+                    logger.error("%s was not unloaded", model_id, exc_info=error)
+            if self._running:
+                self._answer(engine, self._running)
             elif self._stopped:
                 return
+
+    def _end(self, error: BaseException) -> None:
+        """Fail all requests, running, waiting and future, since the engine's thread ends."""
+        if self.ready.done():
+            logger.error("The engine ended", exc_info=error)
+        message = f"The engine has ended ({type(error).__name__}); restart the service."
+        with self._changed:
+            self._ended = message
+            left = [*self._running, *self._waiting]
+            self._waiting.clear()
+            self._changed.notify_all()
+        for item in left:
+            _fail(item, EngineError(message))
+        if not self.ready.done():
+            self.ready.set_exception(error)
 
     def _is_bedtime(self) -> bool:
         nap = self._nap
@@ -318,13 +348,13 @@ class Batcher:
             return
         for item, result in zip(batch, results, strict=True):
             if isinstance(result, RequestRefusedError):
-                _fail(item, ApiError(400, str(result), code=result.code, param=result.param))
+                _fail(item, result)
             elif item.result.set_running_or_notify_cancel():
                 item.result.set_result(result)
 
     def _with_models(self, engine: Engine, batch: list[_Waiting]) -> list[_Waiting]:
         """Load the models of a batch; those whose cannot be had are told and left out."""
-        failures: dict[str, ApiError] = {}
+        failures: dict[str, EngineError] = {}
         for model in {item.model.id: item.model for item in batch}.values():
             try:
                 self._load(engine, model)
@@ -340,7 +370,7 @@ class Batcher:
             self._loaded.move_to_end(model.id)
             return
         if not model.is_there:  # deleted while the request waited
-            raise not_found("model", model.id, param="model")
+            raise ModelUnavailableError(f"There is no model {model.id!r} here.")
         while len(self._loaded) >= self._loaded_max:
             self._unload(engine, next(iter(self._loaded)))
         engine.load(model.id, model.whole_folder, model.adapters)
@@ -361,14 +391,14 @@ def _ask(
     return engine.embed([request for request in requests if isinstance(request, EmbeddingRequest)])
 
 
-def _failure(model: StoredModel, error: Exception) -> ApiError:
-    if isinstance(error, ApiError):
+def _failure(model: StoredModel, error: Exception) -> EngineError:
+    if isinstance(error, EngineError):
         return error
     logger.error("A batch for %s failed", model.id, exc_info=error)
     what = str(error) if isinstance(error, RatchetError) else "the service's log says why"
-    return ApiError(500, f"The model could not answer: {what}.", code="engine_failed")
+    return EngineError(f"The model could not answer: {what}.")
 
 
-def _fail(item: _Waiting, error: ApiError) -> None:
-    if item.result.set_running_or_notify_cancel():
+def _fail(item: _Waiting, error: EngineError | RequestRefusedError) -> None:
+    if not item.result.done() and item.result.set_running_or_notify_cancel():
         item.result.set_exception(error)
