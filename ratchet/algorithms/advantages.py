@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 class Advantages(NamedTuple):
-    """What :func:`gae` computes, each of shape ``[E, T, A]``."""
+    """Result of :func:`gae`, ``[E, T, A]`` each."""
 
     advantage: Tensor
-    """How much better than expected the step went; 0 where its consequence is unknown."""
+    """Return minus value; 0 where the step's consequence is unknown."""
     value: Tensor
     """The critic's value where the agent acts, the backed-up one where it does not."""
     value_target: Tensor
-    """``advantage + value``: what the critic should have said."""
+    """``advantage + value``: the target of the critic."""
     learns: Tensor
-    """Boolean: the agent acts, and what came of it is known."""
+    """Boolean: the agent acts, and the outcome is in the batch."""
 
 
 def gae(
@@ -35,8 +35,8 @@ def gae(
 ) -> Advantages:
     """Estimate advantages (Schulman et al. 2016) when agents don't act in every step.
 
-    Where an agent acts, δ_t = r_t + γ(1−terminated_t)V_{t+1} − V_t. Where it does not, it has
-    nothing to learn and its value is not computed but defined by what follows:
+    Where an agent acts, δ_t = r_t + γ(1−terminated_t)V_{t+1} − V_t. Elsewhere its value is not
+    computed but defined by the following steps:
     V_t = r_t + γ(1−terminated_t)V_{t+1}, that is δ_t = 0. In both cases
     A_t = δ_t + γλ(1−done_t)A_{t+1}.
 
@@ -51,18 +51,18 @@ def gae(
     gamma, lmbda
         Discount of rewards and of δ.
     terminated
-        Boolean ``[E, T, A]``: ``done``, and nothing follows. Equal to ``done`` by default.
+        Boolean ``[E, T, A]``: ``done``, and the value after the step is 0. ``done`` by default.
     final_value
         ``[E, T, A]``, read where the next observation is not in the batch: where an episode is
         done without being terminated, and in the last step. Zero by default.
     final_known
-        Boolean ``[E, T, A]``: whether ``final_value`` may be used. Where it may not, what
-        follows is unknown, and the agent's last action before it is not learned from.
+        Boolean ``[E, T, A]``: whether ``final_value`` is available. Where it isn't, the agent's
+        last action before it is excluded from learning.
 
     Returns
     -------
     Advantages
-        Advantage, value, value target and the mask of what may be learned from.
+        Advantage, value, value target and the mask of steps to learn from.
     """
     terminated = done if terminated is None else terminated
     final_value = torch.zeros_like(value) if final_value is None else final_value

@@ -30,7 +30,7 @@ def clipped_distance(
     old_value: Tensor | None = None,
     clip_value: float | None = None,
 ) -> Tensor:
-    """Compute the elementwise loss, not less than that of the value kept near its old one.
+    """Compute the elementwise loss, at least that of the value clipped around its old one.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def clipped_distance(
     old_value
         The value when the data were sampled; needed with ``clip_value``.
     clip_value
-        How far from ``old_value`` a value is believed; any distance by default.
+        Largest distance from ``old_value`` that the loss credits; unbounded by default.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def critic_loss(
     old_value
         ``[B, A]``: the value when the frame was sampled; needed with ``clip_value``.
     clip_value
-        If given, the larger of the losses of the value and of the value kept within
+        If given, the larger of the losses of the value and of the value clipped to
         ``old_value ± clip_value``.
 
     Raises

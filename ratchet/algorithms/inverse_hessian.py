@@ -1,7 +1,7 @@
-"""Inverse-Hessian-vector products: solve H x = g knowing only how H acts on vectors.
+"""Inverse-Hessian-vector products: solve H x = g from products of H with vectors.
 
-H is symmetric, P × P. None of the three needs it to be positive definite to come to an end, but
-only then does ``x`` solve anything: of a loss of reinforcement learning expect a rough answer.
+H is symmetric, P × P. All three methods terminate for any H, but ``x`` is a
+solution only if H is positive definite: for losses of reinforcement learning expect a rough one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def conjugate_gradient(
     """Solve H x = g by conjugate gradients (Hestenes & Stiefel 1952).
 
     Ends early when the residual is ``tolerance`` times as long as g, or at a direction of
-    curvature ≤ 0, along which there is no minimum to go to (Steihaug 1983): ``x`` is then what
-    was found before, 0 in the first step.
+    curvature ≤ 0, along which there is no minimum (Steihaug 1983): ``x`` is then the previous
+    iterate, 0 in the first step.
 
     Parameters
     ----------
     vector
         g, [P].
     num_iterations
-        The number of products at most; P of them are exact but for rounding.
+        The number of products at most; P of them are exact up to rounding.
     tolerance
         Of the residual.
     """
@@ -54,14 +54,14 @@ def conjugate_gradient(
 def neumann_series(products: HessianProducts, vector: Tensor, *, num_iterations: int) -> Tensor:
     """Sum α Σ_k (I − αH)^k g over k < K, which tends to H⁻¹g (Lorraine et al. 2020).
 
-    It does so if H is positive definite and α‖H‖ < 2. ‖H‖ is not known, so each step takes for
-    1/α the largest ‖Hr‖/‖r‖ that was seen until then; it never exceeds ‖H‖, and grows as soon as
+    It does so if H is positive definite and α‖H‖ < 2. ‖H‖ is unknown, so each step uses for
+    1/α the largest ‖Hr‖/‖r‖ so far; it never exceeds ‖H‖, and grows as soon as
     too long a step has blown the residual r = (I − αH)^k g up along the steepest direction.
 
     Parameters
     ----------
     products
-        H, applied once for each term but the last.
+        H, applied once for each term except the last.
     vector
         g, [P].
     num_iterations
@@ -105,11 +105,11 @@ def nystrom(
     vector
         g, [P].
     rank
-        k; P if that is less.
+        k; P if that is smaller.
     rho
         ρ > 0.
     generator
-        Draws Ω; torch's global one when None.
+        Samples Ω; torch's global generator when None.
     """
     size = min(rank, len(vector))
     drawn = torch.randn(

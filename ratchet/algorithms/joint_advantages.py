@@ -1,4 +1,4 @@
-"""How each agent fares by what the others do: advantages in every step, whoever acts.
+"""Advantages of each agent in every step, including steps in which only others act.
 
 Opponent shaping needs the gradient of an agent's loss with respect to another's parameters, hence
 an advantage of the one for the actions of the other. Shape letters: E environments, T steps,
@@ -16,10 +16,10 @@ from ratchet.algorithms.masks import masked_mean, masked_variance
 
 
 class JointAdvantages(NamedTuple):
-    """What :func:`joint_advantages` computes, ``[E, T, A]`` each."""
+    """Result of :func:`joint_advantages`, ``[E, T, A]`` each."""
 
     advantage: Tensor
-    """How much better than expected the step went for the agent; 0 where that is not known."""
+    """Return minus baseline; 0 where it is unknown."""
     known: Tensor
     """Boolean."""
 
@@ -35,13 +35,13 @@ def joint_advantages(
     step: Tensor,
     gamma: float,
 ) -> JointAdvantages:
-    """Subtract from each agent's return a baseline that no action of the step could change.
+    """Subtract from each agent's return a baseline that is independent of the step's actions.
 
-    Where the agent acts it is the critic's value. Where it does not, its value was never asked
-    for, and the backed-up one of :func:`ratchet.algorithms.advantages.gae` knows what the others
-    have just done, so that it would take away what is to be measured. The baseline is then what
-    the critic last said in the episode, less the rewards since, or before it has said anything
-    the mean of the other episodes' returns at the same step.
+    Where the agent acts, the baseline is the critic's value. Elsewhere its value was not computed,
+    and the backed-up one of :func:`ratchet.algorithms.advantages.gae` depends on the others' last
+    actions, so that it would cancel the effect to measure. The baseline is then the critic's last
+    value in the episode minus the rewards since, or, before its first value, the mean of the other
+    episodes' returns at the same step.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def joint_advantages(
         Boolean ``[E, T, A]``: the agent acts; ``value_target`` can be trusted; the agent's
         episode ends with this step.
     step
-        int64 ``[E, T]``: how many steps of the episode went before.
+        int64 ``[E, T]``: the number of earlier steps of the episode.
     """
     carried, said = _carry_values(reward, value, acting, done, gamma)
     elsewhere = known & ~said
@@ -64,7 +64,7 @@ def joint_advantages(
 def _carry_values(
     reward: Tensor, value: Tensor, acting: Tensor, done: Tensor, gamma: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the last value in the episode as of each step, and whether there is one."""
+    """Return the episode's last value up to each step, and whether one exists."""
     last, there = torch.zeros_like(reward[:, 0]), torch.zeros_like(acting[:, 0])
     values, said = [], []
     for t in range(reward.shape[1]):
@@ -78,7 +78,7 @@ def _carry_values(
 
 
 def _mean_of_others(returns: Tensor, mask: Tensor, step: Tensor) -> Tensor:
-    """Return the mean of returns over the mask at the same step, leaving each frame itself out."""
+    """Return the mean of returns over the mask at the same step, excluding the frame itself."""
     shown = torch.where(mask, returns, 0.0).flatten(0, 1)
     counted = mask.flatten(0, 1).to(returns.dtype)
     flat = step.flatten()
@@ -89,18 +89,18 @@ def _mean_of_others(returns: Tensor, mask: Tensor, step: Tensor) -> Tensor:
 
 
 def normalize_joint_advantages(advantage: Tensor, own: Tensor, known: Tensor) -> Tensor:
-    """Bring advantages to the scale that whitening gives an agent's own ones.
+    """Scale advantages as whitening scales an agent's own ones.
 
     Own frames are whitened as by :func:`ratchet.algorithms.masks.masked_whiten`. Others are
-    centred by themselves and divided by the same deviation, so that all of an agent's loss is
-    scaled alike; nothing is learned from an agent whose own advantages don't vary.
+    centred separately and divided by the same deviation, so that all terms of an agent's loss have
+    one scale; the result is 0 for an agent whose own advantages don't vary.
 
     Parameters
     ----------
     advantage
         ``[B, A]``.
     own, known
-        Boolean ``[B, A]``: the agent learns from the frame; its advantage is known there.
+        Boolean ``[B, A]``: the agent learns from the frame; its advantage there is available.
     """
     others = known & ~own
     deviation = masked_variance(advantage, own, 0).sqrt()
@@ -112,20 +112,20 @@ def normalize_joint_advantages(advantage: Tensor, own: Tensor, known: Tensor) ->
 def known_consequences(
     learns: Tensor, acting: Tensor, terminated: Tensor, cut: Tensor, final_known: Tensor
 ) -> Tensor:
-    """Say in which steps an agent's λ-return can be trusted, whoever acts: bool ``[E, T, A]``.
+    """Return the steps in which an agent's λ-return is reliable: bool ``[E, T, A]``.
 
     Parameters
     ----------
     learns
-        The agent acts, and what came of it is known (:class:`.advantages.Advantages`).
+        The agent acts, and the outcome is in the batch (:class:`.advantages.Advantages`).
     acting
         The agent acts.
     terminated
-        The agent's episode ends with the step, and nothing follows.
+        The agent's episode ends with the step; the value after it is 0.
     cut
-        What follows the step is not in the batch, but is worth something.
+        The next observation is not in the batch, but has a value.
     final_known
-        Where it is cut, whether its worth is known.
+        Whether that value is available.
     """
     following = torch.zeros_like(learns[:, 0])
     columns = []

@@ -1,4 +1,4 @@
-"""Means over masks: the mask is the only truth about what counts."""
+"""Means, variances and whitening over masks: only values in the mask count."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | tuple[int, ...] | None = None) -> Tensor:
-    """Average what the mask lets through; 0 where it lets nothing through.
+    """Average the values in the mask; 0 where it is empty.
 
     Parameters
     ----------
     values
-        Any shape; what the mask hides may be anything, NaN and infinity included.
+        Any shape; values outside the mask may be anything, NaN and infinity included.
     mask
         Boolean, same shape.
     dim
@@ -32,7 +32,7 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | tuple[int, ...] | None 
 def masked_variance(
     values: Tensor, mask: Tensor, dim: int | tuple[int, ...] | None = None
 ) -> Tensor:
-    """Compute the population variance of what the mask lets through (shapes as above)."""
+    """Compute the population variance of the values in the mask (shapes as above)."""
     mean = masked_mean(values, mask, dim)
     if dim is not None:
         for axis in sorted(_positive(dim, values.dim())):
@@ -41,12 +41,12 @@ def masked_variance(
 
 
 def masked_whiten(values: Tensor, mask: Tensor, dim: int = 0, eps: float = 1e-6) -> Tensor:
-    """Bring what the mask lets through to mean 0 and population deviation 1 along ``dim``.
+    """Scale the values in the mask to mean 0 and population deviation 1 along ``dim``.
 
     Parameters
     ----------
     values
-        Any shape, e.g. ``[B, A]`` with ``dim=0``: each agent by itself.
+        Any shape, e.g. ``[B, A]`` with ``dim=0``: each agent separately.
     mask
         Boolean, same shape.
     dim
@@ -57,7 +57,7 @@ def masked_whiten(values: Tensor, mask: Tensor, dim: int = 0, eps: float = 1e-6)
     Returns
     -------
     Tensor
-        Same shape; 0 outside the mask, and 0 where only one value is let through.
+        Same shape; 0 outside the mask, and 0 where the mask has only one value.
     """
     shown = torch.where(mask, values, torch.zeros_like(values))
     count = mask.sum(dim, keepdim=True).clamp(min=1)

@@ -1,10 +1,9 @@
-"""Opponent shaping: agents that take into account how others learn from what they do.
+"""Opponent shaping: agents account for how others learn from their actions.
 
-Agents stand in a Stackelberg sequence of groups, leaders first; a leader shapes everybody behind
-it, members of one group leave each other alone. L_i is agent i's loss and g_ij its gradient with
-respect to agent j's parameters. Second derivatives are never built, only applied to vectors, which
-is what a :class:`DifferentiableGame` can do. Shape letters: P_i parameters of agent i, in one flat
-vector.
+Agents form a Stackelberg sequence of groups, leaders first; a leader shapes all agents in later
+groups, members of one group do not shape each other. L_i is agent i's loss and g_ij its gradient
+with respect to agent j's parameters. Second derivatives are never built, only applied to vectors
+by a :class:`DifferentiableGame`. Shape letters: P_i parameters of agent i, in one flat vector.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ Vectors = dict[str, Tensor]
 Solve = Callable[[str, Tensor], Tensor]
 """(follower f, vector [P_f]) → (∇²_ff L_f)⁻¹ vector."""
 Product = tuple[str, str, Tensor]
-"""(i, f, v) stands for [∇_l∇_f L_i] v, for whichever l."""
+"""(i, f, v) represents [∇_l∇_f L_i] v, for any l."""
 
 
 class DifferentiableGame(Protocol):
-    """Losses of agents as functions of everybody's parameters, where everybody stands now.
+    """Losses of agents as functions of all agents' parameters, at their current values.
 
-    What it gives belongs to the caller: it is never changed afterwards.
+    Returned tensors belong to the caller: the game never changes them afterwards.
     """
 
     def gradient(self, loss: str, agent: str) -> Tensor:
@@ -41,22 +40,22 @@ class DifferentiableGame(Protocol):
 
 
 class ShapedUpdate(NamedTuple):
-    """What everybody is to descend along, and what it is made of; [P_i] for each agent i."""
+    """Descent direction of each agent, and its terms; [P_i] for each agent i."""
 
     direction: Vectors
-    """D: stands in the place of a gradient."""
+    """D: replaces the gradient."""
     simultaneous: Vectors
-    """ξ: everybody's own gradient g_ii."""
+    """ξ: each agent's own gradient g_ii."""
     shaping: Vectors
-    """χ: how the leader's loss changes through what followers learn; 0 with nobody behind."""
+    """χ: change of the leader's loss through the followers' learning; 0 without followers."""
     hessian_term: Vectors
-    """h: what the leader's own gradient loses by the followers' next step."""
+    """h: change of the leader's own gradient by the followers' next step."""
     shaping_weight: float
-    """p: how much of χ is in D."""
+    """p: weight of χ in D."""
 
 
 def followers_of(groups: Groups) -> dict[str, tuple[str, ...]]:
-    """Return everybody behind each agent."""
+    """Return the followers of each agent: all agents in later groups."""
     return {
         leader: tuple(follower for behind in groups[place + 1 :] for follower in behind)
         for place, group in enumerate(groups)
@@ -67,11 +66,11 @@ def followers_of(groups: Groups) -> dict[str, tuple[str, ...]]:
 def stackelberg_policy_gradient(
     game: DifferentiableGame, groups: Groups, solve: Solve
 ) -> ShapedUpdate:
-    """Let leaders descend along the total derivative of their loss: D_l = g_ll − χ_l.
+    """Return the total derivative of each leader's loss: D_l = g_ll − χ_l.
 
     χ_l = Σ_f [∇_l∇_f L_f] (∇²_ff L_f)⁻¹ g_lf, by the implicit function theorem (Fiez et al. 2020,
     eq. 2) with each follower at its best response. The paper has one follower; with more of them
-    each responds by itself, and what they do to one another is left out.
+    each responds independently; effects of followers on each other are ignored.
     """
     xi = _simultaneous(game, groups)
     chi = _shaping_terms(game, groups, xi, solve)
@@ -87,20 +86,20 @@ def lola(
     *,
     additional_term: bool = True,
 ) -> ShapedUpdate:
-    """Learn with opponent-learning awareness: D_l = g_ll − χ_l − h_l.
+    """Compute the update of opponent-learning awareness: D_l = g_ll − χ_l − h_l.
 
     The gradient of L_l(θ_l, θ_f − η_f g_ff) to first order in η (Foerster et al. 2018, eq. 4.2;
-    they leave out h, Letcher et al. 2019 have it): χ_l = Σ_f [∇_l∇_f L_f] η_f g_lf and
+    they omit h, Letcher et al. 2019 include it): χ_l = Σ_f [∇_l∇_f L_f] η_f g_lf and
     h_l = Σ_f η_f [∇_l∇_f L_l] D_f. In the papers both players shape each other and D_f is g_ff.
-    Here the order of groups says who shapes whom, and a follower that leads others itself is
-    expected to take the step that it really takes; with two groups that is g_ff again.
+    Here the order of groups defines which agent shapes which, and a follower that has followers
+    is expected to take its actual step; with two groups that is g_ff again.
 
     Parameters
     ----------
     rates
         η_f, [P_f] or a scalar for each follower.
     additional_term
-        Whether h is taken into account.
+        Whether D includes h.
     """
     xi = _simultaneous(game, groups)
     chi = _shaping_terms(game, groups, xi, lambda name, vector: rates[name] * vector)
@@ -123,16 +122,16 @@ def stable_opponent_shaping(
     scaling_factor: float,
     threshold_factor: float,
 ) -> ShapedUpdate:
-    """Shape no more than is safe: D = ξ₀ − p·χ with ξ₀ = ξ − h (Letcher et al. 2019, alg. 1).
+    """Compute the stable update D = ξ₀ − p·χ with ξ₀ = ξ − h (Letcher et al. 2019, alg. 1).
 
-    χ as for :func:`lola`. h_l = Σ_f η_f [∇_l∇_f L_l] g_ff also where a follower leads others
-    itself: with D_f in the place of g_ff, which holds a χ that no p scales, D would not vanish
-    where ξ does, and fixed points that the algorithm is there to keep would be left.
+    χ as for :func:`lola`. h_l = Σ_f η_f [∇_l∇_f L_l] g_ff also where a follower has followers:
+    with D_f instead of g_ff, which contains a χ that no p scales, D would not vanish where ξ does,
+    and the update would leave fixed points that the algorithm preserves.
 
     Parameters
     ----------
     groups
-        The Stackelberg sequence; who has nobody behind has χ = h = 0.
+        The Stackelberg sequence; agents without followers have χ = h = 0.
     rates
         η_f, [P_f] or a scalar for each follower.
     scaling_factor, threshold_factor
@@ -177,7 +176,7 @@ def shaping_weight(
     products = [chi[name].dot(look_ahead[name]) for name in chi]
     lengths = [vector.dot(vector) for vector in look_ahead.values()]
     squares = [vector.dot(vector) for vector in xi.values()]
-    read = iter(torch.stack([*products, *lengths, *squares]).tolist())  # waits for a device once
+    read = iter(torch.stack([*products, *lengths, *squares]).tolist())  # one device synchronisation
     along, length, square = (sum(islice(read, len(part))) for part in (products, lengths, squares))
     along = -along
     first = 1.0 if along >= 0 else min(1.0, -scaling_factor * length / along)
@@ -192,7 +191,7 @@ def _simultaneous(game: DifferentiableGame, groups: Groups) -> Vectors:
 def _shaping_terms(
     game: DifferentiableGame, groups: Groups, like: Vectors, respond: Solve
 ) -> Vectors:
-    """Return χ_l = Σ_f [∇_l∇_f L_f] v_f with v_f = ``respond(f, g_lf)``, for everybody."""
+    """Return χ_l = Σ_f [∇_l∇_f L_f] v_f with v_f = ``respond(f, g_lf)``, for each agent."""
     terms = {}
     for leader, behind in followers_of(groups).items():
         products = [(name, name, respond(name, game.gradient(leader, name))) for name in behind]

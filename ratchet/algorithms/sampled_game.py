@@ -1,4 +1,4 @@
-"""A game whose losses are known from sampled episodes only: policy gradients of second order.
+"""A game whose losses are estimated from sampled episodes: second-order policy gradients.
 
 Agent i's loss is the Loaded DiCE objective (Farquhar et al. 2019, after Foerster et al. 2018)
 L_i = −1/n_i Σ_t A_i,t (M_≤t − M_<t), M_≤t = Π_{u≤t in the episode} Π_j m_j,u, where m_j,u has the
@@ -7,8 +7,8 @@ derivative is the usual policy gradient. With s_j,u = ∇ log π_j the mixed sec
 
     [∇_l∇_f L_i] v = −1/n_i Σ_{u,w in one episode} A_i,max(u,w) s_l,u (s_f,w · v),
 
-which in games of one step is −mean_k A_i,k s_l,k (s_f,k · v). (Taken frame by frame that would
-vanish wherever leader and follower speak in turn.) So a product is a Jacobian-vector product of
+which in games of one step is −mean_k A_i,k s_l,k (s_f,k · v). (Frame by frame it would
+vanish wherever leader and follower alternate.) So a product is a Jacobian-vector product of
 the follower's log-probabilities, a small matrix product for each episode, and a backward pass
 through the leader's. Shape letters: E environments, T steps, P parameters of an agent.
 """
@@ -29,18 +29,18 @@ class Player(NamedTuple):
     """One agent's policy."""
 
     params: Sequence[Tensor]
-    """Leaves that ``log_prob`` was computed from."""
+    """Leaf tensors of the graph of ``log_prob``."""
     log_prob: Tensor
     """Of the actions taken, ``[E, T]``, with a graph; constant where the agent does not act."""
     is_shaped: bool = True
-    """Whether second derivatives are asked for; the graph must be of ordinary operations then."""
+    """Whether second derivatives are required, and the graph is of ordinary operations."""
 
 
 class Loss(NamedTuple):
-    """One agent's loss, as weights of everybody's scores."""
+    """One agent's loss, as weights of all agents' scores."""
 
     weight: Tensor
-    """−A_i/n_i, ``[E, T]``; 0 where it is not known."""
+    """−A_i/n_i, ``[E, T]``; 0 where the advantage is unknown."""
     slopes: Mapping[str, Tensor]
     """dm_j/d log π_j of each agent j, ``[E, T]``; 0 where j does not act."""
 
@@ -53,7 +53,7 @@ def policy_slope(acting: Tensor, like: Tensor) -> Tensor:
 def clipped_slope(
     log_ratio: Tensor, advantage: Tensor, acting: Tensor, *, clip_epsilon: float
 ) -> Tensor:
-    """Return dm/d log π of PPO's clipped ratio: ρ where it is not clipped, and 0 where it is.
+    """Return dm/d log π of PPO's clipped ratio: ρ where it is not clipped, else 0.
 
     The derivative of max(−ρA, −clip(ρ, 1−ε, 1+ε)A) is then −A times it.
 
@@ -109,7 +109,7 @@ class SampledGame:
     def gradient(self, loss: str, agent: str) -> Tensor:
         """Return ∇_agent L_loss: [P]."""
         if loss == agent and self.players[agent].is_shaped:
-            return _flat(self._linearised(agent)[1])  # is needed anyway
+            return _flat(self._linearised(agent)[1])  # required for products as well
         return self._backward(agent, self._first(loss, agent))
 
     def mixed_products(self, leader: str, products: Iterable[Product]) -> Tensor:
@@ -162,7 +162,7 @@ class SampledGame:
     def _second(self, agent: str, values: Tensor) -> Tensor:
         """Apply ∂²L/∂(log π)² of the agent's own loss: ``[E, T]`` → ``[E, T]``."""
         slope, pairs = self.losses[agent].slopes[agent], self._pairs[agent]
-        # Of one action alone, m'' = m' whatever the slope is.
+        # For one action m'' = m', for any slope.
         apart = pairs - torch.diag_embed(pairs.diagonal(dim1=1, dim2=2))
         return slope * _apply(apart, slope * values) + self._first(agent, agent) * values
 
@@ -180,9 +180,9 @@ def _derive(
     create_graph: bool = False,
     batched: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Go back from outputs to inputs, 0 where nothing depends on one; the graph stays.
+    """Differentiate outputs by inputs, 0 for an input without influence; the graph is retained.
 
-    With ``batched``, cotangents and what is found have one dimension more, the first.
+    With ``batched``, cotangents and results have an additional first dimension.
     """
     size = cotangents[0].shape[:1] if batched else ()
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
@@ -212,12 +212,12 @@ def _flat_rows(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _split(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Cut a flat vector into tensors of given shapes."""
+    """Split a flat vector into tensors of given shapes."""
     return [rows.squeeze(0) for rows in _split_rows(vector.unsqueeze(0), like)]
 
 
 def _split_rows(vectors: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Cut the rows of [k, P] into tensors of given shapes, k of each."""
+    """Split the rows of [k, P] into tensors of given shapes, k of each."""
     pieces = torch.split(vectors, [tensor.numel() for tensor in like], dim=1)
     return [
         piece.reshape(len(vectors), *tensor.shape)

@@ -1,6 +1,6 @@
-"""Which rollouts an agent learns from: selection by reward, and the share with replaced guesses.
+"""Selection of rollouts for expert iteration, and the share with replaced decisions.
 
-Pure functions on NumPy arrays; used by expert iteration.
+Pure functions on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 def threshold(rewards: Rewards, reward_threshold: float) -> Indices:
     """Choose the rollouts, int64[K] in order, whose reward, float[N], is not below a threshold.
 
-    Compared as float32, which rewards are kept in: a reward of 0.9 reaches a threshold of 0.9.
+    Compared as float32, the type of stored rewards: a reward of 0.9 reaches a threshold of 0.9.
     """
     reached = rewards.astype(np.float32) >= np.float32(reward_threshold)
     return np.flatnonzero(reached).astype(np.int64)
@@ -66,26 +66,26 @@ def weighted_sampling(
     epsilon: float = 0.01,
     replace: bool = True,
 ) -> Indices:
-    """Draw round(size_factor · N) rollouts, those with more reward more often.
+    """Sample round(size_factor · N) rollouts, with probabilities that grow with the reward.
 
     Parameters
     ----------
     rewards
         One agent's reward of each rollout, float[N].
     generator
-        Draws; the result depends on nothing else of it.
+        Source of randomness.
     size_factor
-        How many are drawn, as a share of N.
+        Number of samples as a share of N.
     minimum, epsilon
         See :func:`selection_weights`.
     replace
-        Whether a rollout can be drawn more than once. If not, at most as many are drawn as
-        have a weight above zero.
+        Whether a rollout can be sampled more than once. If not, the number of samples is at most
+        that of weights above zero.
 
     Returns
     -------
     int64[K]
-        The drawn rollouts, in the order of drawing.
+        The sampled rollouts, in the order of sampling.
     """
     if len(rewards) == 0:
         return np.zeros(0, np.int64)
@@ -103,7 +103,7 @@ def guess_replacement_proportion(
     rate: float,
     iteration: int,
 ) -> float:
-    """Return the share of a verifier's rollouts that are trained with the true decision.
+    """Return the share of a verifier's rollouts that are trained with the correct decision.
 
     ``none`` p₀; ``linear`` max(0, p₀ − r · i); ``exponential`` p₀ (1 − r)^i.
 
@@ -112,7 +112,7 @@ def guess_replacement_proportion(
     initial
         p₀.
     annealing
-        How it falls.
+        Shape of the decline.
     rate
         r.
     iteration
@@ -138,7 +138,7 @@ def guess_replacement_proportion(
 def set_aside(
     count: int, proportion: float, generator: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Divide ``count`` rollouts at random: round(proportion · count) set aside, and the rest.
+    """Split ``count`` rollouts at random: round(proportion · count) reserved ones, and the rest.
 
     ``proportion`` is in [0, 1]. Returns int64[K] and int64[count - K], both in the order of the
     rollouts.

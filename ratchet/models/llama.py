@@ -1,7 +1,7 @@
-"""Llama in plain torch: what a small model on a CPU needs, and nothing that takes long to import.
+"""Llama in plain torch, for small models on a CPU; fast to import.
 
-The same weights and the same logits as transformers' ``LlamaForCausalLM``, which is used for all
-that this one does not know. Projections that read the same input are kept as one matrix.
+The same weights and the same logits as transformers' ``LlamaForCausalLM``, which runs
+unsupported models. Projections with the same input are stored as one matrix.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from ratchet.errors import DataError
 from ratchet.models.llama_shape import LlamaShape
 
-_GROWTH = 32  # tokens by which a full cache is made longer
-_KEPT_ROOM = 8  # tokens for which a copied cache has room: less is copied
-_FEW_PAIRS = 512  # of places: with fewer, torch's attention takes longer to differentiate
-_ROWS_AT_A_TIME = 16  # of prompts that are read: what these take stays in a core's cache
+_GROWTH = 32  # tokens by which a full cache is extended
+_KEPT_ROOM = 8  # free tokens in a copied cache: less to copy
+_FEW_PAIRS = 512  # of positions: below, torch's attention is slower to differentiate
+_ROWS_AT_A_TIME = 16  # of prompts: their activations fit into a core's cache
 
 
 @dataclass(slots=True)
 class Cache:
-    """Keys and values of what was read: [layers, 2, B, heads, S, head], ``length`` of S in use.
+    """Keys and values of the read tokens: [layers, 2, B, heads, S, head], ``length`` of S used.
 
     ``mask`` [B, S] is what attention adds, -inf at padding; ``positions`` int[B] the position of
     each row's next token.
@@ -37,11 +37,11 @@ class Cache:
 
     @property
     def can_append(self) -> bool:
-        """Whether rows of another can be put behind these."""
+        """Whether rows of another cache can be appended."""
         return True
 
     def make_room(self) -> None:
-        """Make the cache longer if all of it is in use."""
+        """Extend the cache if it is full."""
         if self.length < self.mask.shape[1]:
             return
         *outer, length, width = self.values.shape
@@ -51,15 +51,15 @@ class Cache:
         self.mask = F.pad(self.mask, (0, _GROWTH))
 
     def keep(self, rows: Tensor) -> None:
-        """Keep these rows, int[B'], in this order; one may be there several times."""
+        """Select rows int[B'], in this order; a row may be selected several times."""
         room = min(self.mask.shape[1], self.length + _KEPT_ROOM)
-        values = self.values[..., :room, :].contiguous()  # of others, it selects bit by bit
+        values = self.values[..., :room, :].contiguous()  # index_select is slow on others
         self.values = values.index_select(2, rows)
         self.mask = self.mask[:, :room].index_select(0, rows)
         self.positions = self.positions[rows]
 
     def append(self, other: Cache) -> None:
-        """Put another's rows behind these: both end at the same place, the shorter is padded."""
+        """Append another cache's rows: both end at the same position, the shorter is padded."""
         length = max(self.length, other.length)
         layers, two, rows, heads, _, width = self.values.shape
         total = rows + other.values.shape[2]
@@ -75,7 +75,7 @@ class Cache:
         self._drop_padding()
 
     def _drop_padding(self) -> None:
-        """Drop the places before the first one that a row reads."""
+        """Drop the positions before the first one that a row reads."""
         read = (self.mask[:, : self.length] == 0).any(0)
         first = int(read.int().argmax())
         self.values, self.mask = self.values[..., first:, :], self.mask[:, first:]
@@ -83,7 +83,7 @@ class Cache:
 
 
 class LlamaLayer(nn.Module):
-    """The parameters of a layer; ``*_in`` hold projections that read the same input."""
+    """The parameters of a layer; ``*_in`` stack projections with the same input."""
 
     def __init__(self, shape: LlamaShape, queries: int, keys: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class LlamaLayer(nn.Module):
 
 
 class PlainLlama(nn.Module):
-    """A Llama whose weights are uninitialised: load or draw them."""
+    """A Llama with uninitialised weights: load or initialise them."""
 
     _cos: Tensor
     _sin: Tensor
@@ -126,7 +126,7 @@ class PlainLlama(nn.Module):
         self.register_buffer("_sin", torch.cat([-sin, sin], dim=1), persistent=False)
 
     def initialise(self, generator: torch.Generator, scale: float = 0.06) -> None:
-        """Draw all weights anew: matrices normal with this standard deviation, norms 1."""
+        """Sample all weights: matrices normal with this standard deviation, norms 1."""
         with torch.no_grad():
             for parameter in self.parameters():
                 if parameter.ndim == 1:
@@ -147,16 +147,16 @@ class PlainLlama(nn.Module):
         return self._normalise(x, self.norm)
 
     def read_behind(self, prompts: Tensor, of_row: Tensor, lengths: Tensor, rest: Tensor) -> Tensor:
-        """Read rows that share what they begin with, as :meth:`forward` does; that once.
+        """Read rows with shared prefixes as :meth:`forward` does, each prefix once.
 
         Parameters
         ----------
         prompts
             int[U, P], padded on the right.
         of_row, lengths
-            int[B], which of them each row begins with, and how long that is.
+            int[B], the index of each row's prefix, and its length.
         rest
-            int[B, A], what follows, padded on the right.
+            int[B, A], the tokens after the prefix, padded on the right.
 
         Returns
         -------
@@ -171,7 +171,7 @@ class PlainLlama(nn.Module):
         said = (place[:p] < lengths[:, None])[:, None].expand(b, a, p)
         before = (place[:a, None] >= place[:a]).expand(b, a, a)
         mask = self._mask(torch.cat([said, before], dim=2))[:, None]
-        # one row of all tokens: only attention knows what belongs together
+        # one row of all tokens: only attention separates sequences
         x = F.embedding(torch.cat([prompts.flatten(), rest.flatten()]), self.embeddings)[None]
         for layer in self.layers:
             parts = (
@@ -185,7 +185,7 @@ class PlainLlama(nn.Module):
             key = torch.cat([_repeat(first_key, of_row), key], dim=2)
             value = torch.cat([_repeat(first_value, of_row), value], dim=2)
             read = self._attend(query, key, value, mask).flatten(0, 1)
-            if layer is self.layers[-1]:  # nothing further is asked of the prompts
+            if layer is self.layers[-1]:  # the prompts' outputs are not needed
                 x = x[:, shared:]
             else:
                 within = self._attend(first, first_key, first_value, None).flatten(0, 1)
@@ -210,7 +210,7 @@ class PlainLlama(nn.Module):
         Returns
         -------
         tuple
-            Logits [B, V] of the next token, and the cache to go on with.
+            Logits [B, V] of the next token, and the cache for :meth:`step`.
         """
         batch, length = ids.shape
         s = self.shape
@@ -221,7 +221,7 @@ class PlainLlama(nn.Module):
         mask = F.pad(self._mask(readable), (0, _GROWTH))
         cache = Cache(values, mask, positions[:, -1] + 1, length)
         before = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
-        # padding has to attend to something
+        # padding must attend to at least one position
         itself = torch.eye(length, dtype=torch.bool, device=ids.device)
         logits = []
         for begin in range(0, batch, _ROWS_AT_A_TIME):
@@ -243,24 +243,24 @@ class PlainLlama(nn.Module):
     def _read(
         self, ids: Tensor, positions: Tensor, mask: Tensor, cached: Tensor, at: int
     ) -> Tensor:
-        """Read tokens int[B, T] behind those ``at`` which the cache has come; logits [B, V]."""
+        """Read tokens int[B, T] after the cache's first ``at``; return logits [B, V]."""
         cos, sin = self._rotations(positions)
         end = at + ids.shape[1]
         x = F.embedding(ids, self.embeddings)
         for layer, (keys, values) in zip(self.layers, cached, strict=True):
             query, keys[:, :, at:end], values[:, :, at:end] = self._project(layer, x, cos, sin)
-            if layer is self.layers[-1]:  # nothing further is asked of the other places
+            if layer is self.layers[-1]:  # the other positions' outputs are not needed
                 query, x, mask = query[:, :, -1:], x[:, -1:], mask[:, :, -1:]
             x = self._add(layer, x, self._attend(query, keys[:, :, :end], values[:, :, :end], mask))
         return self.logits(self._normalise(x[:, -1], self.norm))
 
     def _mask(self, readable: Tensor) -> Tensor:
-        """What attention adds to make places unreadable."""
+        """Return the attention mask to add: -inf at unreadable positions."""
         zeros = self.embeddings.new_zeros(readable.shape)
         return zeros.masked_fill_(~readable, -torch.inf)
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what :func:`_rotate` takes, [1 or B, 1, T, head], of int[T] or int[B, T]."""
+        """Return cosines and sines [1 or B, 1, T, head] of positions int[T] or int[B, T]."""
         places = positions if positions.ndim == 2 else positions[None]
         dtype = self.embeddings.dtype
         return self._cos[places][:, None].to(dtype), self._sin[places][:, None].to(dtype)
@@ -268,7 +268,7 @@ class PlainLlama(nn.Module):
     def _project(
         self, layer: LlamaLayer, x: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each [B, heads, T, head]; the first two rotated."""
+        """Return queries, keys and values, [B, heads, T, head] each; the first two rotated."""
         normed = self._normalise(x, layer.attention_norm)
         heads = F.linear(normed, layer.attention_in).view(*x.shape[:2], -1, self.shape.head_dim)
         queries, keys = self.shape.num_attention_heads, self.shape.num_key_value_heads
@@ -277,7 +277,7 @@ class PlainLlama(nn.Module):
         return query, key, value
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention over what lies before, or where the mask allows it, [B, T, hidden]."""
+        """Attend to earlier positions, or to those in the mask: [B, T, hidden]."""
         shared = self._queries != self._keys
         pairs = query.shape[2] * key.shape[2]
         if mask is not None and key.requires_grad and not shared and pairs <= _FEW_PAIRS:
@@ -297,11 +297,11 @@ class PlainLlama(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), weight, self.shape.rms_norm_eps)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights by the names that transformers has for them."""
+        """Return the weights by their names in transformers."""
         return {name: view.detach().contiguous() for name, view in self._targets().items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take weights as :meth:`weights` returns them.
+        """Load weights as returned by :meth:`weights`.
 
         Raises
         ------
@@ -320,7 +320,7 @@ class PlainLlama(nn.Module):
                 own.copy_(given)
 
     def _targets(self) -> dict[str, Tensor]:
-        """Views of the parameters by the names that transformers has for them."""
+        """Return views of the parameters by their names in transformers."""
         named: dict[str, Tensor] = {
             "model.embed_tokens.weight": self.embeddings,
             "model.norm.weight": self.norm,
@@ -345,7 +345,7 @@ class PlainLlama(nn.Module):
 
 
 def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Attention by matrix products [B, heads, T, head]; ``mask`` [B, 1, T, S] is added."""
+    """Attend by matrix products [B, heads, T, head]; ``mask`` [B, 1, T, S] is added."""
     rows, heads, places, width = query.shape
     added = mask.expand(-1, heads, -1, -1).flatten(0, 1)
     query, key, value = (part.flatten(0, 1) for part in (query, key, value))
@@ -365,12 +365,12 @@ def _unflatten(heads: Tensor, rows: int, places: int) -> Tensor:
 
 
 def _repeat(values: Tensor, rows: Tensor) -> Tensor:
-    """Select rows of [U, ...]; as an embedding, whose gradients are summed fastest."""
+    """Select rows of [U, ...] as an embedding: its gradients are summed fastest."""
     return F.embedding(rows, values.flatten(1)).reshape(-1, *values.shape[1:])
 
 
 def _names(layer: int) -> dict[str, tuple[str, ...]]:
-    """What transformers calls the parts of each of a layer's parameters."""
+    """Return transformers' names of the parts of each parameter of a layer."""
     prefix = f"model.layers.{layer}"
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     return {

@@ -1,4 +1,4 @@
-"""Rows that begin alike, such as the answers to one task: what they share is read once."""
+"""Rows with shared prefixes, such as responses to one task: each prefix is read once."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ratchet.models.llama import PlainLlama
 
-_PAYS = 2  # rows a beginning, on average; with fewer, more is moved about than saved
+_PAYS = 2  # rows per prefix, on average; with fewer, copying costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompts:
-    """Rows cut in two before the first place that is asked about.
+    """Rows split before the first position whose logits are requested.
 
     Parameters
     ----------
     prompts
-        int[U, P], what rows begin with, each once, padded on the right.
+        int[U, P], the distinct prefixes, padded on the right.
     of_row
-        int[B], which of them a row begins with.
+        int[B], the index of each row's prefix.
     lengths
-        int[B], how long it is.
+        int[B], the length of each row's prefix.
     rest
-        int[B, A], what follows, padded on the right.
+        int[B, A], the tokens after the prefix, padded on the right.
     chosen
-        bool[B, A], the places there that are asked about.
+        bool[B, A], the positions in ``rest`` whose logits are requested.
     """
 
     prompts: Tensor
@@ -40,9 +40,10 @@ class SharedPrompts:
 
 
 def chosen_logits(llama: PlainLlama, ids: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits [n, V] after chosen places, as rows that are read alone have them.
+    """Return the logits [n, V] after chosen positions.
 
-    But for rounding; see :func:`share_prompts` for the shapes.
+    Equal to those of rows that are read separately, up to rounding. Shapes as for
+    :func:`share_prompts`.
     """
     shared = share_prompts(ids, chosen)
     if shared is None:
@@ -52,9 +53,9 @@ def chosen_logits(llama: PlainLlama, ids: Tensor, chosen: Tensor) -> Tensor:
 
 
 def share_prompts(ids: Tensor, chosen: Tensor) -> SharedPrompts | None:
-    """Cut rows int[B, T], padded on the right, before their first of chosen places, bool[B, T].
+    """Split rows int[B, T], padded on the right, before their first chosen position, bool[B, T].
 
-    None where there is little to share.
+    None if rows share too little.
     """
     rows, width = ids.shape
     lengths = chosen.int().argmax(1)
@@ -62,7 +63,7 @@ def share_prompts(ids: Tensor, chosen: Tensor) -> SharedPrompts | None:
     if rows < _PAYS or longest < 1:
         return None
     place = torch.arange(longest, device=ids.device)
-    # -1 is no token: a prompt differs from a longer one that begins like it
+    # -1 is no token: a prompt differs from a longer one with the same start
     keys = ids[:, :longest].masked_fill(place >= lengths[:, None], -1)
     seen: dict[bytes, int] = {}
     of_row = [seen.setdefault(key.tobytes(), len(seen)) for key in keys.cpu().numpy()]

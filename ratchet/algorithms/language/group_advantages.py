@@ -1,4 +1,4 @@
-"""Advantages of answers compared with others to the same task (GRPO, Shao et al. 2024, and kin).
+"""Advantages relative to other responses to the same task (GRPO, Shao et al. 2024, and variants).
 
 Shape letters: N trajectories; a run is one attempt, of one trajectory or of several segments.
 """
@@ -18,11 +18,11 @@ Scale = Literal["group", "batch", "none", "mean"]
 
 _EPS = 1e-6
 _SAME = 1e-9
-"""Numbers that differ by less than this part of them are one: means of equal numbers do."""
+"""Relative difference below which numbers are equal: means of equal numbers differ by rounding."""
 
 
 class GroupAdvantages(NamedTuple):
-    """What :func:`group_advantages` computes."""
+    """Result of :func:`group_advantages`."""
 
     advantage: Tensor
     """Float32 ``[N]``."""
@@ -31,7 +31,7 @@ class GroupAdvantages(NamedTuple):
     metrics: dict[str, float]
     """``num_groups``, ``frac_constant_groups`` and ``std``, the groups' mean deviation."""
     agent_averages: dict[str, float]
-    """The agents' averages with these scores in them, by name; to be passed in the next time."""
+    """The agents' averages including these scores, by name; input of the next call."""
 
 
 def group_advantages(
@@ -57,9 +57,9 @@ def group_advantages(
     score
         ``[N]``: s, the sum of a trajectory's rewards.
     groups, runs, agents
-        N names each. An empty run, or none given, is a run of that trajectory alone.
+        N names each. An empty name of a run, or None, makes the trajectory a run of its own.
     counts
-        Boolean ``[N]``: which rows count at all, all by default; others have the advantage 0.
+        Boolean ``[N]``: the rows that count, all by default; others have the advantage 0.
     baseline
         ``mean``: the group's. ``leave_one_out``: that of the group's other runs (RLOO).
         ``agent_average``: the agent's own, over iterations: for games where a group mixes agents
@@ -69,16 +69,16 @@ def group_advantages(
         1 (Dr. GRPO). ``mean``: the group's mean score, which must not be negative (MaxRL, Tajwar
         et al. 2026).
     agent_averages
-        The agents' averages before these scores; an agent without one begins with these.
+        The agents' averages before these scores; an agent without one starts with these.
     decay
-        What an agent's average keeps of itself.
+        Decay of an agent's average.
 
     Raises
     ------
     DataError
-        If lengths differ, or a group's mean is negative that scales.
+        If lengths differ, or ``scale`` is ``mean`` and a group's mean is negative.
     ValueError
-        If the agents' names are missing, or ``mean`` is to scale agents' averages.
+        If the agents' names are missing, or ``mean`` would scale agents' averages.
     """
     names = _names(score, groups, runs, agents, counts)
     # In double precision, so that a group of equal float32 scores has the deviation 0.
@@ -111,7 +111,7 @@ def group_advantages(
 
 
 class _Names(NamedTuple):
-    """Who belongs where, by number: K rows that count, R runs, G groups."""
+    """Indices of runs and groups: K rows that count, R runs, G groups."""
 
     kept: Tensor
     run: Tensor
@@ -145,7 +145,7 @@ def _names(
     group_of_run, run, group = [], [], []
     for row in kept:
         own_group = group_ids.setdefault(groups[row], len(group_ids))
-        # One attempt's name may come again in another group: it is another attempt.
+        # The same name in another group is a different attempt.
         key = (groups[row], (runs[row] if runs is not None else "") or row)
         if key not in run_ids:
             run_ids[key] = len(run_ids)
@@ -174,10 +174,10 @@ def _deviation(values: Tensor, index: Tensor, mean: Tensor) -> tuple[Tensor, Ten
 
 
 def _baselines(baseline: Baseline, run_score: Tensor, group_mean: Tensor, names: _Names) -> Tensor:
-    """Return what each row's score is compared with."""
+    """Return the baseline of each row."""
     if baseline == "mean":
         return group_mean[names.group]
-    if baseline == "agent_average":  # it was taken off before
+    if baseline == "agent_average":  # already subtracted
         return torch.zeros(len(names.kept), dtype=run_score.dtype)
     size = torch.bincount(names.group_of_run, minlength=names.num_groups)
     others = (group_mean * size)[names.group] - run_score[names.run]
@@ -187,7 +187,7 @@ def _baselines(baseline: Baseline, run_score: Tensor, group_mean: Tensor, names:
 def _divisor(
     scale: Scale, run_score: Tensor, mean: Tensor, deviation: Tensor, varies: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what each group's advantages are divided by, and whether that is anything."""
+    """Return the divisor of each group's advantages, and whether its scores vary."""
     if scale == "group":
         return deviation + _EPS, varies
     if scale == "none":
@@ -211,7 +211,7 @@ def _less_averages(
     before: Mapping[str, float],
     decay: float,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Return the scores less their agent's average before them, and the averages after."""
+    """Return the scores minus their agent's previous average, and the new averages."""
     less, after = scores.clone(), dict(before)
     row_agents = [agents[row] for row in names.kept.tolist()]
     for agent in dict.fromkeys(row_agents):

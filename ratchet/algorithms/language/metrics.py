@@ -1,4 +1,4 @@
-"""What is told of trajectories, by family: ``rollout/``, ``critic/``, ``grpo/``, lengths."""
+"""Metrics of trajectories by family: ``rollout/``, ``critic/``, ``grpo/``, lengths."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def log_rollout_metrics(
     trajectories: Sequence[Trajectory], metrics: MutableMapping[str, float]
 ) -> None:
-    """Add what was played: scores, lengths, how answers ended, versions, own metrics.
+    """Add scores, lengths, finish reasons, model versions and the trajectories' own metrics.
 
-    Of a metric or part of the reward that only some trajectories have, it is the mean of those.
+    A metric or score part that only some trajectories have is averaged over these.
     """
     count = len(trajectories)
     metrics["rollout/num_trajectories"] = float(count)
@@ -50,9 +50,9 @@ def log_grpo_metrics(
     *,
     use_run_ids: bool = True,
 ) -> None:
-    """Add what groups had to teach, and the rewards and advantages that were learned from.
+    """Add statistics of groups, rewards and advantages.
 
-    Advantages of trajectories count once for each token that the model wrote, as in its loss.
+    Advantages of trajectories count once for each token that the model wrote, as in the loss.
     """
     groups = trajectory_advantages(trajectories, use_run_ids=use_run_ids).metrics
     metrics.update({f"grpo/{name}": value for name, value in groups.items()})
@@ -61,7 +61,7 @@ def log_grpo_metrics(
 
 
 def log_advantages(trajectories: Sequence[Trajectory], metrics: MutableMapping[str, float]) -> None:
-    """Add the advantages of the tokens that the models wrote, where trajectories have any."""
+    """Add the advantages of tokens that the model wrote, if trajectories have any."""
     found: list[float] = []
     for one in trajectories:
         if one.token_advantages is not None:
@@ -73,7 +73,7 @@ def log_advantages(trajectories: Sequence[Trajectory], metrics: MutableMapping[s
 
 
 def _describe(name: str, values: Sequence[float], metrics: MutableMapping[str, float]) -> None:
-    """Add the mean, population deviation, least and greatest; nothing of nothing."""
+    """Add the mean, population deviation, minimum and maximum; none for an empty sequence."""
     if values:
         mean = fmean(values)
         metrics[f"{name}/mean"] = mean

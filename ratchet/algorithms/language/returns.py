@@ -1,7 +1,7 @@
-"""Returns and advantages of tokens. What the mask hides takes no time: it is passed over.
+"""Returns and advantages of tokens; tokens outside the mask are skipped.
 
-The values and advantages of what follows are carried through hidden tokens unchanged, as if the
-rows held the shown tokens alone, which is how they are computed.
+Values and advantages are carried through tokens outside the mask unchanged: they are computed on
+rows that contain only the tokens in the mask.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from ratchet.algorithms.masks import masked_whiten
 
 
 class TokenAdvantages(NamedTuple):
-    """What :func:`token_gae` computes, ``[B, T]`` each and 0 where the mask is."""
+    """Result of :func:`token_gae`, ``[B, T]`` each and 0 outside the mask."""
 
     advantage: Tensor
     returns: Tensor
-    """``advantage + value``: what the critic should have said."""
+    """``advantage + value``: the target of the critic."""
 
 
 class _Shown:
-    """The tokens that a mask shows, side by side: ``[B, S, 1]`` of the longest row's S."""
+    """The tokens in a mask, packed to the left: ``[B, S, 1]`` with the longest row's S."""
 
     def __init__(self, mask: Tensor) -> None:
         shown = mask.bool()
         self._shape = shown.shape
         longest = max(1, int(shown.sum(1).max())) if shown.numel() else 1
-        # A stable sort puts the shown ones first, in their order.
+        # A stable sort moves tokens in the mask to the front, in their order.
         self._order = torch.argsort(~shown, dim=1, stable=True)[:, :longest]
         self.present = shown.gather(1, self._order).unsqueeze(-1)
         following = torch.zeros_like(self.present)
         following[:, :-1] = self.present[:, 1:]
         self.last = ~following
-        """The last shown token, and all that stands behind it."""
+        """The last token in the mask, and the padding after it."""
 
     def take(self, values: Tensor) -> Tensor:
         return torch.where(self.present, values.gather(1, self._order).unsqueeze(-1), 0.0)
@@ -71,9 +71,9 @@ def token_gae(
     mask
         ``[B, T]``.
     gamma, lmbda
-        Discount of rewards and of δ, for each shown token.
+        Discount of rewards and of δ, for each token in the mask.
     final_value
-        ``[B]``: what follows a row's last token is worth, where it was cut; 0 by default.
+        ``[B]``: value after the last token of a truncated row; 0 by default.
     """
     shown = _Shown(mask)
     rewards, values = shown.take(reward), shown.take(value)
@@ -123,19 +123,19 @@ def token_n_step_returns(
 
 
 def token_reward_to_go(reward: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
-    """Sum each token's reward and the discounted ones of the shown tokens after it; ``[B, T]``."""
+    """Sum each token's reward and the discounted ones of later tokens in the mask; ``[B, T]``."""
     shown = _Shown(mask)
     return shown.put_back(reward_to_go(shown.take(reward), shown.last, gamma=gamma))
 
 
 def whiten_tokens(values: Tensor, mask: Tensor, *, eps: float = 1e-6) -> Tensor:
-    """Bring what the mask shows of the whole batch to mean 0 and population deviation 1.
+    """Scale the values in the mask of a batch to mean 0 and population deviation 1.
 
-    Once for a batch, before it is divided. ``[B, T]``, 0 where the mask is.
+    Call it once for a batch, before it is split. ``[B, T]``, 0 outside the mask.
     """
     return masked_whiten(values.flatten(), mask.bool().flatten(), eps=eps).view_as(values)
 
 
 def spread_over_tokens(values: Tensor, mask: Tensor) -> Tensor:
-    """Give each of a row's shown tokens the row's number: ``[B]`` → ``[B, T]``, 0 elsewhere."""
+    """Assign a row's value to its tokens in the mask: ``[B]`` → ``[B, T]``, 0 elsewhere."""
     return torch.where(mask.bool(), values.unsqueeze(1), 0.0)

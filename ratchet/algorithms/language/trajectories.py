@@ -1,4 +1,4 @@
-"""Group advantages of trajectories, and of batches made of them."""
+"""Group advantages of trajectories and of batches."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def trajectory_advantages(
     agent_averages: Mapping[str, float] | None = None,
     decay: float = 0.9,
 ) -> GroupAdvantages:
-    """Compute advantages of trajectories by their ``group_id``, and set none.
+    """Compute advantages of trajectories by their ``group_id``, without setting them.
 
     See :func:`.group_advantages.group_advantages`; with ``use_run_ids`` the trajectories of one
-    attempt (``attempt_id``) count once. A trajectory of which the model wrote nothing does not
-    count.
+    attempt (``attempt_id``) count once. Trajectories without tokens of the model do not count.
     """
     return group_advantages(
         torch.tensor([one.reward for one in trajectories], dtype=torch.float64),
@@ -57,10 +56,10 @@ def batch_advantages(
     agent_averages: Mapping[str, float] | None = None,
     decay: float = 0.9,
 ) -> GroupAdvantages:
-    """Compute advantages of a batch's rows, of the sums of their ``token_level_scores``.
+    """Compute advantages of a batch's rows from the sums of their ``token_level_scores``.
 
-    As for :func:`trajectory_advantages`; set ``batch.metadata["advantages"]`` to give them to the
-    tokens. A row of which the loss mask shows nothing, such as padding, does not count.
+    As for :func:`trajectory_advantages`; set ``batch.metadata["advantages"]`` to assign them to
+    tokens. Rows with an empty loss mask, such as padding, do not count.
     """
     mask = batch.values["loss_mask"].bool()
     return group_advantages(
@@ -86,7 +85,7 @@ def compute_grpo_advantage_for_trajectories(
 ) -> list[Trajectory]:
     """Set each trajectory's ``advantage``, and return the trajectories.
 
-    Parameters as for :func:`trajectory_advantages`; a ``logger`` is told what groups had to teach.
+    Parameters as for :func:`trajectory_advantages`; a ``logger`` receives the metrics of groups.
     """
     found = trajectory_advantages(
         trajectories, use_run_ids=use_run_ids, baseline=baseline, scale=scale
