@@ -1,4 +1,4 @@
-"""Completions that wait together are generated together, in one thread that owns the engine."""
+"""Batching of requests, in one thread that owns the engine."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_QUIET_SECONDS = 0.001  # no arrival for so long: who comes together has come
+_QUIET_SECONDS = 0.001  # without an arrival, a burst of requests is complete
 _NAP_SECONDS = 1.0
-_GATHER_SECONDS = 0.05  # the longest an engine waits for company that keeps coming
+_GATHER_SECONDS = 0.05  # longest wait while requests keep arriving
 
 
 Result = GenerationResult | EmbeddingResult
@@ -51,7 +51,7 @@ class _Waiting:
     result: Future[Result] = field(default_factory=Future)
 
     def goes_with(self, first: _Waiting, *, shares_base: bool) -> bool:
-        """Whether one call of the engine can answer both."""
+        """Whether one call of the engine can process both requests."""
         if type(self.request) is not type(first.request):
             return False
         if shares_base:
@@ -61,7 +61,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Nap:
-    """A time for which an engine shall sleep, once it has answered all requests up to a number."""
+    """A period of sleep for the engine, after all requests up to a number."""
 
     after: int
     has_begun: bool = False
@@ -69,11 +69,10 @@ class _Nap:
 
 
 class Batcher:
-    """Gathers requests into batches and runs them one batch at a time.
+    """Group requests into batches and run one batch at a time.
 
-    A batch is of one model, or of several on one base where the engine takes them together.
-
-    The engine is made in the batcher's own thread, since its imports take seconds.
+    A batch is for one model, or for several with one base if the engine supports it. The engine is
+    created in the batcher's own thread, since its imports take seconds.
     """
 
     def __init__(
@@ -97,12 +96,12 @@ class Batcher:
         self.ready: Future[None] = Future()
 
     def start(self, first: StoredModel) -> None:
-        """Make the engine and load a first model, in the background; see ``ready``."""
+        """Create the engine and load a first model, in the background; see ``ready``."""
         self._first = first
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the batch it is at; who still waits gets a 503."""
+        """Stop the thread after the running batch; waiting requests fail."""
         with self._changed:
             self._stopped = True
             left, self._waiting = list(self._waiting), deque()
@@ -115,7 +114,7 @@ class Batcher:
     async def generate(
         self, model: StoredModel, requests: list[GenerationRequest]
     ) -> list[GenerationResult]:
-        """Answer requests to one model together with whatever else waits for it.
+        """Process requests to one model, in batches with other waiting ones.
 
         Raises
         ------
@@ -139,20 +138,20 @@ class Batcher:
     async def stream(
         self, model: StoredModel, requests: list[GenerationRequest]
     ) -> AsyncIterator[tuple[int, Piece | GenerationResult]]:
-        """Give out each answer's pieces as they are made, and at its end the whole of it.
+        """Yield each completion's chunks as they are generated, then the complete result.
 
         Raises as :meth:`generate` does.
 
         Yields
         ------
         tuple
-            Which of the requests, and a piece of its answer or its result.
+            The index of the request, and a chunk of its completion or its result.
         """
         loop = asyncio.get_running_loop()
         news: asyncio.Queue[tuple[int, Piece | None]] = asyncio.Queue()
 
         def tell(place: int, piece: Piece | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(news.put_nowait, (place, piece))
 
         def tell_end(place: int, _: Future[Result]) -> None:
@@ -188,9 +187,9 @@ class Batcher:
 
     @contextlib.contextmanager
     def asleep(self) -> Iterator[None]:
-        """Let the engine give its memory away until the end of the block, if it is one that does.
+        """Let the engine release its memory until the end of the block, if it supports that.
 
-        What waits at the beginning is answered before; what comes later waits for the end.
+        Requests that wait at the start are processed first; later ones wait for the end.
         """
         with self._changed:
             nap = self._nap = _Nap(self._arrived)
@@ -198,7 +197,7 @@ class Batcher:
             while self._thread.is_alive() and not (nap.has_begun or self._stopped):
                 if self._is_made and self._sleeper is None:
                     break
-                self._changed.wait(_NAP_SECONDS)  # the thread may have ended, and told nobody
+                self._changed.wait(_NAP_SECONDS)  # the thread may have ended without notifying
         try:
             yield
         finally:
@@ -255,7 +254,7 @@ class Batcher:
             for model_id in unload:
                 try:
                     self._unload(engine, model_id)
-                except Exception as error:  # the thread must live: others' requests don't need it
+                except Exception as error:  # the thread must live: other requests don't need it
                     logger.error("%s was not unloaded", model_id, exc_info=error)
             if self._running:
                 self._answer(engine, self._running)
@@ -284,7 +283,7 @@ class Batcher:
         return all(item.number > nap.after for item in self._waiting)
 
     def _sleep_if_due(self) -> None:
-        """Let the engine sleep for as long as it shall; one that fails to goes on."""
+        """Let the engine sleep for the requested period; if that fails it stays awake."""
         with self._changed:
             nap, sleeper = self._nap, self._sleeper
             if sleeper is None or nap is None or not self._is_bedtime():
@@ -292,7 +291,7 @@ class Batcher:
         sleeps = True
         try:
             sleeper.sleep()
-        except Exception as error:  # the thread must live, and the job may find room all the same
+        except Exception as error:  # the thread must live, and the job may have enough memory
             logger.error("The engine did not give its memory away", exc_info=error)
             sleeps = False
         with self._changed:
@@ -303,11 +302,11 @@ class Batcher:
         try:
             if sleeps:
                 sleeper.wake_up()
-        except Exception as error:  # what is asked next will fail, and say so
+        except Exception as error:  # later requests fail with the reason
             logger.error("The engine did not take its memory back", exc_info=error)
 
     def _next(self, size: int, *, shares_base: bool) -> tuple[list[_Waiting], list[str]]:
-        """Wait for work: the oldest request and all that go with it, up to a full batch."""
+        """Wait for work: the oldest request and compatible ones, up to a full batch."""
         with self._changed:
             while not (self._waiting or self._to_unload or self._stopped or self._is_bedtime()):
                 self._changed.wait()
@@ -341,7 +340,7 @@ class Batcher:
             if len(results) != len(batch):
                 message = f"the engine gave {len(results)} results for {len(batch)} requests"
                 raise RuntimeError(message)
-        except Exception as error:  # noqa: BLE001 -- the thread must live; the clients are told
+        except Exception as error:  # noqa: BLE001 -- the thread must live; clients get the error
             failure = _failure(batch[0].model, error)
             for item in batch:
                 _fail(item, failure)
@@ -353,7 +352,7 @@ class Batcher:
                 item.result.set_result(result)
 
     def _with_models(self, engine: Engine, batch: list[_Waiting]) -> list[_Waiting]:
-        """Load the models of a batch; those whose cannot be had are told and left out."""
+        """Load the models of a batch; fail and leave out requests whose model can't be loaded."""
         failures: dict[str, EngineError] = {}
         for model in {item.model.id: item.model for item in batch}.values():
             try:

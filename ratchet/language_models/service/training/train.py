@@ -1,9 +1,9 @@
-"""Trains one job and leaves its model in the job's folder; see ``job_folder`` for the border.
+"""Trainer process of a job in plain torch; see ``job_folder`` for its files.
 
-``python -m ratchet.language_models.service.training.train FOLDER``. Plain loops for models that
+``python -m ratchet.language_models.service.training.train FOLDER``. For models that
 plain torch runs: a job on the base model takes 1.8 CPU seconds from start to end, with TRL's
-trainers 8 to 10 (of which importing is most; warm 3 times as much, ``benchmarks/tiny_model.py``).
-``trl.train`` is for all others.
+trainers 8 to 10 (mostly imports; 3 times as much when warm, ``benchmarks/tiny_model.py``). Other
+models use ``trl.train``.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _KEPT_EPOCHS = 3
 def train(folder: Path) -> None:
     """Train a job; the same files and seed give the same weights, bit for bit on a CPU.
 
-    What an interrupted attempt left in the job's folder is dropped.
+    Files of an interrupted attempt in the job's folder are deleted.
 
     Raises
     ------
     RatchetError
-        If the job, its model or its training file is not what it should be.
+        If the job, its model or its training file is invalid.
     """
     torch.set_num_threads(1)
     job = begin_attempt(folder)
@@ -91,10 +91,10 @@ def _optimise(
     validation: Loss | None,
     plan: Plan,
 ) -> tuple[float, tuple[TrainingCheckpoint, ...]]:
-    """Go through the examples; return the mean loss of the last epoch, and what was saved.
+    """Train for all epochs; return the mean loss of the last epoch, and the checkpoints.
 
-    The last step of each epoch tells the loss on the validation file.
-    As with OpenAI the models of the last three epochs are kept; the last is the job's own.
+    The last step of each epoch reports the loss on the validation file. As with OpenAI, the models
+    of the last three epochs are saved; the last one is the job's own.
     """
     per_epoch = _steps_per_epoch(loss, plan)
     total = plan.n_epochs * per_epoch
@@ -125,7 +125,7 @@ def _optimise(
 
 @torch.no_grad()
 def _mean_loss(loss: Loss, batch_size: int) -> float:
-    """Return the loss of all examples, as if they were one batch."""
+    """Return the loss of all examples as one batch."""
     starts = range(0, len(loss), batch_size)
     batches = [list(range(start, min(start + batch_size, len(loss)))) for start in starts]
     weights = [loss.weight(batch) for batch in batches]

@@ -1,4 +1,4 @@
-"""A session in memory: weights, moments, and the gradient that has been gathered."""
+"""State of a session in memory: weights, moments and the accumulated gradient."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
 
 @dataclass(frozen=True, slots=True)
 class _Answering:
-    """A model as the engine asks it; it takes its tokens anywhere, and gives logits on the CPU."""
+    """A model with the engine's interface: tokens on any device, logits on the CPU."""
 
     model: CausalModel
     end_ids: tuple[int, ...]
@@ -57,7 +57,7 @@ class _Answering:
 
 @dataclass(slots=True)
 class _Part:
-    """What some of the examples have given."""
+    """Results of a part of the examples."""
 
     figures: dict[str, float]
     log_probs: list[tuple[float, ...]]
@@ -88,12 +88,12 @@ class SessionState:
         *,
         backward: bool = True,
     ) -> ForwardBackward:
-        """Read examples; gather the gradient of their loss if ``backward``.
+        """Compute the loss of examples; accumulate its gradient if ``backward``.
 
         Raises
         ------
         RatchetError
-            If an example does not fit the model, there is no such loss, or it is not finite.
+            If an example does not fit the model, or the loss is unknown or not finite.
         """
         follow = find_loss(loss, config)
         for number, example in enumerate(examples):
@@ -125,7 +125,7 @@ class SessionState:
         return ForwardBackward(metrics, log_probs)
 
     def optim_step(self, settings: OptimizerSettings) -> dict[str, float]:
-        """Follow the gathered gradient and forget it."""
+        """Follow the accumulated gradient and reset it."""
         if self._gradients is None:
             raise DataError("optim_step: no gradient was gathered since the last one.")
         norm = float(torch.stack([gradient.norm() for gradient in self._gradients]).norm())
@@ -150,7 +150,7 @@ class SessionState:
     def sample(
         self, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None = None
     ) -> list[Completion]:
-        """Sample with the weights as they are; ``end_ids`` in place of the model's end tokens."""
+        """Sample with the current weights; ``end_ids`` replace the model's end tokens."""
         ends = self._end_ids if end_ids is None else tuple(end_ids)
         return InProcessEngine(_Answering(self._model, ends, self._vocabulary)).generate(requests)
 
@@ -159,7 +159,7 @@ class SessionState:
         self._trainable.save(folder)
 
     def write(self, file: Path) -> None:
-        """Write weights and moments, between steps; the file is whole or not there."""
+        """Write weights and moments, between steps, atomically."""
         if self._gradients is not None:
             raise DataError("A gradient was gathered; save the optimizer behind its step.")
         tensors = {name: tensor.detach().contiguous() for name, tensor in self._tensors().items()}
@@ -171,7 +171,7 @@ class SessionState:
         aside.replace(file)
 
     def read(self, file: Path) -> None:
-        """Take weights and moments as :meth:`write` left them."""
+        """Load weights and moments from a file of :meth:`write`."""
         with safe_open(file, framework="pt") as given, torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(given.get_tensor(name))
@@ -254,7 +254,7 @@ class SessionState:
 
 
 def _together(parts: Sequence[_Part]) -> dict[str, float]:
-    """The loss and the number of tokens as sums, all else as means over tokens."""
+    """Return the loss and the number of tokens as sums, other metrics as means over tokens."""
     names = parts[0].figures if parts else {}
     sums = {name: sum(part.figures[name] for part in parts) for name in names}
     count = max(1.0, sums.get("tokens", 0.0))
@@ -276,5 +276,5 @@ def _rows_or(rows: Sequence[Sequence[float] | None], default: Tensor) -> Tensor:
 
 
 def _short(value: float) -> float:
-    """Return what float32 needs of a number, and no more digits."""
+    """Return a number with the digits that float32 needs."""
     return float(f"{value:.9g}")
