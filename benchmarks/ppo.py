@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes import only_plain_operations
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer
 from trainers.tensordict import rl

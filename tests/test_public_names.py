@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 
 import pytest
 
@@ -35,11 +36,11 @@ NAMES = {
         "compute_position_id_with_mask": "mask",
         "padding_data": "batch, *, pad_token_id, max_length, left_pad, truncation",
     },
-    "trainers.algorithms.language.metrics": {
+    "ratchet.algorithms.language.metrics": {
         "log_rollout_metrics": "trajectories, metrics",
         "log_grpo_metrics": "trajectories, metrics, *, use_run_ids",
     },
-    "trainers.algorithms.language.trajectories": {
+    "ratchet.algorithms.language.trajectories": {
         "compute_grpo_advantage_for_trajectories": (
             "trajectories, *, use_run_ids, baseline, scale, logger"
         ),
@@ -121,6 +122,15 @@ METHODS = {
     "ratchet:ExperimentSettings": ["to_dict", "from_dict"],
 }
 ALL = [(module, name) for module, names in NAMES.items() for name in names]
+
+
+def test_the_former_path_of_algorithms_is_deprecated() -> None:
+    for name in [name for name in sys.modules if name.startswith("trainers.algorithms")]:
+        del sys.modules[name]
+    with pytest.warns(DeprecationWarning, match=r"import from ratchet\.algorithms"):
+        former = importlib.import_module("trainers.algorithms.language.returns")
+    assert former.token_gae is importlib.import_module(former.token_gae.__module__).token_gae
+    assert former.token_gae.__module__ == "ratchet.algorithms.language.returns"
 
 
 def described(function: object) -> str:

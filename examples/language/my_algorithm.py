@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ratchet.algorithms.language.returns import token_reward_to_go, whiten_tokens
 from ratchet.rollouts import Batch
-from trainers.algorithms.language.returns import token_reward_to_go, whiten_tokens
 
 
 def compute_my_advantages(batch: Batch, *, discount_factor: float) -> Batch:

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.agents.tapes import Var, put_gradients
-from trainers.algorithms.fused_ppo import (
+from ratchet.algorithms.masks import masked_mean, masked_whiten
+from ratchet.algorithms.policy_losses import approximate_kl, clip_fraction, effective_sample_size
+from trainers.tensordict.objectives.fused_ppo import (
     METRICS,
     ClippedPpo,
     Sampled,
@@ -16,8 +18,6 @@ from trainers.algorithms.fused_ppo import (
     plain_losses,
     put_ppo_gradients,
 )
-from trainers.algorithms.masks import masked_mean, masked_whiten
-from trainers.algorithms.ppo_losses import approximate_kl, clip_fraction, effective_sample_size
 
 OPTIONS = st.builds(
     ClippedPpo,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from ratchet.algorithms.policy_losses import reinforce_loss
 from ratchet.errors import ParameterError
-from trainers.algorithms.reinforce import reinforce_loss
 from trainers.registry import trainer_class
 from trainers.tensordict.objectives.joint_estimator import number_episodes
 from trainers.tensordict.objectives.value_estimators import DEFAULT_KEYS

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from ratchet.algorithms.language.losses import cross_entropy
+from ratchet.algorithms.language.token_weights import weighted_sum
 from ratchet.parameters.language import CrossEntropyParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
-from trainers.algorithms.language.aggregation import weighted_sum
-from trainers.algorithms.language.preference_losses import cross_entropy
 from trainers.language.self_hosted import Figures, SelfHostedTrainer
 from trainers.registry import register_trainer
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from ratchet.algorithms.language.losses import distillation_advantages
 from ratchet.errors import ParameterError
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import DistillationParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
-from trainers.algorithms.language.preference_losses import distillation_advantages
 from trainers.language.ranks.rows import of_rows
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.registry import register_trainer

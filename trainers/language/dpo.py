@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from ratchet.algorithms.language.losses import dpo_loss, sequence_log_prob
 from ratchet.parameters.language import LanguageDpoParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
-from trainers.algorithms.language.preference_losses import dpo_loss, sequence_log_prob
 from trainers.language.self_hosted import Figures, SelfHostedTrainer
 from trainers.registry import register_trainer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ratchet.algorithms.language.group_advantages import GroupAdvantages, group_advantages
 from ratchet.parameters.language import GrpoParameters
-from trainers.algorithms.language.group_advantages import GroupAdvantages, group_advantages
 from trainers.language.base import BaseTrainer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.local.warm_up import warm_up
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 from ratchet.seeding import derive_seed
 from trainers.progress import describe, show
 

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from trainers.algorithms.kl import kl_estimate
-from trainers.algorithms.language import policy_losses
-from trainers.algorithms.language.aggregation import token_weights, weighted_sum
-from trainers.algorithms.language.importance import importance_weights
-from trainers.algorithms.language.policy_losses import TokenLoss
+from ratchet.algorithms.kl import kl_estimate
+from ratchet.algorithms.language import losses
+from ratchet.algorithms.language.losses import TokenLoss
+from ratchet.algorithms.language.token_weights import (
+    importance_weights,
+    token_weights,
+    weighted_sum,
+)
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import TokenScores
@@ -85,7 +88,7 @@ class PolicyLoss:
             if self.given.entropy_coef > 0:
                 total = total - self.given.entropy_coef * weighted_sum(scores.entropy, weight)
         if kl_coef > 0:
-            kl = policy_losses.kl_loss(
+            kl = losses.kl_loss(
                 scores.log_probs, values["ref_log_probs"], mask, kind=self.given.kl.kind
             )
             total = total + kl_coef * weighted_sum(kl.loss, weight)
@@ -98,18 +101,16 @@ class PolicyLoss:
         given = self.given
         match given.policy_loss:
             case "reinforce":
-                return policy_losses.reinforce(log_probs, advantages, mask)
+                return losses.reinforce(log_probs, advantages, mask)
             case "importance_sampling":
-                return policy_losses.importance_sampling(log_probs, old, advantages, mask)
+                return losses.importance_sampling(log_probs, old, advantages, mask)
             case "cispo":
-                return policy_losses.cispo(
-                    log_probs, old, advantages, mask, max_ratio=1 + given.clip_high
-                )
+                return losses.cispo(log_probs, old, advantages, mask, max_ratio=1 + given.clip_high)
             case "gspo":
                 clips = {"clip_low": given.clip_low, "clip_high": given.clip_high}
-                return policy_losses.gspo(log_probs, old, advantages, mask, **clips)
+                return losses.gspo(log_probs, old, advantages, mask, **clips)
             case _:
-                return policy_losses.ppo_clip(
+                return losses.ppo_clip(
                     log_probs,
                     old,
                     advantages,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ratchet.algorithms.language.losses import value_loss
+from ratchet.algorithms.language.returns import token_gae, whiten_tokens
+from ratchet.algorithms.language.token_weights import weighted_sum
 from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import LanguagePpoParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
-from trainers.algorithms.language.aggregation import weighted_sum
-from trainers.algorithms.language.returns import token_gae, whiten_tokens
-from trainers.algorithms.language.value_losses import value_loss
 from trainers.language.ranks.rows import of_rows
 from trainers.language.self_hosted import Figures, SelfHostedTrainer
 from trainers.registry import register_trainer

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ratchet.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from ratchet.errors import DataError, StateError
 from ratchet.language_models.endpoints import ModelAddress
 from ratchet.language_models.local.rollout_engine import Completion, RolloutEngine, SampleRequest
@@ -17,7 +18,6 @@ from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.parameters.language import TINKER, PolicyLossParameters
-from trainers.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.learning_rate import LearningRate

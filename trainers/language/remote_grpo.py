@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ratchet.algorithms.language.metrics import log_grpo_metrics
 from ratchet.errors import ParameterError
-from trainers.algorithms.language.metrics import log_grpo_metrics
 from trainers.language.groups import GroupRelativeMixin
 from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_settings import ServiceConfig, check_loss

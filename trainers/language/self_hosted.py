@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ratchet.algorithms.kl import adapt_kl_coefficient
+from ratchet.algorithms.language.losses import penalised_rewards
+from ratchet.algorithms.language.metrics import log_rollout_metrics
+from ratchet.algorithms.language.trajectories import batch_advantages
 from ratchet.errors import ParameterError
 from ratchet.language_models.local.engines import make_engine
 from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
 from ratchet.rollouts.padding import scores_of_tokens
-from trainers.algorithms.kl import adapt_kl_coefficient
-from trainers.algorithms.language.metrics import log_rollout_metrics
-from trainers.algorithms.language.trajectories import batch_advantages
-from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.batch_validation import check_finite, validated_batch

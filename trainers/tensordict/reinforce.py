@@ -9,13 +9,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
+from ratchet.algorithms.advantages import reward_to_go
+from ratchet.algorithms.critic_losses import CriticLossType, critic_loss
+from ratchet.algorithms.masks import masked_mean
+from ratchet.algorithms.policy_losses import reinforce_loss
 from ratchet.errors import ParameterError
 from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import build_protocol_handler
-from trainers.algorithms.advantages import reward_to_go
-from trainers.algorithms.critic_losses import CriticLossType, critic_loss
-from trainers.algorithms.masks import masked_mean
-from trainers.algorithms.reinforce import reinforce_loss
 from trainers.registry import register_trainer
 from trainers.stage_parameters import StagePurposes
 from trainers.tensordict.objectives.base import Objective

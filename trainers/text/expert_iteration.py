@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ratchet.algorithms import selection
 from ratchet.rollouts.outcomes import episode_rewards, pass_rates_within
 from ratchet.seeding import numpy_generator
-from trainers.algorithms import selection
 from trainers.registry import register_trainer
 from trainers.text.base import PureTextRlTrainer
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
+    from ratchet.scenarios.pure_text.base import TextScenarioInstance
     from trainers.text.sampling import Calls
     from trainers.text.staged import Metrics
 
@@ -159,9 +159,9 @@ def _set_advantages(
     averages: dict[str, float],
     parameters: PureTextGrpoParameters,
 ) -> tuple[dict[str, float], Metrics]:
-    """Set the advantages of one agent's trajectories; return new averages, and metrics."""
-    from trainers.algorithms.language.metrics import log_grpo_metrics  # torch
-    from trainers.algorithms.language.trajectories import trajectory_advantages
+    """Set the advantages of one agent's trajectories; return averages after them, and metrics."""
+    from ratchet.algorithms.language.metrics import log_grpo_metrics  # torch
+    from ratchet.algorithms.language.trajectories import trajectory_advantages
 
     found = trajectory_advantages(
         trajectories,

@@ -17,9 +17,8 @@ from ratchet.errors import DataError
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.service.engine.adapters import (
-    ADAPTER_CONFIG_FILE,
-    ADAPTER_WEIGHTS_FILE,
     AdapterBase,
+    peft_config,
     without_peft_warnings,
 )
 from ratchet.language_models.service.engine.hugging_face_model import (
@@ -27,9 +26,9 @@ from ratchet.language_models.service.engine.hugging_face_model import (
     head_at,
     read_on,
 )
-from ratchet.language_models.service.engine.merging import read_weights
 from ratchet.language_models.service.engine.model_folder import GenerationCache
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.folders import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, read_weights
+from ratchet.models.lora import Lora
 from ratchet.seeding import derive_seed, seeded_globals
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         """Load a full model, freeze it, and add a randomly initialised adapter."""
         from peft import get_peft_model
 
-        config = lora.as_peft()
+        config = peft_config(lora)
         config.base_model_name_or_path = str(folder)
         seed = derive_seed(seed, "adapter", purpose="weights")
         with seeded_globals(seed), without_peft_warnings():

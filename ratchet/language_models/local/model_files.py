@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.language_models.service.engine.llama_shape import LlamaShape
 from ratchet.language_models.service.engine.model_folder import configuration_files
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, read_json
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.models.folders import read_json
+from ratchet.models.llama_shape import LlamaShape
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

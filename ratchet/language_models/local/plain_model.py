@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
-from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape
-from ratchet.language_models.service.engine.merging import read_weights
 from ratchet.language_models.service.engine.model_folder import GenerationCache, save_llama
-from ratchet.language_models.service.engine.plain_llama import Cache, PlainLlama
-from ratchet.language_models.service.engine.prefix_sharing import chosen_logits
+from ratchet.models.folders import WEIGHTS_FILE, read_weights
+from ratchet.models.llama import Cache, PlainLlama
+from ratchet.models.llama_shape import LlamaShape
+from ratchet.models.prefix_sharing import chosen_logits
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.local.model_files import write_configuration, write_tokenizer
-from ratchet.language_models.service.engine.llama_shape import LlamaShape
+from ratchet.models.llama_shape import LlamaShape
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
@@ -95,7 +95,7 @@ def make_small_model(
         If the alphabet is empty.
     """
     from ratchet.language_models.service.engine.model_folder import save_llama
-    from ratchet.language_models.service.engine.plain_llama import PlainLlama
+    from ratchet.models.llama import PlainLlama
     from ratchet.seeding import torch_generator
 
     shape = SmallModelShape() if shape is None else shape

@@ -17,9 +17,9 @@ from ratchet.errors import MissingPackageError, ParameterError
 from ratchet.language_models.local.engines import ENGINES
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE, AdapterBase
-from ratchet.language_models.service.engine.tokenizer import read_json
+from ratchet.language_models.service.engine.adapters import AdapterBase
 from ratchet.language_models.service.engine.vllm_engine import lora_room
+from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 
 
 @ENGINES.register("vllm")

@@ -8,12 +8,8 @@ from itertools import islice
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.service.training.optimization import (
-    Optimization,
-    TokenSequence,
-    batches_of_like_length,
-)
-from ratchet.language_models.service.training.sft import SupervisedLoss
+from ratchet.models.optimizers import ScheduledAdam
+from ratchet.models.supervision import SupervisedLoss, TokenSequence, batches_of_like_length
 from ratchet.seeding import numpy_generator
 
 _RISE = 10  # steps of the learning rate's warm-up
@@ -79,7 +75,7 @@ def warm_up(
         for d in demonstrations
     ]
     loss = SupervisedLoss(model, sequences)
-    optimization = Optimization(model.parameters(), learning_rate, steps=steps, warmup=_RISE)
+    optimization = ScheduledAdam(model.parameters(), learning_rate, steps=steps, warmup=_RISE)
     rng = numpy_generator(seed, "warm-up", purpose="order")
     batches = batches_of_like_length(
         rng, [len(s.ids) for s in sequences], min(batch_size, len(sequences))

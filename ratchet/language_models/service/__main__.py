@@ -14,7 +14,7 @@ from ratchet.language_models.service.settings import (
     RetentionRules,
     ServiceSettings,
 )
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 
 
 def main() -> int:

@@ -11,15 +11,13 @@ from safetensors.torch import save_file
 
 from ratchet.errors import LanguageServiceError
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, plain_shape
-from ratchet.language_models.service.engine.merging import (
-    LowRankChange,
-    read_weights,
-    with_adapters,
-)
+from ratchet.language_models.service.engine.hugging_face_model import with_adapters
 from ratchet.language_models.service.engine.model_folder import copy_configuration
 from ratchet.language_models.service.models import find_stored_model
 from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.models.folders import WEIGHTS_FILE, read_weights
+from ratchet.models.llama_shape import plain_shape
+from ratchet.models.low_rank import LowRankChange
 
 
 def export_model(home: Path, model_id: str, folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 
 API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 BASE_MODEL = "ratchet-tiny"

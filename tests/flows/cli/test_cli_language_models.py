@@ -11,7 +11,7 @@ from flows.cli.language_models import llm
 from ratchet.language_models.service import __main__ as service
 from ratchet.language_models.service import serving
 from ratchet.language_models.service.settings import RetentionRules, ServiceSettings
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 
 
 def _settings(monkeypatch, *options):

@@ -19,8 +19,8 @@ from ratchet.language_models.local.small_models import (
 )
 from ratchet.language_models.local.warm_up import Demonstration, warm_up
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.types import ChatMessage
+from ratchet.models.lora import Lora
 
 SHOWN = [Demonstration(p, (*reversed(p[1:-2]), END)) for p in prompts(64, longest=4)]
 WARM_UP = {"learning_rate": 5e-3, "batch_size": 8, "seed": 1}

@@ -5,7 +5,7 @@ import torch
 from small_model import prompts
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.prefix_sharing import share_prefixes
+from ratchet.models.prefix_sharing import share_prefixes
 
 LAYOUTS = ("right", "left", "holes")
 
@@ -187,9 +187,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
 
     monkeypatch.setattr(plain._llama, "read_behind", noted)
     once = scores()
-    monkeypatch.setattr(
-        "ratchet.language_models.service.engine.prefix_sharing.share_prefixes", lambda *_: None
-    )
+    monkeypatch.setattr("ratchet.models.prefix_sharing.share_prefixes", lambda *_: None)
     each = scores()
     assert [prompts for _, prompts in read] == [3]
     torch.testing.assert_close(once, each, atol=2e-6, rtol=1e-4)

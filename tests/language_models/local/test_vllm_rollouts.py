@@ -14,7 +14,7 @@ from ratchet.language_models.local.engines import make_engine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 
 
 class Vllm:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ratchet.language_models.service.engine.model_folder import save_llama
-from ratchet.language_models.service.engine.plain_llama import PlainLlama
+from ratchet.models.llama import PlainLlama
 from ratchet.scenarios.code_validation.tiny_model import pretraining, vocabulary
 from ratchet.seeding import torch_generator
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.api.errors import from_engine
 from ratchet.language_models.service.engine.batching import Batcher
 from ratchet.language_models.service.engine.interface import (
+    EngineError,
+    EngineStoppedError,
     GenerationRequest,
     GenerationResult,
+    QueueFullError,
     RequestRefusedError,
 )
 from ratchet.language_models.service.models import StoredModel
@@ -112,17 +115,18 @@ def test_a_batch_is_never_larger_than_the_engine_takes(batcher, engine, models):
 def test_a_refused_request_fails_alone_and_a_broken_batch_fails_together(batcher, engine, models):
     a, b, *_ = models
     answers = _ask(batcher, engine, [(a, 7), (a, 1), (b, 13), (b, 2)], hold=a)
-    assert answers[1].status == 400
-    assert answers[1].code == "context_length_exceeded"
+    assert isinstance(answers[1], RequestRefusedError)
+    assert from_engine(answers[1]).status == 400
+    assert from_engine(answers[1]).code == "context_length_exceeded"
     assert answers[2][0].text == "1"
-    assert [answer.status for answer in answers[3:]] == [500, 500]
+    assert [from_engine(answer).status for answer in answers[3:]] == [500, 500]
     assert "out of memory" not in str(answers[3])
     assert _ask(batcher, engine, [(a, 4)])[0][0].text == "4"
 
 
 def test_too_many_waiting_completions_are_refused_at_once(batcher, engine, models):
     answers = _ask(batcher, engine, [(models[0], seed) for seed in range(20, 43)], hold=models[0])
-    refused = [answer for answer in answers if isinstance(answer, ApiError)]
+    refused = [from_engine(answer) for answer in answers if isinstance(answer, QueueFullError)]
     assert [error.status for error in refused] == [429] * 3
     assert refused[0].headers == {"Retry-After": "1"}
 
@@ -154,7 +158,8 @@ def test_who_waits_when_the_service_stops_is_told(engine, models):
 
     first, second = asyncio.run(run())
     assert first[0].text == "1"
-    assert second.status == 503
+    assert isinstance(second, EngineStoppedError)
+    assert from_engine(second).status == 503
 
 
 def test_an_engine_that_does_not_start_is_told(models):
@@ -163,6 +168,61 @@ def test_an_engine_that_does_not_start_is_told(models):
 
     batcher = Batcher(broken, waiting_max=1, loaded_max=1)
     batcher.start(models[0])
+    with pytest.raises(OSError, match="no such device"):
+        batcher.ready.result(5)
+    batcher.stop()
+
+
+class ThreadKilled(BaseException):
+    """Ends a thread, unlike an exception of a batch."""
+
+
+def test_an_engine_whose_thread_ends_leaves_no_request_waiting(
+    batcher, engine, models, monkeypatch
+):
+    a, b, *_ = models
+    generate = engine.generate
+
+    def killed(requests):
+        generate(requests)
+        raise ThreadKilled
+
+    monkeypatch.setattr(engine, "generate", killed)
+    answers = _ask(batcher, engine, [(a, 1), (b, 2), (a, 3)], hold=a)
+    assert [type(answer) for answer in answers] == [EngineError] * 4
+    (later,) = _ask(batcher, engine, [(b, 4)])
+    assert from_engine(later).status == 500
+    assert "The engine has ended (ThreadKilled); restart the service." in str(later)
+
+
+def test_a_model_that_is_not_unloaded_does_not_end_the_engine(batcher, engine, models, monkeypatch):
+    def broken(model_id):
+        raise RuntimeError(model_id)
+
+    monkeypatch.setattr(engine, "unload", broken)
+    batcher.ready.result(5)
+    batcher.forget(models[0].id)
+    assert _ask(batcher, engine, [(models[0], 4)])[0][0].text == "4"
+
+
+def test_requests_that_wait_for_an_engine_that_does_not_start_fail(models):
+    start = threading.Event()
+
+    def broken():
+        assert start.wait(10)
+        raise OSError("no such device")
+
+    batcher = Batcher(broken, waiting_max=5, loaded_max=1)
+    batcher.start(models[0])
+
+    async def run():
+        waiting = asyncio.create_task(batcher.generate(models[0], [_request(models[0], 1)]))
+        await asyncio.sleep(0.05)
+        start.set()
+        return await asyncio.wait_for(asyncio.gather(waiting, return_exceptions=True), 10)
+
+    (failure,) = asyncio.run(run())
+    assert isinstance(failure, EngineError)
     with pytest.raises(OSError, match="no such device"):
         batcher.ready.result(5)
     batcher.stop()

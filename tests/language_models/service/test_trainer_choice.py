@@ -12,11 +12,11 @@ import pytest
 from micro_model import write_micro_model
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
 from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER, choose_trainer
 from ratchet.language_models.service.settings import ServiceSettings
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training.plan import Plan
+from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL
+from ratchet.models.lora import Lora
 
 TRL = "ratchet.language_models.service.training.trl.train"
 IMPORTS = """

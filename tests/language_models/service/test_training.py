@@ -15,15 +15,15 @@ from ratchet.language_models.service.engine.model_folder import PlainModel
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.training import train as training
-from ratchet.language_models.service.training.dpo import PreferenceLoss
 from ratchet.language_models.service.training.job_folder import (
     TrainingJob,
     TrainingResult,
     read_training_events,
 )
-from ratchet.language_models.service.training.sft import SupervisedLoss
+from ratchet.language_models.service.training.losses import PreferenceLoss
 from ratchet.language_models.service.training.tokens import read_preferences, read_supervised
 from ratchet.language_models.types import ChatMessage
+from ratchet.models.supervision import SupervisedLoss
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 

@@ -29,9 +29,9 @@ from ratchet.language_models.service.engine.interface import (
     RequestRefusedError,
     TokenChoice,
 )
-from ratchet.language_models.service.engine.merging import LowRankChange
 from ratchet.language_models.service.engine.vllm_engine import VllmEngine
 from ratchet.language_models.types import ChatMessage
+from ratchet.models.low_rank import LowRankChange
 
 _CHOICES = {
     11: SimpleNamespace(logprob=-2.0, decoded_token="a"),

@@ -8,6 +8,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from ratchet.algorithms.language.metrics import log_grpo_metrics, log_rollout_metrics
+from ratchet.algorithms.language.returns import token_n_step_returns
+from ratchet.algorithms.language.trajectories import compute_grpo_advantage_for_trajectories
 from ratchet.errors import DataError, ParameterError
 from ratchet.plugins import load_class
 from ratchet.rollouts import Batch, Trajectory, compute_position_id_with_mask, padding_data
@@ -15,9 +18,6 @@ from tasks.language.keys import LanguageArmKeys
 from tests.trainers.language.test_language_examples import EXAMPLES
 from tests.trainers.language.test_language_trainer import parameters
 from trainers import BaseTrainer, SelfHostedTrainer
-from trainers.algorithms.language.metrics import log_grpo_metrics, log_rollout_metrics
-from trainers.algorithms.language.returns import token_n_step_returns
-from trainers.algorithms.language.trajectories import compute_grpo_advantage_for_trajectories
 from trainers.language.grpo import GrpoTrainer
 
 

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from ratchet.errors import ParameterError, RankError, StateError
 from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.plugins import load_class
 from tests.trainers.language.conftest import differ, weights_of

@@ -6,10 +6,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from ratchet.algorithms.language.token_weights import weighted_sum
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts import Batch
 from tests.trainers.language.conftest import differ, weights_of
-from trainers.algorithms.language.aggregation import weighted_sum
 from trainers.language.cross_entropy import CrossEntropyTrainer
 from trainers.language.dpo import DpoTrainer, preference_pairs
 from trainers.language.grpo import GrpoTrainer

@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from trainers.algorithms.joint_advantages import joint_advantages, known_consequences
+from ratchet.algorithms.joint_advantages import joint_advantages, known_consequences
 from trainers.tensordict.objectives.value_estimators import (
     Key,
     MaskedGae,
@@ -27,8 +27,8 @@ class JointAdvantageEstimator(MaskedGae):
         """Add three entries to rollouts ``[E, T]`` in addition to those of the base class.
 
         ``joint_advantage`` and ``joint_known`` under ``agents``, ``[E, T, A]``: see
-        :func:`trainers.algorithms.joint_advantages.joint_advantages`; ``episode``, int64
-        ``[E, T]``: the index of the frame's episode in its row.
+        :func:`ratchet.algorithms.joint_advantages.joint_advantages`; ``episode``, int64
+        ``[E, T]``: which of its row's episodes a frame belongs to.
         """
         acting, value = acting_mask(rollouts), rollouts.get(self.keys["value"])
         rollouts = super().forward(rollouts)

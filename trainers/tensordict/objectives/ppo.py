@@ -11,18 +11,10 @@ from torch import Tensor, nn
 
 from ratchet.agents.actor_critic import INDEX
 from ratchet.agents.tapes import may_record, record_of
-from trainers.algorithms.critic_losses import CriticLossType, critic_loss
-from trainers.algorithms.fused_ppo import (
-    METRICS,
-    ClippedPpo,
-    FusedLosses,
-    Sampled,
-    clipped_ppo_losses,
-    put_ppo_gradients,
-)
-from trainers.algorithms.masks import masked_mean, masked_whiten
-from trainers.algorithms.ppo_losses import (
-    adapt_kl_beta,
+from ratchet.algorithms.critic_losses import CriticLossType, critic_loss
+from ratchet.algorithms.kl import adapt_kl_beta
+from ratchet.algorithms.masks import masked_mean, masked_whiten
+from ratchet.algorithms.policy_losses import (
     approximate_kl,
     clip_fraction,
     clipped_policy_loss,
@@ -30,6 +22,14 @@ from trainers.algorithms.ppo_losses import (
     kl_penalty_policy_loss,
 )
 from trainers.tensordict.objectives.base import Evaluation, Objective
+from trainers.tensordict.objectives.fused_ppo import (
+    METRICS,
+    ClippedPpo,
+    FusedLosses,
+    Sampled,
+    clipped_ppo_losses,
+    put_ppo_gradients,
+)
 from trainers.tensordict.objectives.value_estimators import Key
 
 if TYPE_CHECKING:

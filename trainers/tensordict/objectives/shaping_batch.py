@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from trainers.algorithms.sampled_game import (
+from ratchet.algorithms.sampled_game import (
     Loss,
     Player,
     SampledGame,

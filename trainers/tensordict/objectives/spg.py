@@ -1,7 +1,7 @@
 """Objective of the trainer ``spg``: policy losses whose gradients are replaced by shaped ones.
 
-Prepares the inputs of the algorithms in :mod:`trainers.algorithms.opponent_shaping` for each
-minibatch.
+Everything about a minibatch that the algorithms need is made here; what they compute from it is in
+:mod:`ratchet.algorithms.opponent_shaping`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ratchet.agents.tapes import only_plain_operations
-from trainers.algorithms.inverse_hessian import conjugate_gradient, neumann_series, nystrom
-from trainers.algorithms.joint_advantages import normalize_joint_advantages
-from trainers.algorithms.masks import masked_whiten
-from trainers.algorithms.opponent_shaping import (
+from ratchet.algorithms.inverse_hessian import conjugate_gradient, neumann_series, nystrom
+from ratchet.algorithms.joint_advantages import normalize_joint_advantages
+from ratchet.algorithms.masks import masked_whiten
+from ratchet.algorithms.opponent_shaping import (
     ShapedUpdate,
     lola,
     stable_opponent_shaping,
     stackelberg_policy_gradient,
 )
-from trainers.algorithms.ppo_losses import clipped_policy_loss
-from trainers.algorithms.reinforce import reinforce_loss
-from trainers.algorithms.sampled_game import Player, SampledGame
+from ratchet.algorithms.policy_losses import clipped_policy_loss, reinforce_loss
+from ratchet.algorithms.sampled_game import Player, SampledGame
 from trainers.tensordict.objectives.base import Evaluation
 from trainers.tensordict.objectives.joint_estimator import EPISODE, JOINT_ADVANTAGE, JOINT_KNOWN
 from trainers.tensordict.objectives.ppo import PpoObjective

@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.algorithms.advantages import gae
 from ratchet.errors import ParameterError, nearest
-from trainers.algorithms.advantages import gae
 
 Key = str | tuple[str, ...]
 

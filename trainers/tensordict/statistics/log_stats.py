@@ -12,9 +12,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ratchet.algorithms.critic_losses import explained_variance
+from ratchet.algorithms.masks import masked_mean
 from ratchet.scenarios.tensor_environment import COUNTED_DECISION
-from trainers.algorithms.critic_losses import explained_variance
-from trainers.algorithms.masks import masked_mean
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.statistics.episodes import (
     PolicyMeasures,

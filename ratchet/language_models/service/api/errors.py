@@ -14,11 +14,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ratchet.errors import RatchetError
+from ratchet.language_models.service.engine.interface import EngineError, RequestRefusedError
 from ratchet.language_models.service.jobs.trainer_process import NO_ROOM_ERRORS
 
 logger = logging.getLogger(__name__)
 
 INVALID_REQUEST = "invalid_request_error"
+_ENGINE_STATUSES = {"model_not_found": 404, "queue_full": 429, "stopping": 503}
 
 
 class ApiErrorContent(BaseModel):
@@ -75,6 +77,20 @@ def not_found(kind: str, name: str, *, param: str | None = "id", more: str = "")
     """Create the 404 for an unknown model, file or job; ``more`` is appended."""
     code = "model_not_found" if kind == "model" else f"{kind.replace(' ', '_')}_not_found"
     return ApiError(404, f"The {kind} {name!r} does not exist.{more}", code=code, param=param)
+
+
+def from_engine(error: EngineError | RequestRefusedError) -> ApiError:
+    """Return the API's error for one of the engine's: 400, 404, 429, 503 or 500."""
+    if isinstance(error, RequestRefusedError):
+        return ApiError(400, str(error), code=error.code, param=error.param)
+    status = _ENGINE_STATUSES.get(error.code, 500)
+    return ApiError(
+        status,
+        str(error),
+        code=error.code,
+        param="model" if status == 404 else None,
+        headers={"Retry-After": "1"} if status == 429 else None,
+    )
 
 
 def error_response(
@@ -158,6 +174,10 @@ def install_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, ApiError)
         return error.to_response()
 
+    async def on_engine_error(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, EngineError | RequestRefusedError)
+        return from_engine(error).to_response()
+
     async def on_validation(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         return from_validation(error.errors(), skip=1).to_response()
@@ -179,6 +199,8 @@ def install_error_handlers(app: FastAPI) -> None:
         return error_response(500, "The service failed; see its log.", code="internal_error")
 
     app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(EngineError, on_engine_error)
+    app.add_exception_handler(RequestRefusedError, on_engine_error)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(OSError, on_disk)

@@ -10,7 +10,8 @@ from typing import Any
 
 from fastapi.responses import StreamingResponse
 
-from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.api.errors import ApiError, from_engine
+from ratchet.language_models.service.engine.interface import EngineError, RequestRefusedError
 
 DONE = b"data: [DONE]\n\n"
 
@@ -20,8 +21,8 @@ async def streamed(events: AsyncIterator[bytes]) -> StreamingResponse:
 
     Raises
     ------
-    ApiError
-        If generation fails before the first event; later failures are sent as an event.
+    ApiError, EngineError, RequestRefusedError
+        If generation fails before the first event. Later failures are sent as an event.
     """
     first = await anext(events)
 
@@ -30,8 +31,9 @@ async def streamed(events: AsyncIterator[bytes]) -> StreamingResponse:
         try:
             async for event in events:
                 yield event
-        except ApiError as error:
-            yield b"data: " + bytes(error.to_response().body) + b"\n\n"
+        except (ApiError, EngineError, RequestRefusedError) as error:
+            failure = error if isinstance(error, ApiError) else from_engine(error)
+            yield b"data: " + bytes(failure.to_response().body) + b"\n\n"
 
     return StreamingResponse(all_events(), media_type="text/event-stream")
 

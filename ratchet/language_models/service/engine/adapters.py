@@ -13,12 +13,15 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.tokenizer import read_json
+from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
+from ratchet.models.lora import Lora
 
-ADAPTER_CONFIG_FILE = "adapter_config.json"
-ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
 _BASE_FILE = "base.json"
 _PEFT_WARNING = "`is_gradient_checkpointing` is deprecated"
 _PIECES, _PIECE_BYTES = 64, 2**16
@@ -84,6 +87,19 @@ def weights_print(folder: Path) -> str:
                 file.seek(start)
                 digest.update(file.read(_PIECE_BYTES))
     return digest.hexdigest()
+
+
+def peft_config(lora: Lora) -> LoraConfig:
+    """Return an adapter's settings as PEFT's."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.chosen_alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.target_modules) or "all-linear",
+    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Completions that wait together are generated together, in one thread that owns the engine."""
+"""Batching of requests, in one thread that owns the engine."""
 
 from __future__ import annotations
 
@@ -12,26 +12,32 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     Engine,
+    EngineError,
+    EngineStoppedError,
     GenerationChunk,
     GenerationRequest,
     GenerationResult,
+    ModelUnavailableError,
+    QueueFullError,
     RequestRefusedError,
     SleepingEngine,
 )
-from ratchet.language_models.service.models import StoredModel
+
+if TYPE_CHECKING:
+    from ratchet.language_models.service.models import StoredModel
 
 logger = logging.getLogger(__name__)
 
-_QUIET_SECONDS = 0.001  # no arrival for so long: who comes together has come
+_QUIET_SECONDS = 0.001  # without an arrival, a burst of requests is complete
 _NAP_SECONDS = 1.0
-_GATHER_SECONDS = 0.05  # the longest an engine waits for company that keeps coming
+_GATHER_SECONDS = 0.05  # longest wait while requests keep arriving
 
 
 Result = GenerationResult | EmbeddingResult
@@ -45,7 +51,7 @@ class _Waiting:
     result: Future[Result] = field(default_factory=Future)
 
     def goes_with(self, first: _Waiting, *, shares_base: bool) -> bool:
-        """Whether one call of the engine can answer both."""
+        """Whether one call of the engine can process both requests."""
         if type(self.request) is not type(first.request):
             return False
         if shares_base:
@@ -55,7 +61,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Nap:
-    """A time for which an engine shall sleep, once it has answered all requests up to a number."""
+    """A period of sleep for the engine, after all requests up to a number."""
 
     after: int
     has_begun: bool = False
@@ -63,11 +69,10 @@ class _Nap:
 
 
 class Batcher:
-    """Gathers requests into batches and runs them one batch at a time.
+    """Group requests into batches and run one batch at a time.
 
-    A batch is of one model, or of several on one base where the engine takes them together.
-
-    The engine is made in the batcher's own thread, since its imports take seconds.
+    A batch is for one model, or for several with one base if the engine supports it. The engine is
+    created in the batcher's own thread, since its imports take seconds.
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class Batcher:
         self._to_unload: list[str] = []
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._changed = threading.Condition()
+        self._running: list[_Waiting] = []
         self._stopped = False
+        self._ended: str | None = None
         self._arrived = 0
         self._nap: _Nap | None = None
         self._is_made = False
@@ -89,30 +96,32 @@ class Batcher:
         self.ready: Future[None] = Future()
 
     def start(self, first: StoredModel) -> None:
-        """Make the engine and load a first model, in the background; see ``ready``."""
+        """Create the engine and load a first model, in the background; see ``ready``."""
         self._first = first
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the batch it is at; who still waits gets a 503."""
+        """Stop the thread after the running batch; waiting requests fail."""
         with self._changed:
             self._stopped = True
             left, self._waiting = list(self._waiting), deque()
             self._changed.notify()
         for item in left:
-            _fail(item, ApiError(503, "The service is stopping.", code="stopping"))
+            _fail(item, EngineStoppedError("The service is stopping."))
         if self._thread.ident is not None:
             self._thread.join()
 
     async def generate(
         self, model: StoredModel, requests: list[GenerationRequest]
     ) -> list[GenerationResult]:
-        """Answer requests to one model together with whatever else waits for it.
+        """Process requests to one model, in batches with other waiting ones.
 
         Raises
         ------
-        ApiError
-            429 if too many wait; 400 if a request does not fit the model; 5xx if the engine fails.
+        RequestRefusedError
+            If a request does not fit the model.
+        EngineError
+            If too many requests wait, the service is stopping, or the engine fails.
         """
         items = self._enqueue(model, requests)
         results = await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
@@ -129,20 +138,20 @@ class Batcher:
     async def stream(
         self, model: StoredModel, requests: list[GenerationRequest]
     ) -> AsyncIterator[tuple[int, GenerationChunk | GenerationResult]]:
-        """Give out each answer's pieces as they are made, and at its end the whole of it.
+        """Yield each completion's chunks as they are generated, then the complete result.
 
         Raises as :meth:`generate` does.
 
         Yields
         ------
         tuple
-            Which of the requests, and a piece of its answer or its result.
+            The index of the request, and a chunk of its completion or its result.
         """
         loop = asyncio.get_running_loop()
         news: asyncio.Queue[tuple[int, GenerationChunk | None]] = asyncio.Queue()
 
         def tell(place: int, piece: GenerationChunk | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(news.put_nowait, (place, piece))
 
         def tell_end(place: int, _: Future[Result]) -> None:
@@ -178,9 +187,9 @@ class Batcher:
 
     @contextlib.contextmanager
     def asleep(self) -> Iterator[None]:
-        """Let the engine give its memory away until the end of the block, if it is one that does.
+        """Let the engine release its memory until the end of the block, if it supports that.
 
-        What waits at the beginning is answered before; what comes later waits for the end.
+        Requests that wait at the start are processed first; later ones wait for the end.
         """
         with self._changed:
             nap = self._nap = _Nap(self._arrived)
@@ -188,7 +197,7 @@ class Batcher:
             while self._thread.is_alive() and not (nap.has_begun or self._stopped):
                 if self._is_made and self._sleeper is None:
                     break
-                self._changed.wait(_NAP_SECONDS)  # the thread may have ended, and told nobody
+                self._changed.wait(_NAP_SECONDS)  # the thread may have ended without notifying
         try:
             yield
         finally:
@@ -202,13 +211,12 @@ class Batcher:
         items = [_Waiting(model, request) for request in requests]
         with self._changed:
             if self._stopped:
-                raise ApiError(503, "The service is stopping.", code="stopping")
+                raise EngineStoppedError("The service is stopping.")
+            if self._ended is not None:
+                raise EngineError(self._ended)
             if len(self._waiting) + len(items) > self._waiting_max:
-                raise ApiError(
-                    429,
-                    f"{len(self._waiting)} completions wait already. Try again later.",
-                    code="queue_full",
-                    headers={"Retry-After": "1"},
+                raise QueueFullError(
+                    f"{len(self._waiting)} completions wait already. Try again later."
                 )
             for item in items:
                 self._arrived += 1
@@ -224,6 +232,7 @@ class Batcher:
             self._changed.notify()
 
     def _work(self) -> None:
+        """Run the engine until the service stops; if its thread ends early, fail all requests."""
         try:
             engine = self._make_engine()
             if isinstance(engine, SleepingEngine) and engine.sleeps:
@@ -232,20 +241,40 @@ class Batcher:
                 self._is_made = True
                 self._changed.notify_all()
             self._load(engine, self._first)
-        except Exception as error:  # noqa: BLE001 -- told to whoever waits for the start
-            self.ready.set_exception(error)
-            return
-        self.ready.set_result(None)
+            self.ready.set_result(None)
+            self._serve(engine)
+        except BaseException as error:  # noqa: BLE001 -- requests must not wait for a thread that ended
+            self._end(error)
+
+    def _serve(self, engine: Engine) -> None:
         shares_base = getattr(engine, "shares_base", False)
         while True:
             self._sleep_if_due()
-            batch, unload = self._next(engine.max_batch_size, shares_base=shares_base)
+            self._running, unload = self._next(engine.max_batch_size, shares_base=shares_base)
             for model_id in unload:
-                self._unload(engine, model_id)
-            if batch:
-                self._answer(engine, batch)
+                try:
+                    self._unload(engine, model_id)
+                except Exception as error:  # the thread must live: other requests don't need it
+                    logger.error("%s was not unloaded", model_id, exc_info=error)
+            if self._running:
+                self._answer(engine, self._running)
             elif self._stopped:
                 return
+
+    def _end(self, error: BaseException) -> None:
+        """Fail all requests, running, waiting and future, since the engine's thread ends."""
+        if self.ready.done():
+            logger.error("The engine ended", exc_info=error)
+        message = f"The engine has ended ({type(error).__name__}); restart the service."
+        with self._changed:
+            self._ended = message
+            left = [*self._running, *self._waiting]
+            self._waiting.clear()
+            self._changed.notify_all()
+        for item in left:
+            _fail(item, EngineError(message))
+        if not self.ready.done():
+            self.ready.set_exception(error)
 
     def _sleep_is_due(self) -> bool:
         nap = self._nap
@@ -254,7 +283,7 @@ class Batcher:
         return all(item.number > nap.after for item in self._waiting)
 
     def _sleep_if_due(self) -> None:
-        """Let the engine sleep for as long as it shall; one that fails to goes on."""
+        """Let the engine sleep for the requested period; if that fails it stays awake."""
         with self._changed:
             nap, sleeper = self._nap, self._sleeper
             if sleeper is None or nap is None or not self._sleep_is_due():
@@ -262,7 +291,7 @@ class Batcher:
         sleeps = True
         try:
             sleeper.sleep()
-        except Exception as error:  # the thread must live, and the job may find room all the same
+        except Exception as error:  # the thread must live, and the job may have enough memory
             logger.error("The engine did not give its memory away", exc_info=error)
             sleeps = False
         with self._changed:
@@ -273,11 +302,11 @@ class Batcher:
         try:
             if sleeps:
                 sleeper.wake_up()
-        except Exception as error:  # what is asked next will fail, and say so
+        except Exception as error:  # later requests fail with the reason
             logger.error("The engine did not take its memory back", exc_info=error)
 
     def _next(self, size: int, *, shares_base: bool) -> tuple[list[_Waiting], list[str]]:
-        """Wait for work: the oldest request and all that go with it, up to a full batch."""
+        """Wait for work: the oldest request and compatible ones, up to a full batch."""
         with self._changed:
             while not (self._waiting or self._to_unload or self._stopped or self._sleep_is_due()):
                 self._changed.wait()
@@ -311,20 +340,20 @@ class Batcher:
             if len(results) != len(batch):
                 message = f"the engine gave {len(results)} results for {len(batch)} requests"
                 raise RuntimeError(message)
-        except Exception as error:  # noqa: BLE001 -- the thread must live; the clients are told
+        except Exception as error:  # noqa: BLE001 -- the thread must live; clients get the error
             failure = _failure(batch[0].model, error)
             for item in batch:
                 _fail(item, failure)
             return
         for item, result in zip(batch, results, strict=True):
             if isinstance(result, RequestRefusedError):
-                _fail(item, ApiError(400, str(result), code=result.code, param=result.param))
+                _fail(item, result)
             elif item.result.set_running_or_notify_cancel():
                 item.result.set_result(result)
 
     def _with_models(self, engine: Engine, batch: list[_Waiting]) -> list[_Waiting]:
-        """Load the models of a batch; those whose cannot be had are told and left out."""
-        failures: dict[str, ApiError] = {}
+        """Load the models of a batch; fail and leave out requests whose model can't be loaded."""
+        failures: dict[str, EngineError] = {}
         for model in {item.model.id: item.model for item in batch}.values():
             try:
                 self._load(engine, model)
@@ -340,7 +369,7 @@ class Batcher:
             self._loaded.move_to_end(model.id)
             return
         if not model.exists:  # deleted while the request waited
-            raise not_found("model", model.id, param="model")
+            raise ModelUnavailableError(f"There is no model {model.id!r} here.")
         while len(self._loaded) >= self._loaded_max:
             self._unload(engine, next(iter(self._loaded)))
         engine.load(model.id, model.complete_folder, model.adapters)
@@ -361,14 +390,14 @@ def _ask(
     return engine.embed([request for request in requests if isinstance(request, EmbeddingRequest)])
 
 
-def _failure(model: StoredModel, error: Exception) -> ApiError:
-    if isinstance(error, ApiError):
+def _failure(model: StoredModel, error: Exception) -> EngineError:
+    if isinstance(error, EngineError):
         return error
     logger.error("A batch for %s failed", model.id, exc_info=error)
     what = str(error) if isinstance(error, RatchetError) else "the service's log says why"
-    return ApiError(500, f"The model could not answer: {what}.", code="engine_failed")
+    return EngineError(f"The model could not answer: {what}.")
 
 
-def _fail(item: _Waiting, error: ApiError) -> None:
-    if item.result.set_running_or_notify_cancel():
+def _fail(item: _Waiting, error: EngineError | RequestRefusedError) -> None:
+    if not item.result.done() and item.result.set_running_or_notify_cancel():
         item.result.set_exception(error)

@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.adapters import without_peft_warnings
-from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL, plain_shape
-from ratchet.language_models.service.engine.merging import with_adapters
+from ratchet.language_models.service.engine.adapters import peft_config, without_peft_warnings
 from ratchet.language_models.service.engine.model_folder import (
     CausalModel,
     GenerationCache,
     PlainModel,
     copy_configuration,
 )
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.lazy import require_packages
+from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL, plain_shape
+from ratchet.models.lora import Lora
 from ratchet.seeding import derive_seed, seeded_globals
 
 
@@ -187,7 +186,7 @@ class HuggingFaceModel:
 
         seed = derive_seed(seed, "low-rank change")
         with seeded_globals(seed), without_peft_warnings():
-            self._model = get_peft_model(self._model, lora.as_peft())
+            self._model = get_peft_model(self._model, peft_config(lora))
         self._is_adapted = True
 
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -228,3 +227,31 @@ def load_model(
         model.shares_prompts = shares_prompts
         return model
     return HuggingFaceModel(folder, adapters, training=training)
+
+
+def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 -- PreTrainedModel
+    """Merge adapters into a transformers model, the one next to the base first.
+
+    Raises
+    ------
+    DataError
+        If PEFT is not installed, or cannot read one.
+    """
+    if not adapters:
+        return model
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise DataError(
+            "Models that are adapters need PEFT, not installed here. Install it with"
+            " `pip install 'ratchet-experiments[finetune]'`."
+        ) from error
+    with torch.random.fork_rng():  # new layers draw their initial weights
+        for adapter in adapters:
+            try:
+                with without_peft_warnings():
+                    adapted = PeftModel.from_pretrained(model, str(adapter))
+                model = adapted.merge_and_unload()
+            except (OSError, ValueError, RuntimeError) as error:
+                raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
+    return model.requires_grad_(True)  # PEFT has frozen it

@@ -202,6 +202,30 @@ class RequestRefusedError(RatchetError, ValueError):
         self.code = code
 
 
+class EngineError(RatchetError, RuntimeError):
+    """The engine did not complete a request; ``code`` is that of the API's error."""
+
+    code = "engine_failed"
+
+
+class EngineStoppedError(EngineError):
+    """The service is stopping."""
+
+    code = "stopping"
+
+
+class QueueFullError(EngineError):
+    """Too many requests are waiting; a later one may be accepted."""
+
+    code = "queue_full"
+
+
+class ModelUnavailableError(EngineError):
+    """The model was deleted while the request waited."""
+
+    code = "model_not_found"
+
+
 class Engine(Protocol):
     """Runs models. The service calls all methods from one thread, one call at a time.
 

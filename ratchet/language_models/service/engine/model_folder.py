@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape
-from ratchet.language_models.service.engine.merging import LowRankChange, read_weights
-from ratchet.language_models.service.engine.plain_llama import PlainLlama
-from ratchet.language_models.service.engine.prefix_sharing import chosen_logits
+from ratchet.models.folders import WEIGHTS_FILE, read_weights
+from ratchet.models.llama import PlainLlama
+from ratchet.models.llama_shape import LlamaShape
+from ratchet.models.low_rank import LowRankChange
+from ratchet.models.prefix_sharing import chosen_logits
 
 _CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 

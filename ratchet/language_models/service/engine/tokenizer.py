@@ -6,7 +6,6 @@ takes milliseconds, while importing transformers takes seconds; texts and ids ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ from ratchet.language_models.reasoning import REASONING_TAGS
 from ratchet.language_models.service.engine.chat_template import ChatTemplate
 from ratchet.language_models.service.engine.control_tokens import ControlTokens
 from ratchet.language_models.types import ChatMessage
+from ratchet.models.folders import read_json
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -258,23 +258,6 @@ class ChatTokenizer:
                 " that ends a message (eos_token_id). Add it."
             )
         return (int(end),)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or has other content.
-    """
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{file}: got {type(content).__name__}, expected a JSON object.")
-    return content
 
 
 def _token_text(token: str | Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ratchet.errors import LanguageServiceError, ParameterError
-from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE
 from ratchet.language_models.service.engine.interface import (
     EmbeddingRequest,
     EmbeddingResult,
@@ -30,9 +29,10 @@ from ratchet.language_models.service.engine.interface import (
     TokenChoice,
     tokens_within,
 )
-from ratchet.language_models.service.engine.merging import compose
 from ratchet.language_models.service.engine.prompts import read_prompt
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, read_json
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
+from ratchet.models.low_rank import compose
 
 MAX_BATCH_SIZE = 256
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)

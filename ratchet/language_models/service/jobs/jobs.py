@@ -24,7 +24,7 @@ from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.service.settings import Limits
 from ratchet.language_models.service.training.job_folder import HyperParameterValue, Method
-from ratchet.language_models.service.training.lora import LORA_PARAMETERS
+from ratchet.models.lora import LORA_PARAMETERS
 
 _INSERT = (
     "INSERT INTO jobs (id, created_at, model, method, hyperparameters, seed, suffix, metadata,"

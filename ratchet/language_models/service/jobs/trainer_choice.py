@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.engine.llama_shape import plain_shape
 from ratchet.language_models.service.settings import ServiceSettings
 from ratchet.language_models.service.training.job_folder import HyperParameterValue
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training.plan import MICRO_BATCH_PARAMETER
+from ratchet.models.llama_shape import plain_shape
+from ratchet.models.lora import Lora
 
 _NEEDED = ("transformers", "trl", "peft")
 

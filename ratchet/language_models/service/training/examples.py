@@ -1,6 +1,6 @@
-"""Training files: JSON lines in OpenAI's two formats, checked before anything is trained on them.
+"""Training files: JSON lines in OpenAI's two formats, checked before training.
 
-What is wrong is told by line and field, as in ``line 3, messages[1].role: …``.
+Errors name the line and field, as in ``line 3, messages[1].role: …``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ratchet.language_models.service.training.job_folder import Method
 
 
 class WeightedAssistantMessage(AssistantMessageBody):
-    """What the model should learn to say, or only read where ``weight`` is 0."""
+    """An assistant message to learn, or only to read if ``weight`` is 0."""
 
     weight: Literal[0, 1] | None = None
 
@@ -33,7 +33,7 @@ Messages = Annotated[list[ExampleMessage], Field(min_length=1)]
 
 
 class SupervisedExample(RequestModel):
-    """A chat whose assistant messages are to be learned."""
+    """A chat whose assistant messages the model learns."""
 
     messages: Messages
 
@@ -56,7 +56,7 @@ OneAnswer = Annotated[list[AssistantMessageBody], Field(min_length=1, max_length
 
 
 class PreferenceExample(RequestModel):
-    """A prompt, the better answer and the worse one."""
+    """A prompt, the preferred response and the rejected one."""
 
     input: PreferenceInput
     preferred_output: OneAnswer
@@ -71,19 +71,19 @@ _EXAMPLES: dict[Method, type[SupervisedExample] | type[PreferenceExample]] = {
 
 @dataclass(frozen=True, slots=True)
 class TrainingFileContent:
-    """What a training file is good for, and how much there is of it."""
+    """The method that a training file is for, and its number of examples."""
 
     method: Method
     examples: int
 
 
 def check_training_file(lines: Iterable[bytes], *, examples_max: int) -> TrainingFileContent:
-    """Check every line of a training file; the first decides which format all must have.
+    """Check every line of a training file; the first line determines the format of all.
 
     Raises
     ------
     DataError
-        With the line and the field, if one is wrong; or if there are none or too many.
+        If a line is invalid, with the line and the field, or if there are no or too many examples.
     """
     method: Method | None = None
     blank, count = 0, 0
@@ -108,7 +108,7 @@ def _method_of(line: bytes) -> Method:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
-        return "supervised"  # the line is refused by its check
+        return "supervised"  # the line's own check refuses it
     is_preference = isinstance(content, dict) and "input" in content and "messages" not in content
     return "dpo" if is_preference else "supervised"
 

@@ -1,23 +1,23 @@
-"""The folder through which the service and the process that trains speak.
+"""Job folder: the files exchanged by the service and a trainer process.
 
-The service writes ``job.json`` and a process of its own calls ``train(folder: Path) -> None`` of
+The service writes ``job.json`` and a separate process calls ``train(folder: Path) -> None`` of
 the trainer's module: ``ratchet.language_models.service.training.train`` or, through TRL,
-``ratchet.language_models.service.training.trl.train`` (what that module imports is imported
-beforehand, so that a trainer is warm when its job comes). It writes, all inside the folder:
+``ratchet.language_models.service.training.trl.train`` (imported
+in advance, so that a trainer is warm when its job starts). It writes into the folder:
 
 ``events.jsonl``
     a line per optimizer step (:class:`TrainingEvent`), appended and flushed as it goes;
 ``checkpoints/step-N/``
-    optionally a model at the end of each epoch but the last;
+    optionally a model at the end of each epoch except the last;
 ``model/``
     the trained model in Hugging Face's layout, weights in safetensors; or, with LoRA, the adapter
-    in PEFT's, with what it stands on (``engine.adapters``);
+    in PEFT's, with a reference to its base (``engine.adapters``);
 ``result.json``
-    last, renamed into place (:class:`TrainingResult`): it is there only if all is there.
+    last, renamed into place (:class:`TrainingResult`): its presence means that all is complete.
 
 and returns. If it raises or is killed, or there is no result, the job has failed and the last
-lines of its stderr are the reason. An interrupted job begins again in a new folder and must come
-to the same weights. ``python -m`` with the module and the folder does the same.
+lines of its stderr are the reason. An interrupted job restarts in a new folder and must produce
+the same weights. ``python -m`` with the module and the folder does the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VALID_LOSS = "valid_loss"
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """What to train (``job.json``).
+    """Inputs of a training job (``job.json``).
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class TrainingJob:
     method
         ``supervised`` or ``dpo``.
     base_folder
-        The model to start from, in Hugging Face's layout; or the whole model below it.
+        The model to start from, in Hugging Face's layout; or the complete model under an adapter.
     training_file
         Examples in OpenAI's format for the method, JSON lines, checked by the service. Each is
         ``{"messages": [...]}`` with an optional ``weight`` 0 | 1 per assistant message, or
@@ -69,12 +69,12 @@ class TrainingJob:
         ``lora_rank``, ``lora_alpha`` and ``lora_dropout`` where not all weights are trained, and
         ``micro_batch_size`` where a batch is not in memory at once.
     seed
-        Seed of everything random: same files, same seed, same weights.
+        Seed of all randomness: same files, same seed, same weights.
     base_model
         The id of the model to start from; empty for the folder's name.
     adapters
-        Where that model is an adapter: the folders of those that are merged into ``base_folder``,
-        the lowest first, its own last.
+        If that model is an adapter: the folders of adapters to merge into ``base_folder``, starting
+        with the one next to it.
     """
 
     id: str
@@ -93,7 +93,7 @@ class TrainingJob:
 
     @classmethod
     def read(cls, folder: Path) -> TrainingJob:
-        """Read ``job.json``; raises DataError if it is not one."""
+        """Read ``job.json``; raises DataError if it is invalid."""
         return _read(cls, folder / JOB_FILE)
 
 
@@ -110,7 +110,7 @@ class TrainingEvent:
     train_loss
         Mean loss of the step's batch.
     metrics
-        More figures by name, e.g. ``reward_accuracy`` of ``dpo``, ``valid_loss``.
+        Other metrics by name, e.g. ``reward_accuracy`` of ``dpo``, ``valid_loss``.
     """
 
     step: int
@@ -122,7 +122,7 @@ class TrainingEvent:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCheckpoint:
-    """A model that was saved on the way; ``folder`` is relative to the job's."""
+    """An intermediate model; ``folder`` is relative to the job's."""
 
     step: int
     folder: str
@@ -131,7 +131,7 @@ class TrainingCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What came out (``result.json``).
+    """Outcome of a job (``result.json``).
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class TrainingResult:
     train_loss
         Mean loss of the last epoch.
     checkpoints
-        Models saved on the way, in order; may be empty. The final model is not among them.
+        Intermediate models in order, without the final one; may be empty.
     """
 
     trained_tokens: int
@@ -159,7 +159,7 @@ class TrainingResult:
 
     @classmethod
     def read(cls, folder: Path) -> TrainingResult:
-        """Read ``result.json``; raises DataError if it is not one."""
+        """Read ``result.json``; raises DataError if it is invalid."""
         result = _read(cls, folder / RESULT_FILE)
         checkpoints = tuple(TrainingCheckpoint(**_as_mapping(item)) for item in result.checkpoints)
         return cls(
@@ -172,7 +172,7 @@ class TrainingResult:
 
 
 def begin_attempt(folder: Path) -> TrainingJob:
-    """Read the job of a folder and drop what an interrupted attempt has left there."""
+    """Read the job of a folder and delete files of an interrupted attempt."""
     job = TrainingJob.read(folder)
     for name in (EVENTS_FILE, RESULT_FILE):
         (folder / name).unlink(missing_ok=True)
@@ -188,7 +188,7 @@ def append_training_event(folder: Path, event: TrainingEvent) -> None:
 
 
 def read_training_events(folder: Path, offset: int = 0) -> tuple[list[TrainingEvent], int]:
-    """Read the events from a byte offset on, and say where the next read begins."""
+    """Read the events from a byte offset on; return them and the next offset."""
     items, end = JsonLines(folder / EVENTS_FILE).read(offset)
     return [TrainingEvent(**item) for item in items], end
 

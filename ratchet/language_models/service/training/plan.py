@@ -1,4 +1,4 @@
-"""A job's hyper-parameters as numbers, whichever trainer uses them."""
+"""A job's hyper-parameters as numbers, for any trainer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.service.training.job_folder import HyperParameterValue, Method
-from ratchet.language_models.service.training.lora import Lora
+from ratchet.models.lora import Lora
 
 _EPOCHS: Mapping[Method, int] = {"supervised": 3, "dpo": 2}
 _LEARNING_RATES: Mapping[Method, float] = {"supervised": 1e-3, "dpo": 3e-4}
@@ -20,7 +20,7 @@ MICRO_BATCH_PARAMETER = "micro_batch_size"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long, how strongly and what of the model to train.
+    """Epochs, batch sizes, learning rate and adapter of a job.
 
     ``learning_rate_multiplier`` multiplies 1e-3 (dpo: 3e-4) for a model of 10⁵ parameters, less
     for larger ones: with the root of their number. With LoRA ten times as much (Schulman et al.
@@ -29,8 +29,8 @@ class Plan:
     Parameters
     ----------
     micro_batch_size
-        How many of a batch's examples are in memory at once: its largest divisor that is not above
-        what was asked for. The batch's step is the same but for rounding.
+        Examples of a batch in memory at a time: the batch size's largest divisor up to the
+        requested number. The batch's step is the same up to rounding.
     """
 
     method: Method
@@ -43,12 +43,12 @@ class Plan:
 
     @classmethod
     def of(cls, method: Method, given: Mapping[str, HyperParameterValue]) -> Plan:
-        """Put numbers where ``"auto"`` or nothing stands.
+        """Replace ``"auto"`` and missing values by numbers.
 
         Raises
         ------
         ParameterError
-            For a value that is no number, or no positive one where it must be.
+            If a value isn't a number, or isn't positive where it must be.
         """
         batch_size = int(_number(given, "batch_size", _BATCH_SIZE))
         at_once = int(_number(given, MICRO_BATCH_PARAMETER, batch_size))
@@ -66,17 +66,17 @@ class Plan:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a batch is read part by part."""
+        """Whether batches are split into micro-batches."""
         return self.micro_batch_size < self.batch_size
 
     def learning_rate(self, parameters: int) -> float:
-        """Return the learning rate, at its highest, for a model of so many parameters."""
+        """Return the peak learning rate for a model with this number of parameters."""
         rate = _LEARNING_RATES[self.method] * float(min(1.0, (_TINY / parameters) ** 0.5))
         factor = _LORA_FACTOR if self.lora.rank else 1.0
         return rate * factor * self.learning_rate_multiplier
 
     def as_mapping(self) -> dict[str, float | int]:
-        """Return the values by name, without what the method does not have."""
+        """Return the values by name, without those that the method does not use."""
         values: dict[str, float | int] = {
             "n_epochs": self.n_epochs,
             "batch_size": self.batch_size,

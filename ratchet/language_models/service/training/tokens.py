@@ -1,4 +1,4 @@
-"""Training files as token sequences: what a model reads, and which of it is to be learned."""
+"""Training files as token sequences with a weight for each token."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from ratchet.errors import DataError
 from ratchet.language_models.reasoning import empty_block_length, opened_tags, split_reasoning
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training.optimization import TokenSequence
 from ratchet.language_models.types import ChatMessage
+from ratchet.models.supervision import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """The better and the worse of two answers, each with its prompt before it."""
+    """A pair of responses, preferred and rejected, each after its prompt."""
 
     preferred: TokenSequence
     non_preferred: TokenSequence
@@ -26,7 +26,7 @@ class Preference:
 def read_supervised(
     file: Path, tokenizer: ChatTokenizer, context_length: int
 ) -> list[TokenSequence]:
-    """Read chats whose assistant messages are to be learned.
+    """Read chats to learn their assistant messages.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ def read_supervised(
     Returns
     -------
     list of TokenSequence
-        One for each line; more where the chat template writes an earlier message otherwise once
-        another follows, so that each is learned as it is written when it is the last.
+        One for each line; more if the chat template renders an earlier message differently after
+        another follows, so that each is learned as rendered when it is the last.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _lines(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _read_messages(given: Sequence[Mapping[str, Any]]) -> tuple[list[ChatMessage], list[bool]]:
-    """Return the messages, and which of them are to be learned."""
+    """Return the messages, and the indices of those to learn."""
     messages = [
         ChatMessage(_role(m["role"]), _text(m.get("content")), m.get("name")) for m in given
     ]
@@ -102,7 +102,7 @@ def _role(name: str) -> Any:  # noqa: ANN401 -- the service has checked it
 
 
 def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
-    """Return the text of a message, which may come in parts."""
+    """Return the text of a message, joined if it is in parts."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part["text"] for part in content)
@@ -111,13 +111,13 @@ def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
 def _chat_sequences(
     tokenizer: ChatTokenizer, messages: Sequence[ChatMessage], learned: Sequence[bool]
 ) -> list[TokenSequence]:
-    """Tokenize a chat piece by piece, as it is when the model answers."""
+    """Tokenize a chat piece by piece, as during generation."""
     ids: list[int] = []
     weights: list[float] = []
     written = ""
     for place in (i for i, is_learned in enumerate(learned) if is_learned):
         before = tokenizer.render(messages[:place], answer=True)
-        if not before.startswith(written):  # an earlier answer is written otherwise by now
+        if not before.startswith(written):  # an earlier response is rendered differently now
             parts = [
                 _chat_sequences(tokenizer, messages[: i + 1], _only(i, learned))
                 for i, is_learned in enumerate(learned)
@@ -132,22 +132,22 @@ def _chat_sequences(
 
 
 class _Reply(NamedTuple):
-    """What stands after a prompt: what the template puts there, and what the model writes."""
+    """Text after a prompt: the template's part, and the model's."""
 
     given: str
     learned: str
 
 
 def _reply(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatMessage) -> _Reply:
-    """Part a reply as it is written down.
+    """Split a rendered reply into the template's part and the model's.
 
-    Templates of models that think put an empty block before an answer without any thinking. No
-    model should write it: it would learn to think nothing.
+    Templates of reasoning models put an empty block before a response without reasoning. The model
+    should not write it: it would learn to skip reasoning.
     """
     text = _reply_text(tokenizer, prompt, reply)
     opened = opened_tags(tokenizer.render(prompt, answer=True))
-    if split_reasoning(reply.content).answer != reply.content:  # it is the reply's own
-        if opened is not None and text.startswith(opened[0]):  # and the prompt begins it
+    if split_reasoning(reply.content).answer != reply.content:  # the tags are part of the reply
+        if opened is not None and text.startswith(opened[0]):  # and the prompt opens it
             text = text.removeprefix(opened[0]).lstrip("\n")
         return _Reply("", text)
     length = empty_block_length(text)
@@ -157,14 +157,14 @@ def _reply(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatM
 
 
 def _with_one_beginning(replies: Sequence[_Reply]) -> list[_Reply]:
-    """Leave to both sides of a preference one prompt, also where only one of them has thought."""
+    """Give both sides of a preference the same prompt, even if only one of them has reasoning."""
     if len({reply.given for reply in replies}) == 1:
         return list(replies)
     return [_Reply("", reply.given + reply.learned) for reply in replies]
 
 
 def _reply_text(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatMessage) -> str:
-    """Return what follows a prompt with this reply: its text and the token that ends it."""
+    """Return the text after a prompt for this reply, with its end token."""
     before = tokenizer.render(prompt, answer=True)
     whole = tokenizer.render([*prompt, reply], answer=False)
     if whole.startswith(before):

@@ -1,26 +1,22 @@
-"""Trains one job and leaves its model in the job's folder; see ``job_folder`` for the border.
+"""Trainer process of a job in plain torch; see ``job_folder`` for its files.
 
-``python -m ratchet.language_models.service.training.train FOLDER``. Plain loops for models that
+``python -m ratchet.language_models.service.training.train FOLDER``. For models that
 plain torch runs: a job on the base model takes 1.8 CPU seconds from start to end, with TRL's
-trainers 8 to 10 (of which importing is most; warm 3 times as much, ``benchmarks/tiny_model.py``).
-``trl.train`` is for all others.
+trainers 8 to 10 (mostly imports; 3 times as much when warm, ``benchmarks/tiny_model.py``). Other
+models use ``trl.train``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.service.engine.hugging_face_model import load_model
 from ratchet.language_models.service.engine.model_folder import CausalModel
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training.dpo import PreferenceLoss
 from ratchet.language_models.service.training.job_folder import (
     CHECKPOINTS_FOLDER,
     MODEL_FOLDER,
@@ -33,48 +29,26 @@ from ratchet.language_models.service.training.job_folder import (
     append_training_event,
     begin_attempt,
 )
-from ratchet.language_models.service.training.micro_batches import follow
-from ratchet.language_models.service.training.optimization import Optimization
+from ratchet.language_models.service.training.losses import Loss, PreferenceLoss, follow
 from ratchet.language_models.service.training.plan import Plan
-from ratchet.language_models.service.training.sft import SupervisedLoss
 from ratchet.language_models.service.training.tokens import read_preferences, read_supervised
+from ratchet.models.optimizers import ScheduledAdam
+from ratchet.models.supervision import SupervisedLoss
 from ratchet.seeding import numpy_generator
 
 _WARMUP = 5
 _KEPT_EPOCHS = 3
 
 
-class Loss(Protocol):
-    """What a method asks of a batch."""
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-        ...
-
-    def tokens(self) -> int:
-        """Return the number of tokens read in an epoch."""
-        ...
-
-    def weight(self, places: list[int]) -> int:
-        """Return over how many values the loss of the examples in these places is a mean."""
-        ...
-
-    def __call__(
-        self, places: list[int], of: Sequence[int] | None = None
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Return the loss of a batch, or its part in that of the batch ``of``, and more figures."""
-        ...
-
-
 def train(folder: Path) -> None:
     """Train a job; the same files and seed give the same weights, bit for bit on a CPU.
 
-    What an interrupted attempt left in the job's folder is dropped.
+    Files of an interrupted attempt in the job's folder are deleted.
 
     Raises
     ------
     RatchetError
-        If the job, its model or its training file is not what it should be.
+        If the job, its model or its training file is invalid.
     """
     torch.set_num_threads(1)
     job = begin_attempt(folder)
@@ -118,16 +92,16 @@ def _optimise(
     validation: Loss | None,
     plan: Plan,
 ) -> tuple[float, tuple[TrainingCheckpoint, ...]]:
-    """Go through the examples; return the mean loss of the last epoch, and what was saved.
+    """Train for all epochs; return the mean loss of the last epoch, and the checkpoints.
 
-    The last step of each epoch tells the loss on the validation file.
-    As with OpenAI the models of the last three epochs are kept; the last is the job's own.
+    The last step of each epoch reports the loss on the validation file. As with OpenAI, the models
+    of the last three epochs are saved; the last one is the job's own.
     """
     per_epoch = _steps_per_epoch(loss, plan)
     total = plan.n_epochs * per_epoch
     parameters = model.parameters()
     rate = plan.learning_rate(sum(parameter.numel() for parameter in parameters))
-    optimization = Optimization(parameters, rate, steps=total, warmup=_WARMUP)
+    adam = ScheduledAdam(parameters, rate, steps=total, warmup=_WARMUP)
     done = 0
     losses: list[float] = []
     checkpoints: list[TrainingCheckpoint] = []
@@ -136,7 +110,7 @@ def _optimise(
         losses = []
         for start in range(0, len(order), plan.batch_size):
             batch = order[start : start + plan.batch_size].tolist()
-            value, figures = follow(optimization, parameters, loss, batch, plan.micro_batch_size)
+            value, figures = follow(adam, parameters, loss, batch, plan.micro_batch_size)
             losses.append(value)
             done += 1
             if validation is not None and done % per_epoch == 0:
@@ -152,7 +126,7 @@ def _optimise(
 
 @torch.no_grad()
 def _mean_loss(loss: Loss, batch_size: int) -> float:
-    """Return the loss of all examples, as if they were one batch."""
+    """Return the loss of all examples as one batch."""
     starts = range(0, len(loss), batch_size)
     batches = [list(range(start, min(start + batch_size, len(loss)))) for start in starts]
     weights = [loss.weight(batch) for batch in batches]

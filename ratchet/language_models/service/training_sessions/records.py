@@ -1,7 +1,7 @@
 """Sessions and their verbs in the service's database.
 
-A verb is written down before it is done, and its answer before that is sent: so a verb is done
-once, whatever is lost or killed in between.
+A verb is recorded before it is executed, and its response before it is sent: each verb takes effect
+once, in spite of lost messages and kills.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ratchet.language_models.training_service.interface import KEPT_ANSWERS
 _FORGOTTEN = "{}"
 _NEVER_RETRY = {"x-should-retry": "false"}
 TINKER = "tinker:"
-"""What intents of tinker's clients begin with; they are drawn, and nobody asks for them later."""
+"""Prefix of the intents of tinker's clients: random, and never requested again."""
 RUN_SESSION = "run-"
-"""What follows in them where a run of Ratchet's has stored what the session saved."""
+"""Next part of the prefix if a run of Ratchet's has stored the session's models."""
 _MINUTE = 60
 _UNUSED = """
 SELECT id FROM training_sessions WHERE MAX(created_at, used_at) < ?
@@ -36,12 +36,12 @@ _SAME = ("model", "lora_rank", "lora_alpha", "seed", "begins")
 
 
 def conflict(message: str, code: str) -> ApiError:
-    """Make the 409 that no other attempt changes."""
+    """Return a 409 that clients should not retry."""
     return ApiError(409, message, code=code, param="sequence", headers=_NEVER_RETRY)
 
 
 class SessionRecords:
-    """What is known of all sessions."""
+    """Records of all sessions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -49,9 +49,9 @@ class SessionRecords:
     def create(
         self, asked: CreateSessionRequest, weights: str, begins: str | None = None
     ) -> sqlite3.Row:
-        """Write a session down, once for each intent.
+        """Record a session, once for each intent.
 
-        ``weights`` knows those of its model again; ``begins`` is the save that it goes on from.
+        ``weights`` identifies those of its model; ``begins`` is the saved model that it resumes.
         """
         given = {**asked.model_dump(), "begins": begins}
         digest = hashlib.sha256((asked.intent or secrets.token_hex(16)).encode()).hexdigest()
@@ -92,13 +92,13 @@ class SessionRecords:
         return row
 
     def used(self, session_id: str) -> sqlite3.Row:
-        """Find a session for somebody who uses it now; a 404 if there is none."""
+        """Find a session and record its use; a 404 if there is none."""
         row = self.row(session_id)
         self._touch(row)
         return row
 
     def _touch(self, row: sqlite3.Row) -> None:
-        """Write down, within a minute, that a session is used."""
+        """Record a session's use, at most once a minute."""
         now = int(time.time())
         if now - _last_used(row) < _MINUTE:
             return
@@ -115,7 +115,7 @@ class SessionRecords:
         return row
 
     def saver_of(self, model_id: str) -> sqlite3.Row | None:
-        """Return the session that has saved a model; None if none has, or it is gone."""
+        """Return the session that saved a model; None if there is none or it was deleted."""
         return self._database.row(
             "SELECT training_sessions.* FROM training_sessions JOIN models"
             " ON job_id = training_sessions.id WHERE models.id = ?",
@@ -123,7 +123,7 @@ class SessionRecords:
         )
 
     def history(self, session_id: str, sequence: int) -> str:
-        """Return the SHA-256 of all that has made a session's weights as they are after a verb."""
+        """Return the SHA-256 of all inputs of a session's weights after a verb."""
         row = self.row(session_id)
         verbs = self._database.rows(
             "SELECT digest FROM training_verbs WHERE session = ? AND sequence <= ?"
@@ -135,7 +135,7 @@ class SessionRecords:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def describe(self, row: sqlite3.Row) -> SessionObject:
-        """Return a session as the API shows it."""
+        """Return a session as an object of the API."""
         names = ("id", "created_at", "model", "lora_rank", "lora_alpha", "seed", "intent", "steps")
         given = {name: row[name] for name in names}
         return SessionObject(next_sequence=self.next_sequence(row["id"]), **given)
@@ -149,14 +149,14 @@ class SessionRecords:
         return 0 if row is None else int(row[0])
 
     def accept(self, session_id: str, verb: str, sequence: int, request: str) -> None:
-        """Write a verb down, unless it is already.
+        """Record a verb, unless it is recorded already.
 
-        The last one may come with other content if it was refused.
+        The last one may be replaced if it was refused.
 
         Raises
         ------
         ApiError
-            404 without the session; 409 if the number was another verb's, or isn't the next.
+            404 without the session; 409 if the number belongs to another verb, or isn't the next.
         """
         digest = hashlib.sha256(f"{verb}:{request}".encode()).hexdigest()
         self.used(session_id)
@@ -200,12 +200,12 @@ class SessionRecords:
         )
 
     def answer(self, session_id: str, sequence: int) -> dict[str, Any] | None:
-        """Return the answer to a verb; None if it has not been done.
+        """Return the response to a verb; None if it has not been executed.
 
         Raises
         ------
         ApiError
-            What the verb was refused with; 409 if its answer isn't kept any more.
+            The verb's refusal; 409 if its response is no longer stored.
         """
         row = self.verb(session_id, sequence)
         if row is None or row["answer"] is None:
@@ -227,7 +227,7 @@ class SessionRecords:
         answer: dict[str, Any],
         also: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> None:
-        """Write down the answer to a verb, and in the same moment what came of it."""
+        """Record the response to a verb, and its effects, in one transaction."""
         with self._database.transaction() as connection:
             connection.execute(
                 "UPDATE training_verbs SET answer = ? WHERE session = ? AND sequence = ?",
@@ -242,7 +242,7 @@ class SessionRecords:
             also(connection)
 
     def snapshot(self, session_id: str, verbs: int) -> None:
-        """Write down that a file holds what the first verbs have made; their content can go."""
+        """Record that a file contains the state after the first verbs; they can be deleted."""
         with self._database.transaction() as connection:
             connection.execute(
                 "UPDATE training_sessions SET snapshot = ? WHERE id = ?", (verbs, session_id)
@@ -259,7 +259,7 @@ class SessionRecords:
             )
 
     def first_waiting(self, session_id: str) -> int | None:
-        """Return the number of the first verb that was accepted and not done."""
+        """Return the number of the first verb that was accepted and not executed."""
         row = self._database.row(
             "SELECT MIN(sequence) FROM training_verbs WHERE session = ? AND answer IS NULL",
             (session_id,),
@@ -267,7 +267,7 @@ class SessionRecords:
         return None if row is None or row[0] is None else int(row[0])
 
     def waiting(self) -> list[tuple[str, int]]:
-        """Return the sessions with verbs that were accepted and not done, and the last of these."""
+        """Return the sessions with accepted, unexecuted verbs, and the last of these."""
         rows = self._database.rows(
             "SELECT session, MAX(sequence) AS last FROM training_verbs WHERE answer IS NULL"
             " GROUP BY session ORDER BY session"
@@ -280,17 +280,17 @@ class SessionRecords:
         return [self.describe(row) for row in rows]
 
     def delete(self, session_id: str) -> None:
-        """Forget a session."""
+        """Delete a session."""
         self.row(session_id)
         with self._database.transaction() as connection:
             _delete(connection, session_id)
 
     def unused(self, before: float) -> list[str]:
-        """Return the sessions that nobody has used since, with no work left and no model here."""
+        """Return the sessions without use since, without pending verbs and without a model."""
         return [row["id"] for row in self._database.rows(_UNUSED, (before,))]
 
     def forget_unused(self, before: float, reason: str) -> list[str]:
-        """Forget what :meth:`unused` returns; return it."""
+        """Delete the sessions that :meth:`unused` returns; return them."""
         with self._database.transaction() as connection:
             gone = self.unused(before)
             for session_id in gone:

@@ -1,8 +1,8 @@
-"""Training sessions: verbs come in their order, are done once, and outlive the process.
+"""Training sessions: verbs are executed in order, once, and survive the process.
 
-A thread does them, one at a time. After a step the session's weights and moments are written to a
-file where that takes less than half of the time that was worked since; what was accepted after the
-last such file is done again from the journal, with the same bits.
+A thread executes them, one at a time. After a step the session's weights and moments are written to
+a file if that takes less than half of the work since the last one; verbs after the last such file
+are replayed from the journal, bit for bit.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ratchet.language_models.service.api.schemas.training import (
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.engine.adapters import weights_print
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
 from ratchet.language_models.training_service.interface import TrainingExample
+from ratchet.models.lora import Lora
 from ratchet.store.local import sync_folder
 
-if TYPE_CHECKING:  # they stand on torch, which the engine's start imports beside
+if TYPE_CHECKING:  # need torch, which the engine's start imports in parallel
     from ratchet.language_models.service.training_sessions.state import SessionState
 
 logger = logging.getLogger(__name__)
@@ -51,23 +51,23 @@ VERBS: dict[str, type[SessionOperation]] = {
     "save_weights": SaveWeightsRequest,
     "refused": RefusedRequest,
 }
-_STATE_FILE = "training_state.safetensors"  # beside the weights that were saved with it
-_LOADED = 4  # sessions in memory; the one unused for longest makes room
-_WORK_PER_SNAPSHOT = 2.0  # seconds of work for each that writing the weights takes
+_STATE_FILE = "training_state.safetensors"  # next to the weights saved with it
+_LOADED = 4  # sessions in memory; the least recently used is dropped
+_WORK_PER_SNAPSHOT = 2.0  # seconds of work per second of writing the weights
 
 
 @dataclass(slots=True)
 class _Open:
-    """A session in memory, after its first ``done`` verbs."""
+    """A session in memory, in the state after its first ``done`` verbs."""
 
     state: SessionState
     done: int = 0
     worked: float = 0.0  # seconds since the last snapshot
-    writing: float = 0.0  # seconds that the last one took
+    writing: float = 0.0  # seconds of the last snapshot
 
 
 class TrainingSessions:
-    """All sessions of a service, and the thread that works on them."""
+    """All sessions of a service, and the thread that executes their verbs."""
 
     def __init__(self, database: Database, models: ModelRegistry, folder: Path) -> None:
         self.records = SessionRecords(database)
@@ -80,16 +80,16 @@ class TrainingSessions:
         folder.mkdir(parents=True, exist_ok=True)
         known = {row["id"] for row in database.rows("SELECT id FROM training_sessions")}
         for path in folder.iterdir():
-            if path.name not in known:  # a kill came between a session's rows and its files
+            if path.name not in known:  # killed between deleting a session's rows and its files
                 shutil.rmtree(path, ignore_errors=True)
 
     def start(self) -> None:
-        """Go on with what was accepted before the service ended."""
+        """Resume the verbs that were accepted before the service ended."""
         for session_id, last in self.records.waiting():
             self._thread.submit(self._do_up_to, session_id, last)
 
     def stop(self) -> None:
-        """End after the verb at work; what was accepted is done next time."""
+        """Stop after the running verb; accepted ones are executed after the next start."""
         self._stopping.set()
         self._thread.shutdown(cancel_futures=True)
 
@@ -99,7 +99,7 @@ class TrainingSessions:
         Raises
         ------
         ApiError
-            404 without the model; 400 if it is to go on from one that has no optimizer's state.
+            404 without the model; 400 if it should resume one without an optimizer's state.
         """
         model = self._models.get(asked.model)
         if not asked.resume:
@@ -118,7 +118,7 @@ class TrainingSessions:
         return self.records.describe(self.records.create(same, saver["weights"], model.id))
 
     def submit(self, session_id: str, name: str, verb: SessionOperation) -> Future[dict[str, Any]]:
-        """Take a verb; its answer comes when it, and all before it, are done and written down.
+        """Accept a verb; its response is available once it and all before it are recorded.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class TrainingSessions:
         return self._thread.submit(self._sample, session_id, requests)
 
     def again(self, session_id: str, sequence: int) -> Future[dict[str, Any]]:
-        """Wait for a verb that was taken before."""
+        """Wait for a verb that was accepted before."""
         if self.records.verb(session_id, sequence) is None:
             raise not_found("verb", str(sequence), param="sequence")
         return self._thread.submit(self._do_up_to, session_id, sequence)
@@ -153,13 +153,13 @@ class TrainingSessions:
     ) -> Future[tuple[list[Completion], list[float] | None]]:
         """Sample with the weights of a model, and return a prompt's log-probabilities under it.
 
-        ``end_ids`` are in place of the model's end tokens.
+        ``end_ids`` replace the model's end tokens.
         """
         stored = self._models.get(model)
         return self._thread.submit(self._sample_and_score, stored, requests, prompt, end_ids)
 
     def delete(self, session_id: str) -> Future[None]:
-        """Forget a session and its weights; the models that it saved stay."""
+        """Delete a session and its weights; the models that it saved remain."""
         self.records.row(session_id)
         return self._thread.submit(self._delete, session_id)
 
@@ -168,7 +168,7 @@ class TrainingSessions:
         self._drop(session_id)
 
     def forget_unused(self, before: float, reason: str) -> None:
-        """Forget, between verbs, what nobody has used since; see :meth:`SessionRecords.unused`."""
+        """Delete unused sessions, between verbs; see :meth:`SessionRecords.unused`."""
         if self.records.unused(before):
             self._thread.submit(self._forget_unused, before, reason)
 
@@ -212,7 +212,7 @@ class TrainingSessions:
             raise ApiError(400, str(error), code="invalid_value", param="requests") from error
 
     def _sampler(self, model: StoredModel) -> SessionState:
-        """Return a saved model in memory."""
+        """Return a saved model, loaded into memory."""
         from ratchet.language_models.service.training_sessions.state import SessionState
 
         key = str(model.folder)
@@ -224,7 +224,7 @@ class TrainingSessions:
         return self._samplers[key]
 
     def _do_up_to(self, session_id: str, sequence: int) -> dict[str, Any]:
-        """Do verbs until one is done; return its answer."""
+        """Execute verbs up to one; return its response."""
         answer = self.records.answer(session_id, sequence)
         if answer is None:
             self._done_up_to(session_id, sequence)
@@ -236,7 +236,7 @@ class TrainingSessions:
         try:
             session = self._opened(session_id)
             waits = self.records.first_waiting(session_id)
-            if waits is not None:  # one that was refused, and changed nothing, may come anew
+            if waits is not None:  # a refused verb may be replaced
                 session.done = min(session.done, waits)
             while session.done <= sequence:
                 if self._stopping.is_set():
@@ -245,12 +245,12 @@ class TrainingSessions:
                 assert row is not None
                 self._do(session, row)
         except BaseException:
-            self._open.pop(session_id, None)  # what it holds may be half of a verb's
+            self._open.pop(session_id, None)  # its state may be that of half a verb
             raise
         return session
 
     def _opened(self, session_id: str) -> _Open:
-        """Return a session in memory, as its last snapshot has it if it was not there."""
+        """Return a session in memory, loaded from its last snapshot if necessary."""
         if session_id in self._open:
             self._open.move_to_end(session_id)
             return self._open[session_id]
@@ -276,10 +276,10 @@ class TrainingSessions:
         return session
 
     def _do(self, session: _Open, row: sqlite3.Row) -> None:
-        """Do a verb, and write its answer down if it has none; else it was done before a restart.
+        """Execute a verb, and record its response unless it was recorded before a restart.
 
-        What the verb is refused for is its answer, and it changes nothing. What the machine refuses
-        is raised, and the verb is done another time.
+        A refusal is a response, and changes nothing. Errors of the machine are raised, and the verb
+        is executed later.
         """
         began = time.monotonic()
         also: Callable[[sqlite3.Connection], None] = _nothing
@@ -306,19 +306,21 @@ class TrainingSessions:
     def _save(
         self, state: SessionState, row: sqlite3.Row, asked: SaveWeightsRequest
     ) -> tuple[dict[str, Any], Callable[[sqlite3.Connection], None]]:
-        """Put the weights among the models; they are one with the answer to the verb."""
+        """Save the weights as a model, in one transaction with the verb's response."""
         session = self.records.row(row["session"])
         start = self._models.get(session["model"])
         identity = self.records.history(session["id"], row["sequence"])[:12]
         model_id = f"train:{start.root}:{asked.name}:{identity}"
-        if self.records.saver_of(model_id) is not None:  # before it was deleted and opened anew
+        if (
+            self.records.saver_of(model_id) is not None
+        ):  # by an earlier session with the same history
             return {"model": model_id}, _nothing
         place = f"{session['id']}-{identity}"
         aside = self._folder / session["id"] / "saved"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         state.save_model(aside)
-        if asked.optimizer and 0 < row["sequence"] == session["snapshot"]:  # it is there already
+        if asked.optimizer and 0 < row["sequence"] == session["snapshot"]:  # already written
             _link_or_copy(self._file(session["id"], row["sequence"]), aside / _STATE_FILE)
         elif asked.optimizer:
             state.write(aside / _STATE_FILE)
@@ -333,7 +335,7 @@ class TrainingSessions:
         return {"model": model_id}, register
 
     def _write(self, session_id: str, session: _Open) -> None:
-        """Write weights and moments to a file, where enough was worked for it since the last."""
+        """Write weights and moments to a file, if the work since the last one justifies it."""
         if session.worked < _WORK_PER_SNAPSHOT * session.writing:
             return
         began = time.monotonic()
@@ -370,14 +372,14 @@ def _apply(state: SessionState, request: SessionOperation) -> dict[str, Any]:
 def _link_or_copy(file: Path, target: Path) -> None:
     try:
         target.hardlink_to(file)
-    except OSError:  # not all file systems have links
+    except OSError:  # some file systems have no links
         shutil.copyfile(file, target)
 
 
 def _prints(model: StoredModel) -> str:
-    """Know the weights of a model again, and of what it stands on."""
+    """Return digests of the weights of a model and of its base."""
     return ":".join(weights_print(folder) for folder in (*model.below, model.folder))
 
 
 def _nothing(connection: sqlite3.Connection) -> None:
-    """Nothing comes of most verbs but their answer."""
+    """Write no additional rows."""

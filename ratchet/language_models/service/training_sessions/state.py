@@ -1,4 +1,4 @@
-"""A session in memory: weights, moments, and the gradient that has been gathered."""
+"""State of a session in memory: weights, moments and the accumulated gradient."""
 
 from __future__ import annotations
 
@@ -13,26 +13,22 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ratchet.algorithms.kl import bounded_log_ratio, kl_estimate
 from ratchet.errors import DataError
 from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.service.engine.model_folder import CausalModel, GenerationCache
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.training.lora import Lora
-from ratchet.language_models.service.training_sessions.adam import Adam
 from ratchet.language_models.service.training_sessions.trainable import open_trainable
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
 )
-from ratchet.language_models.training_service.token_losses import (
-    Loss,
-    Tokens,
-    clip_fractions,
-    find_loss,
-)
+from ratchet.language_models.training_service.token_losses import Loss, find_loss
+from ratchet.models.lora import Lora
+from ratchet.models.optimizers import Adam
 
 _ROWS_AT_ONCE = 32
 _CPU = torch.device("cpu")
@@ -41,7 +37,7 @@ _ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
 
 @dataclass(frozen=True, slots=True)
 class _Answering:
-    """A model as the engine asks it; it takes its tokens anywhere, and gives logits on the CPU."""
+    """A model with the engine's interface: tokens on any device, logits on the CPU."""
 
     model: CausalModel
     end_ids: tuple[int, ...]
@@ -61,7 +57,7 @@ class _Answering:
 
 @dataclass(slots=True)
 class _Part:
-    """What some of the examples have given."""
+    """Results of a part of the examples."""
 
     figures: dict[str, float]
     log_probs: list[tuple[float, ...]]
@@ -92,12 +88,12 @@ class SessionState:
         *,
         backward: bool = True,
     ) -> ForwardBackward:
-        """Read examples; gather the gradient of their loss if ``backward``.
+        """Compute the loss of examples; accumulate its gradient if ``backward``.
 
         Raises
         ------
         RatchetError
-            If an example does not fit the model, there is no such loss, or it is not finite.
+            If an example does not fit the model, or the loss is unknown or not finite.
         """
         follow = find_loss(loss, config)
         for number, example in enumerate(examples):
@@ -107,7 +103,7 @@ class SessionState:
         for start in range(0, len(examples), _ROWS_AT_ONCE):
             some = examples[start : start + _ROWS_AT_ONCE]
             with torch.set_grad_enabled(backward):
-                part = self._read(some, follow, config, backward=backward)
+                part = self._read(some, follow, backward=backward)
             parts.append(part)
             if gathered is None:
                 gathered = [gradient.clone() for gradient in part.gradients]
@@ -129,10 +125,21 @@ class SessionState:
         return ForwardBackward(metrics, log_probs)
 
     def optim_step(self, settings: OptimizerSettings) -> dict[str, float]:
-        """Follow the gathered gradient and forget it."""
+        """Follow the accumulated gradient and reset it."""
         if self._gradients is None:
             raise DataError("optim_step: no gradient was gathered since the last one.")
-        norm = self._adam.step(self._gradients, settings)
+        norm = float(torch.stack([gradient.norm() for gradient in self._gradients]).norm())
+        most, factor = settings.max_grad_norm, 1.0
+        if most and norm > most:
+            factor = most / norm
+        self._adam.step(
+            (gradient * factor for gradient in self._gradients),
+            learning_rate=settings.learning_rate,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
         self._gradients = None
         return {
             "grad_norm": norm,
@@ -143,7 +150,7 @@ class SessionState:
     def sample(
         self, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None = None
     ) -> list[Completion]:
-        """Sample with the weights as they are; ``end_ids`` in place of the model's end tokens."""
+        """Sample with the current weights; ``end_ids`` replace the model's end tokens."""
         ends = self._end_ids if end_ids is None else tuple(end_ids)
         return InProcessEngine(_Answering(self._model, ends, self._vocabulary)).generate(requests)
 
@@ -152,7 +159,7 @@ class SessionState:
         self._trainable.save(folder)
 
     def write(self, file: Path) -> None:
-        """Write weights and moments, between steps; the file is whole or not there."""
+        """Write weights and moments, between steps, atomically."""
         if self._gradients is not None:
             raise DataError("A gradient was gathered; save the optimizer behind its step.")
         tensors = {name: tensor.detach().contiguous() for name, tensor in self._tensors().items()}
@@ -164,7 +171,7 @@ class SessionState:
         aside.replace(file)
 
     def read(self, file: Path) -> None:
-        """Take weights and moments as :meth:`write` left them."""
+        """Load weights and moments from a file of :meth:`write`."""
         with safe_open(file, framework="pt") as given, torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(given.get_tensor(name))
@@ -206,64 +213,48 @@ class SessionState:
         self,
         examples: Sequence[TrainingExample],
         loss: Loss,
-        config: Mapping[str, float],
         *,
         backward: bool,
     ) -> _Part:
-        longest = max(len(example.tokens) for example in examples)
-        ids = _rectangle([example.tokens for example in examples], longest).long()
-        learned = _rectangle([example.loss_mask for example in examples], longest) > 0
-        before = torch.zeros_like(learned)
-        before[:, :-1] = learned[:, 1:]  # a token is told by what stands before it
-        logits = self._model.chosen_logits(ids, before).float().log_softmax(-1)
-        log_probs = logits.gather(1, ids[learned][:, None])[:, 0]
-        known = [example.log_probs for example in examples]
-        tokens = Tokens(
-            log_probs=log_probs,
-            old=_chosen(known, learned, log_probs.detach()),
-            advantages=_chosen(
-                [e.advantages for e in examples], learned, torch.zeros_like(log_probs)
-            ),
-            rows=learned.nonzero()[:, 0],
-        )
-        factors = _chosen([e.weights for e in examples], learned, torch.ones_like(log_probs))
-        total = (loss(tokens, config) * factors).sum()
+        width = max(len(example.tokens) for example in examples)
+        ids = _rectangle([example.tokens for example in examples], width).long()
+        mask = _rectangle([example.loss_mask for example in examples], width) > 0
+        preceding = torch.zeros_like(mask)
+        preceding[:, :-1] = mask[:, 1:]  # a token is predicted from the position before it
+        logits = self._model.chosen_logits(ids, preceding).float().log_softmax(-1)
+        shown = logits.gather(1, ids[mask][:, None])[:, 0]
+        log_probs = torch.zeros(mask.shape, dtype=shown.dtype).index_put((mask,), shown)
+        detached = log_probs.detach()
+        old = _rows_or([e.log_probs for e in examples], detached)
+        advantages = _rows_or([e.advantages for e in examples], torch.zeros_like(detached))
+        weights = _rows_or([e.weights for e in examples], torch.ones_like(detached))
+        computed = loss(log_probs, old, advantages, mask)
+        total = (computed.loss * weights)[mask].sum()
         gradients: Sequence[Tensor] = ()
         if backward:
             gradients = torch.autograd.grad(total, self._weights, materialize_grads=True)
-        spread = torch.zeros(learned.shape, dtype=log_probs.dtype)
-        spread[learned] = log_probs.detach()
-        lengths = [len(example.tokens) for example in examples]
         told = [
-            tuple(_short(value) for value in row[:length])
-            for row, length in zip(spread.tolist(), lengths, strict=True)
+            tuple(_short(value) for value in row[: len(example.tokens)])
+            for row, example in zip(detached.tolist(), examples, strict=True)
         ]
-        return _Part(_figures(total, tokens, logits, config), told, gradients)
-
-
-def _figures(
-    total: Tensor, tokens: Tokens, logits: Tensor, config: Mapping[str, float]
-) -> dict[str, float]:
-    """Sums over the tokens, and the loss."""
-    count = len(tokens.rows)
-    below, above = clip_fractions(tokens, config)
-    with torch.no_grad():
-        apart = tokens.log_probs - tokens.old
-        kl = (apart.exp() - 1 - apart).sum()
-        entropy = -(logits.exp() * logits).sum()
-        return {
-            "loss": float(total),
-            "tokens": float(count),
-            "ratio": float(apart.exp().sum()),
-            "kl": float(kl),
-            "entropy": float(entropy),
-            "clip_fraction_low": below * count,
-            "clip_fraction_high": above * count,
+        log_ratio = bounded_log_ratio((detached - old)[mask])
+        clipped = {
+            name: float(computed.metrics[name][mask].sum()) if name in computed.metrics else 0.0
+            for name in ("clip_fraction_low", "clip_fraction_high")
         }
+        with torch.no_grad():
+            figures = {
+                "loss": float(total),
+                "tokens": float(mask.sum()),
+                "ratio": float(log_ratio.exp().sum()),
+                "kl": float(kl_estimate(-log_ratio, "k3").sum()),
+                "entropy": float(-(logits.exp() * logits).sum()),
+            }
+        return _Part(figures | clipped, told, gradients)
 
 
 def _together(parts: Sequence[_Part]) -> dict[str, float]:
-    """The loss and the number of tokens as sums, all else as means over tokens."""
+    """Return the loss and the number of tokens as sums, other metrics as means over tokens."""
     names = parts[0].figures if parts else {}
     sums = {name: sum(part.figures[name] for part in parts) for name in names}
     count = max(1.0, sums.get("tokens", 0.0))
@@ -275,16 +266,15 @@ def _rectangle(rows: Sequence[Sequence[float]], width: int) -> Tensor:
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 
-def _chosen(rows: Sequence[Sequence[float] | None], learned: Tensor, otherwise: Tensor) -> Tensor:
-    """Return the values of what is learned, float[N]; of rows that have none the others'."""
-    values = torch.zeros(learned.shape, dtype=otherwise.dtype)
-    values[learned] = otherwise
-    for place, row in enumerate(rows):
+def _rows_or(rows: Sequence[Sequence[float] | None], default: Tensor) -> Tensor:
+    """Return the rows as a rectangle, with those of ``default``, ``[B, T]``, where one is None."""
+    values = default.clone()
+    for index, row in enumerate(rows):
         if row is not None:
-            values[place, : len(row)] = torch.tensor(row, dtype=otherwise.dtype)
-    return values[learned]
+            values[index, : len(row)] = torch.tensor(row, dtype=values.dtype)
+    return values
 
 
 def _short(value: float) -> float:
-    """Return what float32 needs of a number, and no more digits."""
+    """Return a number with the digits that float32 needs."""
     return float(f"{value:.9g}")

@@ -1,4 +1,4 @@
-"""A model whose weights, or a change of low rank beside them, are trained step by step."""
+"""Models with trainable weights, or with a trainable adapter."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ratchet.language_models.service.engine.adapters import AdapterBase
 from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel, load_model
 from ratchet.language_models.service.engine.model_folder import CausalModel, PlainModel
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.training.lora import Lora
-from ratchet.language_models.service.training_sessions.low_rank import LlamaAdapter
+from ratchet.models.lora import Lora
+from ratchet.models.low_rank import LlamaAdapter
 
 
 class Trainable(Protocol):
-    """What a session trains."""
+    """A model that a session trains."""
 
     @property
     def model(self) -> CausalModel:
-        """What reads and goes on from tokens."""
+        """The model, for scoring and sampling."""
         ...
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """What training changes, in an order that is always the same."""
+        """The trainable weights, always in the same order."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write it as a model's folder, or an adapter's with what it stands on."""
+        """Write the model's folder, or the adapter's with a reference to its base."""
         ...
 
 
 class WholeModel:
-    """All weights are trained."""
+    """A model with all weights trainable."""
 
     def __init__(self, model: CausalModel) -> None:
         self.model = model
@@ -48,7 +48,7 @@ class WholeModel:
 
 
 class AdaptedLlama:
-    """An adapter to a small Llama is trained."""
+    """A small Llama with a trainable adapter."""
 
     def __init__(self, model: PlainModel, start: StoredModel, lora: Lora, seed: int) -> None:
         self.model = model
@@ -63,7 +63,7 @@ class AdaptedLlama:
 
 
 class AdaptedTransformer:
-    """An adapter that PEFT has made is trained."""
+    """A model of transformers with a trainable adapter of PEFT."""
 
     def __init__(self, model: HuggingFaceModel, start: StoredModel, lora: Lora, seed: int) -> None:
         model.adapt(lora, seed)
@@ -79,8 +79,8 @@ class AdaptedTransformer:
 
 
 def open_trainable(start: StoredModel, lora: Lora, seed: int) -> Trainable:
-    """Read a model for training, in float32, with an adapter drawn from a seed where rank > 0."""
-    torch.set_num_threads(1)  # sums come in one order, whatever else the machine does
+    """Load a model for training, in float32, with a new adapter if the rank is above 0."""
+    torch.set_num_threads(1)  # sums in one order, for equal bits
     model = load_model(start.complete_folder, start.adapters, training=True, shares_prompts=True)
     if not lora.rank:
         return WholeModel(model)

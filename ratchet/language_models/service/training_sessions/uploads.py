@@ -1,4 +1,4 @@
-"""Models that clients bring, to train them."""
+"""Models uploaded by clients for training."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _READABLE = frozenset({".json", ".jinja"})
 
 
 def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> str:
-    """Keep a model; return its id, which is made of its name and files.
+    """Store a model; return its id, derived from its name and files.
 
     Raises
     ------
     ApiError
-        400 if it is no whole model with a tokenizer.
+        400 if it isn't a complete model with a tokenizer.
     """
     if not _NAME.fullmatch(name):
         message = f"name: got {name!r}, expected 1 to 64 letters, digits, '.', '_' or '-'."
@@ -51,7 +51,7 @@ def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> s
 
 
 def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
-    """Return the texts that a model's tokenizer is read from, by their names."""
+    """Return the files of a model's tokenizer by name."""
     from ratchet.language_models.service.engine.model_folder import configuration_files
 
     folder = models.get(model_id).complete_folder
@@ -60,7 +60,7 @@ def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
 
 
 def _check_weights(folder: Path) -> None:
-    """Refuse files that are cut off, or no safetensors at all, by their headers."""
+    """Refuse truncated files, and other formats than safetensors, by their headers."""
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="np"):

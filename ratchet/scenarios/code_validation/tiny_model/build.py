@@ -14,11 +14,11 @@ import torch
 
 from ratchet.language_models.local import model_files
 from ratchet.language_models.local.model_files import write_configuration
-from ratchet.language_models.service.engine import llama_shape, plain_llama, tokenizer
-from ratchet.language_models.service.engine.llama_shape import LlamaShape
+from ratchet.language_models.service.engine import tokenizer
 from ratchet.language_models.service.engine.model_folder import save_llama
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training import optimization
+from ratchet.models import llama, llama_shape, optimizers, supervision
+from ratchet.models.llama_shape import LlamaShape
 from ratchet.scenarios.code_validation.generator import level0
 from ratchet.scenarios.code_validation.tiny_model import (
     corpus,
@@ -35,7 +35,7 @@ Shape: TypeAlias = "Callable[[int], LlamaShape]"
 _DIGEST_LENGTH = 12
 _RECIPE = (
     *(vocabulary, players, corpus, pretraining, level0),
-    *(optimization, llama_shape, plain_llama, tokenizer, model_files),
+    *(optimizers, supervision, llama_shape, llama, tokenizer, model_files),
 )
 
 

@@ -13,15 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ratchet.language_models.service.engine.llama_shape import LlamaShape
-from ratchet.language_models.service.engine.plain_llama import PlainLlama
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training.optimization import (
-    Optimization,
-    TokenSequence,
-    batches_of_like_length,
-    pad,
-)
+from ratchet.models.llama import PlainLlama
+from ratchet.models.llama_shape import LlamaShape
+from ratchet.models.optimizers import ScheduledAdam
+from ratchet.models.supervision import TokenSequence, batches_of_like_length, pad
 from ratchet.scenarios.code_validation.tiny_model.corpus import Reply, write_corpus
 from ratchet.scenarios.code_validation.tiny_model.players import Skill
 from ratchet.scenarios.code_validation.tiny_model.vocabulary import END
@@ -60,7 +56,7 @@ def pretrain(tokenizer: ChatTokenizer, shape: LlamaShape) -> PlainLlama:
     """Train the base model; the same weights each time on machines of a kind."""
     model = PlainLlama(shape)
     model.initialise(torch_generator(SEED, "base model", purpose="weights"))
-    optimization = Optimization(
+    optimization = ScheduledAdam(
         model.parameters(), LEARNING_RATE, steps=sum(STEPS.values()), warmup=_WARMUP
     )
     for stage, skill in (("good", GOOD), ("mixed", MIXED)):

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field, StringConstraints, model_validator
 from ratchet.language_models.service.api.schemas.messages import RequestModel, is_none
 from ratchet.language_models.service.api.schemas.objects import Identified
 from ratchet.language_models.service.training.job_folder import HyperParameterValue
-from ratchet.language_models.service.training.lora import LORA_PARAMETERS
 from ratchet.language_models.service.training.plan import MICRO_BATCH_PARAMETER
+from ratchet.models.lora import LORA_PARAMETERS
 
 Auto = Literal["auto"]
 JobStatus = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.merging import with_adapters
+from ratchet.language_models.service.engine.hugging_face_model import with_adapters
 from ratchet.language_models.service.engine.model_folder import copy_configuration
 from ratchet.language_models.service.training.job_folder import TrainingJob
 

@@ -27,7 +27,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from ratchet.language_models.service.engine.adapters import without_peft_warnings
+from ratchet.language_models.service.engine.adapters import peft_config, without_peft_warnings
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
     MODEL_FOLDER,
@@ -36,7 +36,6 @@ from ratchet.language_models.service.training.job_folder import (
     TrainingResult,
     begin_attempt,
 )
-from ratchet.language_models.service.training.optimization import TokenSequence
 from ratchet.language_models.service.training.plan import Plan
 from ratchet.language_models.service.training.tokens import (
     Preference,
@@ -45,6 +44,7 @@ from ratchet.language_models.service.training.tokens import (
 )
 from ratchet.language_models.service.training.trl.models import StartModel
 from ratchet.language_models.service.training.trl.progress import Progress
+from ratchet.models.supervision import TokenSequence
 from ratchet.seeding import derive_seed, seeded_globals
 
 warnings.simplefilter("ignore", FutureWarning)  # a job's last lines are for those who sent it
@@ -130,7 +130,7 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
         "train_dataset": training,
         "eval_dataset": validation,
         "processing_class": tokenizer,
-        "peft_config": plan.lora.as_peft() if plan.lora.rank else None,
+        "peft_config": peft_config(plan.lora) if plan.lora.rank else None,
     }
     if job.method == "supervised":
         with without_peft_warnings():
