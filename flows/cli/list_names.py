@@ -47,7 +47,7 @@ _REGISTRIES = {
         f"{_TASKS}.environments.base:ENVIRONMENTS",
     ),
     Kind.TASKS: (f"{_TASKS}.sources.base:SOURCES",),
-    Kind.EVALUATORS: (f"{_TASKS}.evaluators.base:EVALUATORS",),
+    Kind.EVALUATORS: (f"{_TASKS}.evaluators:EVALUATORS",),
     Kind.CALLBACKS: ("trainers.callbacks.registry:CALLBACKS",),
     Kind.TUNING_BACKENDS: (
         "ratchet.language_models.fine_tuning_backends.registry:TUNING_BACKENDS",
