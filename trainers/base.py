@@ -26,46 +26,24 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
-
-class FormerName:
-    """Former name of a renamed class method, which subclasses may still override or call."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __set_name__(self, owner: type, former: str) -> None:
-        self.former = former
-
-    def __get__(self, instance: object, owner: type) -> Any:  # noqa: ANN401
-        self.warn(owner)
-        kinds = list(owner.__mro__)
-        own = [i for i, kind in enumerate(kinds) if vars(kind).get(self.former, self) is not self]
-        after = kinds[own[-1] + 1 if own else 0 :]  # reached by super() if overridden
-        found = next(kind for kind in after if self.name in vars(kind))
-        return vars(found)[self.name].__get__(None, owner)
-
-    def warn(self, owner: type) -> None:
-        """Warn with the new name."""
-        message = f"{owner.__name__}.{self.former} is deprecated: use {self.name}."
-        warnings.warn(message, DeprecationWarning, stacklevel=3)
+_FORMER_NAMES = {
+    "needed_packages": "required_packages",
+    "says_what_it_samples": "declares_sample_count",
+}
 
 
 class NamedTrainer(ABC):
     """A trainer that an experiment may name, or a class that a trainer is built around."""
 
-    needed_packages: ClassVar[Any] = FormerName("required_packages")
-    says_what_it_samples: ClassVar[Any] = FormerName("declares_sample_count")
-
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
-        """Let overrides of former names override the new ones."""
+        """Let methods with former names override the renamed ones."""
         super().__init_subclass__(**kwargs)
-        for former in (
-            each for each in vars(NamedTrainer).values() if isinstance(each, FormerName)
-        ):
-            own = vars(cls)
-            if former.former in own and former.name not in own:
-                former.warn(cls)
-                setattr(cls, former.name, own[former.former])
+        own = vars(cls)
+        for former, name in _FORMER_NAMES.items():
+            if former in own and name not in own:
+                message = f"{cls.__name__}.{former} is deprecated: use {name}."
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                setattr(cls, name, own[former])
 
     @classmethod
     @abstractmethod

@@ -68,7 +68,7 @@ def store_first_stages(found: ResolvedExperiment, module: str = "") -> None:
             return
 
 
-MODULE = "ratchet.scenarios.pure_text.rules"
+MODULE = "ratchet.scenarios.pure_text.playing"
 """Module in the code of the rollouts, but not of the data."""
 
 

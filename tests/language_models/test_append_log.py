@@ -56,12 +56,12 @@ def test_lines_kept_in_memory_are_written_once_and_in_order(tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(append_log.os, "write", full)
-        log.append_or_keep(b"first")
-        log.append_or_keep(b"second")
-    assert (log.num_kept, log.path.read_bytes()) == (2, b"")
+        log.append_or_buffer(b"first")
+        log.append_or_buffer(b"second")
+    assert (log.num_buffered, log.path.read_bytes()) == (2, b"")
     log.append(b"third")
     log.append(b"fourth")
-    assert (log.num_kept, log.path.read_bytes()) == (0, b"first\nsecond\nthird\nfourth\n")
+    assert (log.num_buffered, log.path.read_bytes()) == (0, b"first\nsecond\nthird\nfourth\n")
 
 
 def test_a_torn_line_of_another_process_is_ended(tmp_path):

@@ -16,7 +16,7 @@ from local_services import Answer
 
 from ratchet.errors import FineTuneError, LanguageModelError
 from ratchet.language_models.endpoints import Endpoint
-from ratchet.language_models.exactly_once import MadeOnce, Order
+from ratchet.language_models.exactly_once import CreationRequest, ExactlyOnceCreator
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, job_status
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.language_models.job_records import JobRecordFile
@@ -325,8 +325,8 @@ def test_between_two_requests_the_pause_that_the_service_asks_for_is_kept():
         asked.append(time.monotonic())
         raise TransientError("busy", retry_after=0.1, may_have_acted=False)
 
-    once = MadeOnce("service", RetryPolicy(max_attempts=2, first_delay_seconds=0.001), 60)
-    order = Order(INTENT, "fine-tuning", "job", "file", nothing, refuse)
+    once = ExactlyOnceCreator("service", RetryPolicy(max_attempts=2, first_delay_seconds=0.001), 60)
+    order = CreationRequest(INTENT, "fine-tuning", "job", "file", nothing, refuse)
     with pytest.raises(FineTuneError, match="failed 2 times"):
         asyncio.run(once.ensure(order, JobRecordFile(None, "", INTENT)))
     assert len(asked) == 2

@@ -267,7 +267,7 @@ def test_a_later_charge_replaces_an_earlier_one_of_the_same_name():
     ledger.settle("job", Charge(1.5, 1.5))
     assert ledger.billed == Charge(1.5, 1.5)
     assert ledger.num_open == 0
-    ledger.hold("job", 3.0)
+    ledger.reserve("job", 3.0)
     assert ledger.billed == Charge(1.5, 3.0), "what it has cost already stays"
     assert ledger.num_open == 1
 
@@ -288,7 +288,7 @@ def test_an_attempt_waits_where_another_process_has_taken_the_room(tmp_path):
     async def play():
         second = ledger.attempt("second", FREE, 0.3)
         async with ledger.attempt("first", FREE, 0.4) as first:
-            other.hold("job", 0.5)  # which this process has not read
+            other.reserve("job", 0.5)  # which this process has not read
             begun = asyncio.ensure_future(second.__aenter__())
             await asyncio.sleep(0.01)
             assert not begun.done()

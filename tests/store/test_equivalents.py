@@ -67,7 +67,7 @@ def test_only_equal_outputs_prove_a_row():
     assert new_rows(earlier, differing, {}) == ({}, ["test"])
     with pytest.raises(SystemExit, match="not deterministic"):
         new_rows(earlier, {"same": stage("3", 0)}, {})
-    with pytest.raises(SystemExit, match="two earlier ones"):
+    with pytest.raises(SystemExit, match="two earlier code digests"):
         new_rows(earlier | {"test": stage("4", 6)}, here, {})
 
 

@@ -344,7 +344,8 @@ UNFOLLOWABLE = {
 }
 """Ways to reach code that a search by name cannot follow: the project avoids them."""
 ALLOWED = {
-    "ratchet/agents/networks/normalization.py": {"computed getattr"},  # buffers of the module
+    "ratchet/agents/networks/layers.py": {"computed getattr"},  # buffers of the module
+    "trainers/base.py": {"__init_subclass__"},  # former names of methods
     "ratchet/agents/lr_groups.py": {"computed getattr"},  # fields of parameters
     "ratchet/protocols/handler.py": {"metaclass"},  # it checks instances
     "ratchet/protocols/registry.py": {"computed import"},  # `source_classes` adds the module
@@ -406,5 +407,7 @@ def test_package_files_of_the_project_only_export_and_list() -> None:
     for path in filter(lambda path: path.name == "__init__.py", _computing_files()):
         for node in ast.parse(path.read_text()).body:
             text = ast.unparse(node)
-            is_export = text.startswith(("export_lazily(", "if TYPE_CHECKING:", "'", '"'))
+            is_export = text.startswith(
+                ("export_lazily(", "warnings.warn(", "if TYPE_CHECKING:", "'", '"')
+            )
             assert is_export or isinstance(node, plain), f"{path}: {text}"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
-    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
     from ratchet.scenarios.pure_text.base import TextScenarioInstance
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
     from trainers.text.sampling import Calls
     from trainers.text.staged import Metrics
 

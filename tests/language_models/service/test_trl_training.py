@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from thinking_template import THINKS
 
 from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
-from ratchet.language_models.service.engine.model_folder import copy_configuration, load_model
+from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel, load_model
+from ratchet.language_models.service.engine.model_folder import copy_configuration
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
     TrainingJob,

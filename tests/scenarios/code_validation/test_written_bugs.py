@@ -117,7 +117,7 @@ def test_what_was_answered_is_not_asked_for_again(service, tmp_path):
     expected, _ = build(hyper_params)
     service.bodies.clear()
     service.script = [Answer(400, error_body("no")) for _ in range(3)]
-    with pytest.raises(LanguageModelError, match=r"bug_generator: 3 of 4 calls failed.*kept"):
+    with pytest.raises(LanguageModelError, match=r"bug_generator: 3 of 4 calls failed.*cached"):
         build(hyper_params, tmp_path / "journal")
     made, usage = build(hyper_params, tmp_path / "journal")
     assert made == expected

@@ -14,7 +14,7 @@ from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.gymnasium import gif_recorder
 from ratchet.scenarios.gymnasium.gif_recorder import animated
-from trainers.combinations import check_combination
+from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 
 HERE = Path(__file__).parent

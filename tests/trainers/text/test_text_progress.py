@@ -39,7 +39,7 @@ def test_each_stage_says_its_iteration_and_shows_its_accuracy(tiny_text):
         tiny_text.trainer(hyper_params).train()
     said = list(dict.fromkeys(listener.said))
     assert said[0] == "iteration 1 of 3 · Sampling rollouts"
-    assert "iteration 2 of 3 · Making fine-tune jobs" in said
+    assert "iteration 2 of 3 · Creating fine-tune jobs" in said
     assert said[-1].endswith("Testing")
     assert listener.loops >= 4
     assert any("accuracy" in metrics for metrics in listener.shown)
