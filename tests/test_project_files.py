@@ -98,8 +98,8 @@ def test_links_have_targets(name):
     assert missing == []
 
 
-def test_the_picture_of_the_floors_has_all_floors():
-    picture = (ROOT / "docs" / "pictures" / "floors.svg").read_text()
+def test_the_picture_of_the_layers_contains_all_layers():
+    picture = (ROOT / "docs" / "pictures" / "layers.svg").read_text()
     for contract in IMPORT_LINTER["contracts"]:
         if contract["type"] == "layers":
             ground = 1 if "containers" in contract else 0  # drawn as one layer

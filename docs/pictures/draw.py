@@ -68,25 +68,26 @@ def picture(name: str, width: int, height: int, title: str, parts: list[str]) ->
     )
 
 
-def floors() -> None:
-    """Draw the house: packages from top to bottom, and the floors inside ``ratchet``."""
+def layers() -> None:
+    """Draw the packages from top to bottom, and the layers inside ``ratchet``."""
     tops = [
         ("deployments", "where and when it runs", BLUE),
-        ("flows", "which steps, in which order · command line", BLUE),
+        ("flows", "the steps of an experiment and their order · command line", BLUE),
         ("tasks", "one step each: stored, cached, retried", BLUE),
-        ("trainers", "how agents learn · algorithms as pure functions", ORANGE),
+        ("trainers", "how agents learn, by family", ORANGE),
     ]
     inside = [
         ("reports · analysis", "pages, comparisons, judges"),
-        ("experiment_files", "experiments as YAML, overrides, earlier runs"),
-        ("scenarios", "one package a game; none knows another"),
-        ("agents", "networks and heads; agents/tapes knows them, never the reverse"),
-        ("language_models", "client, journal, prices, jobs, a service: no game, no trainer"),
-        ("protocols", "who speaks when, sees what, earns what"),
-        ("parameters", "all that decides a result"),
-        ("tracking", "run folder, metrics, mirror in MLflow"),
-        ("rollouts · store · statistics", "values, and where they are kept"),
-        ("registry · errors · seeding", "the ground"),
+        ("experiment_files", "experiments as YAML, overrides, base runs"),
+        ("scenarios", "one package per game; none imports another"),
+        ("agents", "networks and heads"),
+        ("language_models", "client, journal, prices, jobs, model service: no game, no trainer"),
+        ("protocols", "turns, observations and rewards"),
+        ("parameters", "everything that affects results"),
+        ("tracking", "run folder, metrics, mirrors such as MLflow"),
+        ("algorithms · models", "each formula once; small Llama, LoRA, optimizers"),
+        ("rollouts · store · statistics", "values and their storage"),
+        ("registry · errors · seeding", "infrastructure"),
     ]
     parts, y = [], 10.0
     for name, what, fill in tops:
@@ -101,13 +102,13 @@ def floors() -> None:
         top = begin + 34 + index * 50
         parts.append(box(24, top, 492, 44, "#f6fbfa", [name, what]))
         tracking = top + 26 if name == "tracking" else tracking
-    parts.append(bracket(556, 10, 164, ["know Prefect;", "nothing below does"]))
+    parts.append(bracket(556, 10, 164, ["import Prefect;", "packages below don't"]))
     parts.append(bracket(556, 172, begin + height, ["work without", "Prefect and MLflow"]))
-    parts.append(note(566, tracking, "the only one that knows MLflow"))
+    parts.append(note(566, tracking, "only this imports MLflow"))
     end = begin + height
     parts.append(arrow((770, 20), (770, end - 10)))
     parts.append(note(760, 24, "imports go down", "end"))
-    picture("floors.svg", 790, int(end + 10), "The floors of the house", parts)
+    picture("layers.svg", 790, int(end + 10), "Package layers", parts)
 
 
 STEPS = [
@@ -119,17 +120,17 @@ STEPS = [
             "keys of its inputs, code fingerprint",
         ],
     ),
-    (PLAIN, ["Look it up in the store", "files are checked against their SHA-256"]),
-    (TEAL, ["Claim", "one works, whoever else wants it waits (flock)"]),
+    (PLAIN, ["Look-up in the store", "files are checked against their SHA-256"]),
+    (TEAL, ["Claim", "one process works, others wait (flock)"]),
     (
         ORANGE,
         [
             "Work",
             "generators from (seed, stage, iteration, purpose,",
-            "agent); files into a folder set aside",
+            "agent); files into a work folder",
         ],
     ),
-    (TEAL, ["Commit", "flushed to disk, then renamed: whole or not at all"]),
+    (TEAL, ["Commit", "flushed to disk, then renamed: complete or absent"]),
     (
         BLUE,
         [
@@ -154,23 +155,23 @@ def life() -> None:
     for (top, height), (below, _) in itertools.pairwise(tops):
         parts.append(arrow((x + w / 2, top + height + 3), (x + w / 2, below - 3)))
     middle = [top + height / 2 for top, height in tops]
-    parts.append(note(x + w / 2 + 10, tops[2][0] - 13, "not there, or damaged: set aside"))
+    parts.append(note(x + w / 2 + 10, tops[2][0] - 13, "missing, or damaged and quarantined"))
     right = 640
     parts.append(
         arrow(
             (x + w + 3, middle[1]), (right, middle[1]), (right, middle[5]), (x + w + 4, middle[5])
         )
     )
-    parts.append(note(x + w + 14, middle[1] - 8, "found: state “Cached”, nothing is done"))
+    parts.append(note(x + w + 14, middle[1] - 8, "hit: state “Cached”, no work"))
     parts.append(arrow((x + w + 3, middle[2]), (right - 6, middle[2])))
-    parts.append(note(x + w + 14, middle[2] - 8, "made by another meanwhile"))
-    parts.append(note(x + w + 14, middle[3] - 4, "killed here: nothing is left but an"))
-    parts.append(note(x + w + 14, middle[3] + 14, "abandoned folder; the next run works"))
-    parts.append(note(x + w + 14, middle[4] - 4, "killed after the rename: the next"))
-    parts.append(note(x + w + 14, middle[4] + 14, "run finds it"))
+    parts.append(note(x + w + 14, middle[2] - 8, "computed by another process"))
+    parts.append(note(x + w + 14, middle[3] - 4, "killed here: an abandoned work"))
+    parts.append(note(x + w + 14, middle[3] + 14, "folder remains; computed again"))
+    parts.append(note(x + w + 14, middle[4] - 4, "killed after the rename:"))
+    parts.append(note(x + w + 14, middle[4] + 14, "a hit in the next run"))
     picture("stage.svg", 680, int(tops[5][0] + tops[5][1] + 14), "A stage's life", parts)
 
 
 if __name__ == "__main__":
-    floors()
+    layers()
     life()
