@@ -7,6 +7,9 @@ client retries. Its UI does not retry: a click on *Submit* would fail.
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,11 +41,13 @@ def create_database() -> None:
 
 
 def _migrate(path: Path) -> None:
-    from prefect.server.database import provide_database_interface
-    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
-
-    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: f"{_SQLITE}{path}"}):
-        asyncio.run(provide_database_interface().create_db())
+    """Migrate in a separate process, since a server cannot start after migrations in its own."""
+    subprocess.run(
+        [sys.executable, "-P", "-m", "prefect", "server", "database", "upgrade", "--yes"],
+        env={**os.environ, "PREFECT_API_DATABASE_CONNECTION_URL": f"{_SQLITE}{path}"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
 
 
 def create_app() -> ASGIApp:

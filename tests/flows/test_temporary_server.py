@@ -38,6 +38,8 @@ def _answers(url):
 def test_the_server_ends_with_its_process(tmp_path, end):
     environment = {name: value for name, value in os.environ.items() if "PREFECT" not in name}
     environment["PREFECT_HOME"] = str(tmp_path / "prefect")
+    if end == "kill":  # the first server of a machine
+        environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), "stay" if end == "kill" else "go"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     url, pages = (process.stdout.readline().strip() for _ in range(2))
@@ -51,3 +53,4 @@ def test_the_server_ends_with_its_process(tmp_path, end):
         time.sleep(0.1)
     assert url.startswith("http://127.0.0.1:")
     assert not _answers(url)
+    assert end == "leave" or list((tmp_path / "cache").rglob("prefect-*.db"))
