@@ -227,7 +227,7 @@ def test_refused_steps_and_saves_leave_the_session_usable(client):
 
 
 @pytest.mark.slow
-def test_what_is_lost_cut_doubled_or_late_changes_nothing(served, client):
+def test_lost_truncated_duplicated_and_late_messages_have_no_effect(served, client):
     def trained(client):
         training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
         for _ in range(4):
