@@ -121,7 +121,7 @@ class TreeGame:
         self.outcomes = list(itertools.product([0, 1], repeat=sum(moves)))
 
     def log_probs(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return log-probabilities of choices, [outcomes, steps] per agent; 0 where it is inactive."""
+        """Return log-probabilities of choices, [outcomes, steps] per agent; 0 where inactive."""
         columns = {
             name: torch.zeros(len(self.outcomes), len(self.turns)).double() for name in params
         }

@@ -213,7 +213,7 @@ def test_sos_converges_to_an_equilibrium_of_the_tandem_game(games):
 
 
 def test_sos_keeps_fixed_points_in_longer_sequences_too(games):
-    # ξ = 0 for each agent's parameters, but g_ij ≠ 0 for the others'.
+    # At the solution, ξ = 0 for each agent's parameters, but g_ij ≠ 0 for the others'.
     game = games.quadratic_game(3, 1, seed=2)
     target = torch.linalg.solve(
         torch.stack(

@@ -201,7 +201,7 @@ def test_dpo_of_equal_policies_is_log_two():
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
-def test_distillation_advantage_is_the_teachers_log_ratio(gamma):
+def test_distillation_advantages_are_discounted_log_ratios_to_the_teacher(gamma):
     log_prob = torch.tensor([[-1.0, -5.0, -2.0, -0.5]])
     teacher = torch.tensor([[-2.0, float("nan"), -1.0, -0.25]])
     mask = torch.tensor([[1, 0, 1, 1]])

@@ -227,7 +227,7 @@ def test_supervised_loss_is_the_mean_cross_entropy_of_the_reply(tmp_path, base):
     torch.testing.assert_close(loss, expected)
 
 
-def test_preference_loss_is_dpo_plus_the_supervised_loss(tmp_path, base):
+def test_preference_loss_without_supervision_is_dpo(tmp_path, base):
     file = write_lines(tmp_path / "f", [pair("same", ACCEPT, REJECT), pair("x", "add", "same 4")])
     tokenizer = ChatTokenizer(base)
     pairs = read_preferences(file, tokenizer, 1024)
