@@ -70,7 +70,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
 def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
     """Refuse unknown names of trainers and protocols, without importing either.
 
-    Files are not read, whatever ``base_dir``. Raises like :func:`check_combination`.
+    Files are not read, even with a ``base_dir``. Raises like :func:`check_combination`.
     """
     check_protocol_name(hyper_params.interaction_protocol)
     if isinstance(hyper_params.trainer, str):

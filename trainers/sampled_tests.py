@@ -39,5 +39,5 @@ def test_names(datasets: Sequence[str], *, both: bool) -> list[str]:
     return [name for each in plain for name in ((each, sampled_test(each)) if both else (each,))]
 
 
-test_names.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
+test_names.__test__ = False  # type: ignore[attr-defined]  # not a test case
 tests_both_ways.__test__ = False  # type: ignore[attr-defined]

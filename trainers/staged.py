@@ -41,7 +41,7 @@ class TestResult:
     shows them.
     """
 
-    __test__ = False  # not a test case, whatever its name
+    __test__ = False  # not a test case
 
     metrics: Metrics
     table: Table

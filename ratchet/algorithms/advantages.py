@@ -53,8 +53,8 @@ def gae(
     terminated
         Boolean ``[E, T, A]``: ``done``, and the value after the step is 0. ``done`` by default.
     final_value
-        ``[E, T, A]``, read where the next observation is not in the batch: where an episode is
-        done without being terminated, and in the last step. Zero by default.
+        ``[E, T, A]``, read where the next observation is not in the batch: at steps that are
+        ``done`` but not ``terminated``, and at the last step. Zero by default.
     final_known
         Boolean ``[E, T, A]``: whether ``final_value`` is available. Where it isn't, the agent's
         last action before it is excluded from learning.

@@ -1,4 +1,4 @@
-"""Losses of critics: how far a value is from its target. B frames, A agents."""
+"""Losses of critics: distances of values from their targets. B frames, A agents."""
 
 from __future__ import annotations
 

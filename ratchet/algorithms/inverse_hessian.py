@@ -20,9 +20,9 @@ def conjugate_gradient(
 ) -> Tensor:
     """Solve H x = g by conjugate gradients (Hestenes & Stiefel 1952).
 
-    Ends early when the residual is ``tolerance`` times as long as g, or at a direction of
-    curvature ≤ 0, along which there is no minimum (Steihaug 1983): ``x`` is then the previous
-    iterate, 0 in the first step.
+    Stops early when the residual's norm is at most ``tolerance`` times that of g, or at a direction
+    of curvature ≤ 0, which has no minimum (Steihaug 1983): ``x`` is then the previous iterate, 0 in
+    the first step.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def conjugate_gradient(
 def neumann_series(products: HessianProducts, vector: Tensor, *, num_iterations: int) -> Tensor:
     """Sum α Σ_k (I − αH)^k g over k < K, which tends to H⁻¹g (Lorraine et al. 2020).
 
-    It does so if H is positive definite and α‖H‖ < 2. ‖H‖ is unknown, so each step uses for
+    The sum converges if H is positive definite and α‖H‖ < 2. ‖H‖ is unknown, so each step uses for
     1/α the largest ‖Hr‖/‖r‖ so far; it never exceeds ‖H‖, and grows as soon as
     too long a step has blown the residual r = (I − αH)^k g up along the steepest direction.
 

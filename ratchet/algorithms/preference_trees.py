@@ -31,7 +31,7 @@ class TreeNodes:
     node
         Their ids in rising order, int64[M].
     parent
-        A number for what each continues from, int64[M]: the same for all children of one
+        Identifies the node or tree that each continues, int64[M]: the same for all children of one
         node, and for all first nodes of one tree.
     step
         At which step each was played, int64[M].
@@ -70,7 +70,7 @@ def find_nodes(node_id: Indices, tree: Indices) -> TreeNodes:
     Raises
     ------
     DataError
-        If a branch has a hole, or a node stands at two steps or under two parents.
+        If a branch has a hole, or a node has two steps or two parents.
     """
     played = node_id != NO_NODE
     if bool((played[:, 1:] & ~played[:, :-1]).any()):
@@ -94,9 +94,7 @@ def find_nodes(node_id: Indices, tree: Indices) -> TreeNodes:
     astray = (found.parent[found.place] != parents) | (found.step[found.place] != steps)
     if bool(astray.any()):
         node = int(node_id[played][astray][0])
-        raise DataError(
-            f"tree: node {node} stands at two steps or under two parents, expected one place."
-        )
+        raise DataError(f"tree: node {node} has two steps or two parents, expected one of each.")
     return found
 
 
@@ -142,7 +140,7 @@ class Choices:
 
 
 def find_choices(nodes: TreeNodes, positive: Flags, acts: Flags) -> Choices:
-    """Find the places where an agent acts, and say where it answered both well and badly.
+    """Find an agent's decision points, and flag those with both good and bad answers.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ class Player(NamedTuple):
     params: Sequence[Tensor]
     """Leaf tensors of the graph of ``log_prob``."""
     log_prob: Tensor
-    """Of the actions taken, ``[E, T]``, with a graph; constant where the agent does not act."""
+    """``[E, T]``: of the actions taken, with a graph; constant where the agent does not act."""
     is_shaped: bool = True
     """Whether second derivatives are required, and the graph is of ordinary operations."""
 

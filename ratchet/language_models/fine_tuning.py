@@ -247,8 +247,8 @@ class FineTuneClient:
             reason = health.get("reason") or "no reason given"
             raise StalledJobError(
                 f"{what}: still {job.status}, unchanged for {unchanged_seconds:.0f} s, and the"
-                f" service reports that it is degraded: {reason}. Nothing is lost: fix the service,"
-                " then run the same command again to wait for the same job."
+                f" service reports that it is degraded: {reason}. The job is not lost: fix the"
+                " service, then run the same command again to wait for the same job."
             )
         _LOGGER.info("%s: still %s after %.0f s", what, job.status, unchanged_seconds)
 

@@ -1,4 +1,4 @@
-"""Protocols with one verifier: how its decision ends the game and determines the rewards.
+"""Protocols with one verifier, whose decision ends the game and determines the rewards.
 
 Base classes between the general ``ProtocolHandler`` and the protocols, with one module each.
 """

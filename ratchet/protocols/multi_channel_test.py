@@ -15,7 +15,7 @@ PERIOD: dict[str, tuple[str | None, ...]] = {
 
 @register_protocol_handler("multi_channel_test")
 class MultiChannelTestProtocolHandler(LongProtocolHandler):
-    """Each channel has a separate order of play of period 3; only the verifier is rewarded."""
+    """Test protocol: each channel has different turns of period 3; rewards only the verifier."""
 
     agent_names = ("prover0", "prover1", "prover2", "verifier")
     message_channel_names = tuple(PERIOD)

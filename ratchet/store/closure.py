@@ -157,7 +157,7 @@ class Closure:
                 self._add_plugin(source)
 
     def _add_plugin(self, source: Source) -> None:
-        """Add what a plug-in may use by computed names: any method, and files next to it."""
+        """Add code that a plug-in may reach by computed names: any method, and files next to it."""
         self.has_plugins = True
         self._note_attributes([each for each in self.methods if each.isidentifier()])
         facts, home = read_source(source), source.path.parent

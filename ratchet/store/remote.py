@@ -4,7 +4,7 @@ Object stores have no rename, so the manifest is written last: a stage without o
 Paths of files start with their SHA-256, so that a late upload overwrites only an equal file. Where
 the store supports compare-and-swap, the manifest replaces the lease of the process that computes
 the stage (:mod:`ratchet.store.leases`). Elsewhere claims exclude each other on one machine only,
-and the first manifest stays, as far as a read before the write can ensure that.
+and a read before the write protects the first manifest, which is not atomic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stage store: find finished stages, claim missing ones, commit their results.
 
-A stage is complete or absent, and is checked when it is used. Of several processes that claim the
-same stage, one computes it, and the others wait and reuse the result.
+A stage is complete or absent, and is checked when it is used. If several processes
+claim the same stage, one computes it, and the others wait and reuse the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Games with exact derivatives, as a module."""
+"""Fixture with the module of games with exact derivatives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def games() -> ModuleType:
-    """Games whose derivatives are known; see ``games.py``."""
+    """Module ``games.py``: games with exact derivatives."""
     path = Path(__file__).with_name("games.py")
     spec = importlib.util.spec_from_file_location("exact_games", path)
     module = importlib.util.module_from_spec(spec)

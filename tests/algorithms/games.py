@@ -1,4 +1,4 @@
-"""Games whose derivatives are known exactly, for tests of opponent shaping."""
+"""Games with exact derivatives, for tests of opponent shaping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratchet.algorithms.sampled_game import Loss, Player, SampledGame, policy_sl
 
 
 class ExactGame:
-    """Losses that are differentiable functions of flat parameters; every derivative is dense."""
+    """Differentiable losses of flat parameters, with dense derivatives."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class ExactGame:
         return torch.autograd.functional.jacobian(self._of(loss, [agent]), self.params[agent])
 
     def mixed(self, loss: str, one: str, other: str) -> Tensor:
-        """∇_one∇_other L_loss, dense."""
+        """Return ∇_one∇_other L_loss, dense."""
         inputs = (self.params[one], self.params[other])
         return torch.autograd.functional.hessian(self._of(loss, [one, other]), inputs)[0][1]
 
     def hessian(self, agent: str) -> Tensor:
-        """∇² L_agent of its own parameters, dense."""
+        """Return ∇²_agent L_agent, dense."""
         return torch.autograd.functional.hessian(self._of(agent, [agent]), self.params[agent])
 
     def mixed_products(self, leader: str, products: Iterable[Product]) -> Tensor:
@@ -49,7 +49,7 @@ class ExactGame:
 
 
 def quadratic_game(num_agents: int, size: int, seed: int) -> ExactGame:
-    """L_i = ½θᵀM_iθ + c_iᵀθ over everybody's parameters, each own block positive definite."""
+    """L_i = ½θᵀM_iθ + c_iᵀθ over all agents' parameters; block (i, i) is positive definite."""
     generator = torch.Generator().manual_seed(seed)
     names = [chr(ord("a") + index) for index in range(num_agents)]
     total = num_agents * size
@@ -74,7 +74,7 @@ def quadratic_game(num_agents: int, size: int, seed: int) -> ExactGame:
 
 
 def matching_pennies(x: float, y: float) -> ExactGame:
-    """Two coins, shown heads up with probabilities σ(x), σ(y); a wants them to match."""
+    """Matching pennies: heads with probabilities σ(x), σ(y); agent a wins if they match."""
 
     def match(params: Mapping[str, Tensor]) -> Tensor:
         p, q = (torch.sigmoid(params[name]).squeeze() for name in "ab")
@@ -85,7 +85,7 @@ def matching_pennies(x: float, y: float) -> ExactGame:
 
 
 def tandem(x: float, y: float) -> ExactGame:
-    """L = (x + y)² − 2x for a, − 2y for b (Letcher et al. 2019): at rest wherever x + y = 1."""
+    """L = (x + y)² − 2x for a, − 2y for b (Letcher et al. 2019): fixed points at x + y = 1."""
 
     def loss(name: str) -> Callable[[Mapping[str, Tensor]], Tensor]:
         return lambda p: ((p["a"] + p["b"]) ** 2 - 2 * p[name]).squeeze()
@@ -94,10 +94,10 @@ def tandem(x: float, y: float) -> ExactGame:
 
 
 class TreeGame:
-    """A game of several steps with every outcome known: who acts when, and tabular policies.
+    """Enumerable multi-step game with tabular policies.
 
-    An agent chooses 0 or 1 by a softmax over a row of its table; the row is what has been said
-    so far. Rewards are random numbers for each step and history.
+    An agent chooses 0 or 1 by a softmax over the row of its table for the history so far.
+    Rewards are random numbers for each step and history.
     """
 
     def __init__(self, turns: Sequence[Sequence[str]], seed: int) -> None:
@@ -113,7 +113,7 @@ class TreeGame:
 
         self.params = {name: draw(rows * 2) for name in self.names}
         self.rewards = {name: draw(len(turns), self.num_histories[-1]) for name in self.names}
-        for name in self.names:  # a reward depends on what has been said until then only
+        for name in self.names:  # a reward depends only on the history up to its step
             for t in range(len(turns)):
                 groups = self.rewards[name][t].view(self.num_histories[t + 1], -1)
                 groups[:] = groups[:, :1].clone()
@@ -121,7 +121,7 @@ class TreeGame:
         self.outcomes = list(itertools.product([0, 1], repeat=sum(moves)))
 
     def log_probs(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of each agent's choices in every outcome: [outcomes, steps], 0 where it has none."""
+        """Return log-probabilities of choices, [outcomes, steps] per agent; 0 where inactive."""
         columns = {
             name: torch.zeros(len(self.outcomes), len(self.turns)).double() for name in params
         }
@@ -149,7 +149,7 @@ class TreeGame:
         return rows.expand(len(self.outcomes), -1)
 
     def exact(self) -> ExactGame:
-        """Losses −E Σ_t r_t, by summing over all outcomes."""
+        """Return the losses −E Σ_t r_t, summed over all outcomes."""
 
         def loss(name: str) -> Callable[[Mapping[str, Tensor]], Tensor]:
             def value(params: Mapping[str, Tensor]) -> Tensor:
@@ -161,7 +161,7 @@ class TreeGame:
         return ExactGame({name: loss(name) for name in self.names}, self.params)
 
     def sampled(self, *, with_baseline: bool = True) -> SampledGame:
-        """The estimator on a batch that holds every outcome with its exact weight."""
+        """Return the estimator on a batch of all outcomes with their exact weights."""
         params = {n: value.clone().requires_grad_() for n, value in self.params.items()}
         log_probs = self.log_probs(params)
         likely = sum(found.detach().sum(1) for found in log_probs.values()).exp()
@@ -175,7 +175,7 @@ class TreeGame:
         return SampledGame(players, losses, torch.zeros(likely.shape[0], len(self.turns)).long())
 
     def _baseline(self, name: str) -> Tensor:
-        """Any function of what has been said before the step."""
+        """Return an arbitrary function of the history before the step."""
         columns = []
         for t, count in enumerate(self.num_histories[:-1]):
             groups = self.baselines[name][t].view(count, -1)

@@ -1,4 +1,4 @@
-"""GAE, n-step returns and reward-to-go against the library, brute force and closed forms."""
+"""GAE, n-step returns and reward-to-go against TorchRL, brute force and closed forms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _random(seed, shape=(3, 7, 2), p_done=0.3):
 
 @given(seed=st.integers(0, 10_000), truncated=st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_gae_is_the_librarys_when_everybody_acts_in_every_step(seed, truncated):
+def test_gae_equals_torchrls_if_all_agents_act_in_every_step(seed, truncated):
     reward, value, final, done, _ = _random(seed)
     terminated = done & (torch.arange(7) % 2 == 0).view(1, 7, 1) if truncated else done
     everywhere = torch.ones_like(done)
@@ -43,14 +43,14 @@ def test_gae_is_the_librarys_when_everybody_acts_in_every_step(seed, truncated):
     advantage, target = generalized_advantage_estimate(
         GAMMA, LMBDA, value, following, reward, done, terminated
     )
-    # The library discounts in single precision.
+    # TorchRL discounts in single precision.
     torch.testing.assert_close(ours.advantage, advantage, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours.value_target, target, rtol=1e-5, atol=1e-6)
     assert ours.learns.all()
 
 
 def _brute_force(reward, value, acting, done, final, final_known):
-    """Follow one agent's steps ``[T]`` backwards, one number at a time; None is unknown."""
+    """Compute one agent's advantages ``[T]`` backwards with scalars; None is unknown."""
     steps = len(reward)
     advantages, learns = [0.0] * steps, [False] * steps
     next_value = float(final) if final_known else None
@@ -71,7 +71,7 @@ def _brute_force(reward, value, acting, done, final, final_known):
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=25, deadline=None)
-def test_gae_with_agents_that_do_not_act_is_brute_force(seed):
+def test_gae_with_inactive_agents_equals_brute_force(seed):
     reward, value, final, done, acting = _random(seed)
     known = _random(seed + 1)[4]
     result = gae(
@@ -89,7 +89,7 @@ def test_gae_with_agents_that_do_not_act_is_brute_force(seed):
             torch.testing.assert_close(got, torch.tensor(advantages, dtype=torch.float64))
 
 
-def test_the_value_where_an_agent_does_not_act_does_not_matter():
+def test_values_of_inactive_agents_have_no_effect():
     reward, value, final, done, acting = _random(3)
     other = torch.where(acting, value, 1e6)
     options = {"gamma": GAMMA, "lmbda": LMBDA, "final_value": final, "final_known": acting}
@@ -97,8 +97,8 @@ def test_the_value_where_an_agent_does_not_act_does_not_matter():
     torch.testing.assert_close(one.advantage, two.advantage)
 
 
-def test_gae_by_hand_for_a_verifier_and_a_prover_in_turn():
-    # The agent acts in steps 0 and 2; 1 comes in step 1, 2 in step 2, which is the last.
+def test_gae_golden_values_for_alternating_agents():
+    # The agent acts in steps 0 and 2; rewards are 1 in step 1 and 2 in the last step, 2.
     reward = torch.tensor([0.0, 1.0, 2.0]).view(1, 3, 1)
     value = torch.tensor([0.5, 99.0, 1.5]).view(1, 3, 1)
     acting = torch.tensor([True, False, True]).view(1, 3, 1)
@@ -110,7 +110,7 @@ def test_gae_by_hand_for_a_verifier_and_a_prover_in_turn():
     assert result.learns.flatten().tolist() == [True, False, True]
 
 
-def test_an_action_whose_consequence_is_cut_off_is_not_learned_from():
+def test_an_action_with_truncated_consequences_is_excluded():
     reward = torch.zeros(1, 3, 1)
     value = torch.ones(1, 3, 1)
     acting = torch.tensor([True, True, False]).view(1, 3, 1)
@@ -120,7 +120,7 @@ def test_an_action_whose_consequence_is_cut_off_is_not_learned_from():
     assert result.advantage.flatten()[1:].tolist() == [0.0, 0.0]
 
 
-def test_n_step_returns_by_hand():
+def test_n_step_returns_golden_values():
     reward = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1)
     following = torch.tensor([10.0, 20.0, 30.0, 40.0]).view(1, 4, 1)
     done = torch.tensor([False, False, True, False]).view(1, 4, 1)

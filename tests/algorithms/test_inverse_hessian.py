@@ -1,4 +1,4 @@
-"""Three ways to solve H x = g from products alone, against a dense solve."""
+"""Three solvers of H x = g that use only Hessian products, against a dense solve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 8
 
 
 def problem(seed, *, shift=0.3):
-    """A symmetric matrix, positive definite unless ``shift`` is low, and a vector."""
+    """Return a symmetric matrix, positive definite unless ``shift`` is low, and a vector."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64)
     matrix = drawn @ drawn.T / SIZE + shift * torch.eye(SIZE)
@@ -65,7 +65,7 @@ def test_nystrom_of_full_rank_solves_the_damped_system(seed, rho):
     assert calls == [SIZE]
 
 
-def test_nystrom_finds_what_a_matrix_of_low_rank_does():
+def test_nystrom_is_exact_for_a_low_rank_matrix():
     generator = torch.Generator().manual_seed(0)
     factor = torch.randn(50, 3, generator=generator, dtype=torch.float64)
     matrix = factor @ factor.T
@@ -75,7 +75,7 @@ def test_nystrom_finds_what_a_matrix_of_low_rank_does():
     torch.testing.assert_close(found, expected)
 
 
-def test_nystrom_draws_from_its_generator_only():
+def test_nystrom_samples_only_from_its_generator():
     matrix, vector = problem(0)
     found = []
     for seed in (1, 1, 2):
@@ -87,7 +87,7 @@ def test_nystrom_draws_from_its_generator_only():
 
 
 @pytest.mark.parametrize("solve", [conjugate_gradient, neumann_series])
-def test_more_products_leave_less_to_solve(solve):
+def test_more_products_reduce_the_residual(solve):
     matrix, vector = problem(4)
     left = [
         (matrix @ solve(lambda v: v @ matrix, vector, num_iterations=n) - vector).norm()
@@ -97,7 +97,7 @@ def test_more_products_leave_less_to_solve(solve):
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_the_neumann_series_needs_no_step_size_whatever_the_scale(scale):
+def test_the_neumann_series_adapts_its_step_size_to_any_scale(scale):
     matrix, vector = problem(7)
     found = neumann_series(lambda v: v @ (scale * matrix), vector, num_iterations=300)
     expected = torch.linalg.solve(scale * matrix, vector)
@@ -121,7 +121,7 @@ def test_conjugate_gradients_stop_where_the_curvature_is_not_positive():
     ],
 )
 @pytest.mark.parametrize("matrix", ["zero", "indefinite"])
-def test_nothing_breaks_where_there_is_no_inverse(solve, matrix):
+def test_singular_matrices_give_finite_results(solve, matrix):
     indefinite, vector = problem(2, shift=-0.8)
     given = torch.zeros_like(indefinite) if matrix == "zero" else indefinite
     assert solve(lambda v: v @ given, vector).isfinite().all()

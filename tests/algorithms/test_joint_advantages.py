@@ -1,4 +1,4 @@
-"""How agents fare by what others do: baselines that the action in question cannot change."""
+"""Advantages of other agents' actions, with baselines independent of the action."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAMMA = 0.5
 
 
 def one_agent(reward, value, acting, done, *, gamma=GAMMA):
-    """Everything for one agent in rows of ``[E][T]``."""
+    """Return joint and own advantages of one agent, from rows ``[E][T]``."""
     given = [torch.tensor(x).unsqueeze(-1) for x in (reward, value, acting, done)]
     reward, value, acting, done = given
     estimate = gae(reward, value, acting, done, gamma=gamma, lmbda=1.0)
@@ -31,34 +31,34 @@ def one_agent(reward, value, acting, done, *, gamma=GAMMA):
     return joint, estimate
 
 
-def test_a_message_that_wins_the_game_has_an_advantage_for_the_one_who_hears_it():
-    # Two episodes: another's message in step 0 decides what the agent gets in step 1, and the
-    # agent's critic knows it as soon as it has heard the message.
+def test_a_decisive_message_has_an_advantage_for_its_receiver():
+    # Two episodes: another agent's message in step 0 determines the agent's reward in step 1,
+    # and the agent's critic predicts it after the message.
     reward = [[0.0, 1.0], [0.0, -1.0]]
     value = [[0.0, 1.0], [0.0, -1.0]]
     acting = [[False, True]] * 2
     done = [[False, True]] * 2
     joint, estimate = one_agent(reward, value, acting, done)
-    # The usual estimate sees nothing, since the critic has foreseen what the message leads to.
+    # The usual estimate is 0, since the critic has predicted the message's consequence.
     assert estimate.advantage.flatten().tolist() == [0.0] * 4
-    # Against the other episode's return ∓0.5 the message was worth ±1.
+    # Relative to the other episode's return ∓0.5, the message's advantage is ±1.
     assert joint.advantage[:, 0, 0].tolist() == [1.0, -1.0]
     assert joint.advantage[:, 1, 0].tolist() == [0.0, 0.0]
 
 
-def test_the_critics_last_word_is_the_baseline_until_it_speaks_again():
-    # The agent acts in step 0 with value 2 and is paid 1; what it expects after is (2 − 1)/γ = 2.
+def test_the_critics_last_value_is_the_baseline_until_its_next_value():
+    # The agent acts in step 0 with value 2 and reward 1, then expects (2 − 1)/γ = 2.
     done = [[False, False, True]]
     joint, _ = one_agent([[1.0, 0.0, 6.0]], [[2.0, 9.0, 9.0]], [[True, False, False]], done)
     assert joint.advantage.flatten().tolist() == [1 + 0.5 * (0.5 * 6) - 2, 0.5 * 6 - 2, 6 - 2 / 0.5]
 
 
-def test_what_was_said_in_the_episode_before_does_not_count():
+def test_values_of_the_previous_episode_have_no_effect():
     joint, _ = one_agent([[1.0, 3.0]], [[2.0, 9.0]], [[True, False]], [[True, True]])
     assert joint.advantage.flatten().tolist() == [-1.0, 3.0]
 
 
-def test_own_advantages_are_the_usual_ones():
+def test_own_advantages_equal_gae():
     generator = torch.Generator().manual_seed(0)
     reward, value = (torch.randn(5, 4, generator=generator).tolist() for _ in range(2))
     acting = (torch.rand(5, 4, generator=generator) < 0.6).tolist()
@@ -69,20 +69,20 @@ def test_own_advantages_are_the_usual_ones():
     assert not (joint.advantage[~joint.known] != 0).any()
 
 
-def test_nothing_is_known_of_what_an_episode_that_was_cut_off_led_to():
+def test_consequences_are_unknown_in_a_truncated_episode():
     joint, _ = one_agent(
         [[0.0, 0.0, 5.0]], [[1.0, 1.0, 1.0]], [[False, True, False]], [[False, False, False]]
     )
-    # The value in step 1 is a consequence of step 0; what step 1 and 2 lead to is not known.
+    # The value in step 1 is a consequence of step 0; the consequences of steps 1 and 2 are unknown.
     assert joint.known.flatten().tolist() == [True, False, False]
 
 
-def test_without_discount_ahead_nothing_is_carried():
+def test_discount_zero_carries_no_baseline():
     joint, _ = one_agent([[1.0, 3.0]], [[2.0, 9.0]], [[True, False]], [[False, True]], gamma=0.0)
     assert joint.advantage.flatten().tolist() == [-1.0, 3.0]
 
 
-def test_the_baseline_does_not_move_with_the_return_it_is_compared_with():
+def test_the_baseline_is_independent_of_its_own_return():
     returns = []
     for won in (0.0, 100.0):
         reward = [[won], [1.0], [3.0]]
@@ -107,7 +107,7 @@ def test_normalised_own_advantages_are_whitened_and_others_share_their_scale():
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-def test_an_agent_whose_advantages_do_not_vary_learns_nothing(size):
+def test_constant_advantages_are_normalised_to_zero(size):
     own = torch.zeros(5, 1, dtype=torch.bool)
     own[:size] = True
     found = normalize_joint_advantages(

@@ -1,4 +1,4 @@
-"""One bound of log-ratios for all formulas: values and gradients are finite however far π moved."""
+"""The common bound of log-ratios: losses and gradients stay finite for any change of π."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_beyond_the_bound_the_gradient_is_zero(log_ratio, advantage):
 
 
 @given(st.floats(-MAX_LOG_RATIO, MAX_LOG_RATIO))
-def test_within_the_bound_nothing_changes(value):
+def test_within_the_bound_ratios_are_unchanged(value):
     log_ratio = torch.tensor([value], dtype=torch.float64, requires_grad=True)
     assert bounded_log_ratio(log_ratio).item() == value
     assert torch.autograd.grad(bounded_log_ratio(log_ratio), log_ratio)[0].item() == 1

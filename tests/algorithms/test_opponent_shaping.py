@@ -1,4 +1,4 @@
-"""Each kind of shaping against exact derivatives and against what is known of small games."""
+"""Opponent shaping against exact derivatives and known properties of small games."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ PAIR = (("a",), ("b",))
 SEQUENCES = {
     "one leads two": (("a",), ("b", "c")),
     "two lead one": (("a", "b"), ("c",)),
-    "one after the other": (("a",), ("b",), ("c",)),
-    "nobody leads": (("a", "b", "c"),),
+    "three levels": (("a",), ("b",), ("c",)),
+    "no leader": (("a", "b", "c"),),
 }
 RATES = {"a": 0.1, "b": 0.2, "c": 0.05}
 SOS = {"scaling_factor": 0.5, "threshold_factor": 0.1}
 
 
 def solver(game):
-    """The exact inverse."""
+    """Return a solver with the exact inverse of the Hessian."""
     return lambda agent, vector: torch.linalg.solve(game.hessian(agent), vector)
 
 
 def descend(game, update, *, rate, steps):
-    """Let everybody follow ``update(game)`` for a while."""
+    """Update all agents with ``update(game)`` for ``steps`` steps."""
     for _ in range(steps):
         direction = update(game).direction
         game.params = {name: game.params[name] - rate * d for name, d in direction.items()}
@@ -42,7 +42,7 @@ def descend(game, update, *, rate, steps):
 
 
 def exact_terms(game, groups):
-    """χ and h of every variant, written down with dense matrices."""
+    """Compute ξ, and χ and h of every variant, with dense matrices."""
     xi = {name: game.gradient(name, name) for group in groups for name in group}
     terms = {}
     for leader, behind in followers_of(groups).items():
@@ -63,7 +63,7 @@ def three(request, games):
     return games.quadratic_game(3, 2, seed=11), SEQUENCES[request.param]
 
 
-def test_lola_is_what_dense_derivatives_say(three):
+def test_lola_equals_dense_derivatives(three):
     game, groups = three
     xi, terms = exact_terms(game, groups)
     for additional in (True, False):
@@ -76,7 +76,7 @@ def test_lola_is_what_dense_derivatives_say(three):
             assert (found.hessian_term[name].abs().sum() > 0) == (additional and bool(own))
 
 
-def test_spg_is_what_dense_derivatives_say(three):
+def test_spg_equals_dense_derivatives(three):
     game, groups = three
     xi, terms = exact_terms(game, groups)
     found = stackelberg_policy_gradient(game, groups, solver(game))
@@ -85,7 +85,7 @@ def test_spg_is_what_dense_derivatives_say(three):
         torch.testing.assert_close(found.shaping[name], chi)
 
 
-def test_sos_is_what_dense_derivatives_say(three):
+def test_sos_equals_dense_derivatives(three):
     game, groups = three
     xi, terms = exact_terms(game, groups)
     found = stable_opponent_shaping(game, groups, RATES, **SOS)
@@ -111,7 +111,7 @@ UPDATES = {
 
 
 @pytest.mark.parametrize("kind", UPDATES)
-def test_gradients_are_what_they_were_after_everything_else_has_been_computed(three, kind):
+def test_gradients_are_not_modified_in_place(three, kind):
     game, groups = three
     given = []
 
@@ -132,9 +132,9 @@ def test_gradients_are_what_they_were_after_everything_else_has_been_computed(th
 
 
 @pytest.mark.parametrize("kind", UPDATES)
-def test_with_nobody_behind_everybody_follows_the_own_gradient(games, kind):
+def test_without_followers_all_agents_follow_their_gradients(games, kind):
     game = games.quadratic_game(3, 2, seed=3)
-    update = UPDATES[kind](game, SEQUENCES["nobody leads"])
+    update = UPDATES[kind](game, SEQUENCES["no leader"])
     for name in "abc":
         assert torch.equal(update.direction[name], game.gradient(name, name))
         assert update.shaping[name].abs().sum() == 0
@@ -151,11 +151,11 @@ def test_lola_is_the_gradient_through_the_followers_step(games):
         (through,) = torch.autograd.grad(ahead, a)
         found = lola(game, PAIR, {"b": rate}).direction["a"]
         exact[rate] = float((found - through).norm())
-    # First order in the rate: a tenth of the rate leaves a hundredth of the difference.
+    # LOLA is exact to first order, so a tenth of the rate gives a hundredth of the difference.
     assert exact[1e-3] < 2e-2 * exact[1e-2]
 
 
-def test_lola_on_matching_pennies_by_hand(games):
+def test_lola_golden_values_on_matching_pennies(games):
     # L_a = −(2p−1)(2q−1) = −L_b; with P = p(1−p), Q = q(1−q): ∂_a∂_b L_b = 4PQ,
     # ∂_b L_a = −2(2p−1)Q, so χ = 4PQ·η·(−2(2p−1)Q).
     x, y, eta = 0.4, -0.3, 0.5
@@ -166,7 +166,7 @@ def test_lola_on_matching_pennies_by_hand(games):
     assert found.shaping["a"].item() == pytest.approx(-8 * eta * big_p * big_q**2 * (2 * p - 1))
     g_bb = 2 * big_q * (2 * p - 1)
     assert found.hessian_term["a"].item() == pytest.approx(-4 * big_p * big_q * eta * g_bb)
-    # Both terms draw the leader to the middle, where ξ alone only circles around it.
+    # Both terms move the leader towards the centre; ξ on its own only circles around it.
     assert -found.shaping["a"].item() > 0
     assert -found.hessian_term["a"].item() > 0
 
@@ -176,7 +176,7 @@ def distance_from_the_middle(params):
 
 
 @pytest.mark.parametrize("kind", ["lola", "sos"])
-def test_shaping_settles_matching_pennies_where_plain_gradients_spiral_out(games, kind):
+def test_shaping_converges_on_matching_pennies_where_plain_gradients_diverge(games, kind):
     start = distance_from_the_middle({"a": torch.tensor(0.5), "b": torch.tensor(0.5)})
     rates = {"b": 1.0}
     shaped = {
@@ -193,7 +193,7 @@ def test_shaping_settles_matching_pennies_where_plain_gradients_spiral_out(games
 
 
 def test_lola_leaves_the_fixed_points_of_the_tandem_game_and_sos_keeps_them(games):
-    # On x + y = 1 nobody can gain alone. ∂_a∂_b L_b = 2 and ∂_b L_a = 2(x + y): χ = 4η.
+    # On x + y = 1 no agent gains by deviating alone. ∂_a∂_b L_b = 2 and ∂_b L_a = 2(x + y): χ = 4η.
     game, eta = games.tandem(0.3, 0.7), 0.1
     moved = lola(game, PAIR, {"b": eta}).direction
     assert moved["a"].item() == pytest.approx(-4 * eta)
@@ -203,7 +203,7 @@ def test_lola_leaves_the_fixed_points_of_the_tandem_game_and_sos_keeps_them(game
     assert kept.direction["b"].item() == pytest.approx(0, abs=1e-12)
 
 
-def test_sos_converges_on_the_tandem_game_to_where_nobody_can_gain_alone(games):
+def test_sos_converges_to_an_equilibrium_of_the_tandem_game(games):
     update = partial(stable_opponent_shaping, groups=PAIR, rates={"b": 0.1}, **SOS)
     params = descend(games.tandem(1.0, 2.0), update, rate=0.2, steps=100)
     assert params["a"].item() + params["b"].item() == pytest.approx(1.0, abs=1e-3)
@@ -213,7 +213,7 @@ def test_sos_converges_on_the_tandem_game_to_where_nobody_can_gain_alone(games):
 
 
 def test_sos_keeps_fixed_points_in_longer_sequences_too(games):
-    # θ = 0 with c_i = 0 for the own parameters only: ξ = 0, yet g_ij ≠ 0 for the others.
+    # At the solution, ξ = 0 for each agent's parameters, but g_ij ≠ 0 for the others'.
     game = games.quadratic_game(3, 1, seed=2)
     target = torch.linalg.solve(
         torch.stack(
@@ -230,7 +230,7 @@ def test_sos_keeps_fixed_points_in_longer_sequences_too(games):
         -torch.stack([game.gradient(i, i).squeeze() for i in "abc"]),
     )
     game.params = {n: game.params[n] + target[k] for k, n in enumerate("abc")}
-    found = stable_opponent_shaping(game, SEQUENCES["one after the other"], RATES, **SOS)
+    found = stable_opponent_shaping(game, SEQUENCES["three levels"], RATES, **SOS)
     assert all(vector.abs().item() > 1e-3 for n, vector in found.shaping.items() if n != "c")
     for vector in found.direction.values():
         assert vector.item() == pytest.approx(0, abs=1e-9)
@@ -254,7 +254,7 @@ def test_spg_follows_the_gradient_of_the_leaders_loss_at_the_best_response(games
     torch.testing.assert_close(found, total)
 
 
-def test_spg_with_products_only_is_spg_with_a_dense_solve(games):
+def test_spg_with_hessian_products_equals_spg_with_a_dense_solve(games):
     game = games.quadratic_game(3, 3, seed=9)
 
     def solve(agent, vector):
@@ -267,7 +267,7 @@ def test_spg_with_products_only_is_spg_with_a_dense_solve(games):
 
 
 def test_spg_reaches_the_stackelberg_equilibrium_and_plain_gradients_another_point(games):
-    # L_a = ½a² + ab, L_b = ½(b − a)²: b answers with a, so a minimises 1.5 a²… plus a shift.
+    # L_a = ½a² + ab, L_b = ½(b − a)²: b's best response is a, so a minimises 1.5 a²… plus a shift.
     losses = {
         "a": lambda p: (0.5 * p["a"] ** 2 + p["a"] * p["b"] - p["a"]).squeeze(),
         "b": lambda p: (0.5 * (p["b"] - p["a"]) ** 2).squeeze(),
@@ -296,20 +296,20 @@ def test_spg_reaches_the_stackelberg_equilibrium_and_plain_gradients_another_poi
         ([0.1, 0.0], [1.0, 0.0], 1.0),  # 0.5·1/0.1 > 1
     ],
 )
-def test_the_first_criterion_by_hand(chi, xi_0, expected):
+def test_first_criterion_golden_values(chi, xi_0, expected):
     xi = {"a": torch.tensor([5.0, 0.0])}
     found = shaping_weight(xi, {"a": torch.tensor(xi_0)}, {"a": torch.tensor(chi)}, **SOS)
     assert found == pytest.approx(expected)
 
 
-def test_the_second_criterion_by_hand():
+def test_second_criterion_golden_values():
     chi, xi_0 = {"a": torch.tensor([-1.0])}, {"a": torch.tensor([1.0])}
     for length, expected in ((0.05, 0.0025), (0.2, 1.0), (0.0, 0.0)):
         xi = {"a": torch.tensor([length])}
         assert shaping_weight(xi, xi_0, chi, **SOS) == pytest.approx(expected)
 
 
-def test_everybody_behind_is_a_follower():
+def test_all_agents_of_later_groups_are_followers():
     assert followers_of((("a",), ("b", "c"), ("d",))) == {
         "a": ("b", "c", "d"),
         "b": ("d",),

@@ -1,4 +1,4 @@
-"""Losses of PPO and of critics, against manually derived values."""
+"""PPO and critic losses against manually derived values."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ratchet.algorithms.policy_losses import (
 ALL = torch.ones(4, 1, dtype=torch.bool)
 
 
-def test_the_clipped_loss_and_its_gradient_by_hand():
-    # ratio 1.1 (inside), 1.5 with A > 0 (cut: no gradient), 1.5 with A < 0 (not cut), 0.5 with
-    # A < 0 (cut). The gradient of −ρA in log π is −ρA.
+def test_clipped_loss_and_gradient_golden_values():
+    # ratio 1.1 (inside), 1.5 with A > 0 (clipped: no gradient), 1.5 with A < 0 (not
+    # clipped), 0.5 with A < 0 (clipped). The gradient of −ρA in log π is −ρA.
     ratio = torch.tensor([[1.1], [1.5], [1.5], [0.5]], dtype=torch.float64)
     advantage = torch.tensor([[2.0], [2.0], [-1.0], [-1.0]], dtype=torch.float64)
     log_ratio = ratio.log().requires_grad_()
@@ -38,7 +38,7 @@ def test_the_clipped_loss_and_its_gradient_by_hand():
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=25, deadline=None)
-def test_what_the_mask_hides_changes_neither_loss_nor_gradient(seed):
+def test_masked_out_frames_affect_neither_loss_nor_gradient(seed):
     generator = torch.Generator().manual_seed(seed)
     log_ratio = torch.randn(9, 2, generator=generator)
     advantage = torch.randn(9, 2, generator=generator)
@@ -73,7 +73,7 @@ def test_the_kl_penalty_has_the_value_and_the_gradient_of_the_divergence():
     torch.testing.assert_close(estimate, exact)
 
 
-def test_the_kl_penalty_loss_by_hand():
+def test_kl_penalty_loss_golden_values():
     log_ratio = torch.tensor([[0.5], [-0.5], [0.0], [9.0]])
     mask = torch.tensor([[True], [True], [True], [False]])
     advantage = torch.ones(4, 1)
@@ -104,7 +104,7 @@ def test_clip_fraction_and_effective_sample_size():
 @pytest.mark.parametrize(
     ("kind", "expected"), [("l2", (9 + 0.25) / 2), ("l1", 3.5 / 2), ("smooth_l1", 2.625 / 2)]
 )
-def test_critic_losses_by_hand(kind, expected):
+def test_critic_losses_golden_values(kind, expected):
     value = torch.tensor([[3.0], [0.5], [100.0]])
     mask = torch.tensor([[True], [True], [False]])
     assert critic_loss(value, torch.zeros(3, 1), mask, kind=kind).item() == pytest.approx(expected)
@@ -136,7 +136,7 @@ def test_whitening_is_per_agent_over_the_mask():
     assert white.flatten().tolist() == pytest.approx([-1, 0, 1, 0, 0, 0], abs=1e-5)
 
 
-def test_masked_means_of_nothing_are_zero_and_hidden_values_may_be_anything():
+def test_masked_means_are_zero_if_empty_and_ignore_masked_out_values():
     values = torch.tensor([[float("nan"), 2.0], [float("inf"), 4.0]])
     mask = torch.tensor([[False, True], [False, True]])
     assert masked_mean(values, mask, 0).tolist() == [0.0, 3.0]

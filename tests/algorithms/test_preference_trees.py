@@ -1,4 +1,4 @@
-"""Expected rewards and preference pairs in trees, against a judge that walks the trees."""
+"""Expected rewards and preference pairs in trees, against a recursive implementation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 4
 
 @dataclass
 class Branching:
-    """A node of a tree: the rewards and acting agents of its step, and its children."""
+    """Node of a tree: the rewards and acting agents of its step, and its children."""
 
     reward: float
     acts: bool
@@ -31,7 +31,7 @@ class Branching:
     number: int = -1
 
     def totals(self) -> list[float]:
-        """The sum of rewards from here on, for each leaf below."""
+        """Return the sum of rewards from this node on, for each leaf below it."""
         if not self.children:
             return [self.reward]
         return [self.reward + total for child in self.children for total in child.totals()]
@@ -41,7 +41,7 @@ class Branching:
 
 
 def branchings(depth: int) -> st.SearchStrategy[list[Branching]]:
-    """All possible children of a node: none, or one to three replies, by one agent or not."""
+    """Return all possible children of a node: up to three replies, with or without an agent."""
     rewards = st.sampled_from([-1.0, -0.25, 0.0, 0.5, 1.0])
     if depth == 0:
         return st.just([])
@@ -55,7 +55,7 @@ FORESTS = st.lists(branchings(STEPS).filter(bool), min_size=1, max_size=3)
 
 
 def written(forest: list[list[Branching]]) -> tuple[np.ndarray, ...]:
-    """Write trees as the branches of their leaves: node ids, trees, rewards, who acts."""
+    """Convert trees to branches of their leaves: node ids, trees, rewards, acting agents."""
     rows: list[tuple[int, list[Branching]]] = []
     numbers = iter(range(10**6))
 
@@ -80,7 +80,7 @@ def written(forest: list[list[Branching]]) -> tuple[np.ndarray, ...]:
 
 
 @given(FORESTS)
-def test_expected_rewards_are_those_of_a_walk_through_the_tree(forest):
+def test_expected_rewards_equal_a_recursive_computation(forest):
     node_id, tree, reward, _ = written(forest)
     nodes = find_nodes(node_id, tree)
     found = dict(zip(nodes.node.tolist(), expected_rewards(nodes, reward), strict=True))
@@ -123,7 +123,7 @@ def test_pairs_are_those_that_the_rule_allows(forest, mid_point, seed):
     assert len(choices.parent) == sum(children[0].acts for children in families)
 
 
-def test_a_tree_by_hand():
+def test_golden_values_of_a_tree():
     """Two replies, each followed by two; the verifier is rewarded immediately for another query.
 
     Node 1 (reward .25) leads to 3 (1) and 4 (-1), node 2 to 5 (1), its only reply.
@@ -156,10 +156,10 @@ def test_first_answers_of_different_trees_are_no_alternatives():
     ("node_id", "message"),
     [
         ([[1, -1, 2]], "leaf 0 has a hole"),
-        ([[1, 2], [3, 2]], "node 2 stands at two steps or under two parents"),
-        ([[1, 2], [2, 3]], "node 2 stands at two steps or under two parents"),
+        ([[1, 2], [3, 2]], "node 2 has two steps or two parents"),
+        ([[1, 2], [2, 3]], "node 2 has two steps or two parents"),
     ],
 )
-def test_what_is_no_tree_is_refused(node_id, message):
+def test_invalid_trees_are_refused(node_id, message):
     with pytest.raises(DataError, match=message):
         find_nodes(np.array(node_id), np.zeros(len(node_id), np.int64))

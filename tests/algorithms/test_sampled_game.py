@@ -1,4 +1,4 @@
-"""Averaged over every outcome, the sampled derivatives are the exact ones, up to the second."""
+"""Sampled first and second derivatives, averaged over all outcomes, equal the exact ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ratchet.algorithms.sampled_game import (
 )
 
 TURNS = {
-    "one step, both at once": [["a", "b"]],
-    "one after the other": [["a"], ["b"]],
+    "one step, simultaneous": [["a", "b"]],
+    "two steps, in turn": [["a"], ["b"]],
     "the follower first": [["b"], ["a"]],
-    "three, twice at once": [["a"], ["b", "c"], ["a", "c"]],
+    "three steps, two simultaneous": [["a"], ["b", "c"], ["a", "c"]],
 }
 
 
@@ -36,7 +36,7 @@ def vector_like(tensor, seed=0):
 
 
 @pytest.mark.parametrize("with_baseline", [False, True])
-def test_every_derivative_is_the_exact_one(tree, with_baseline):
+def test_all_derivatives_are_exact(tree, with_baseline):
     exact, sampled = tree.exact(), tree.sampled(with_baseline=with_baseline)
     for loss, agent in itertools.product(tree.names, tree.names):
         torch.testing.assert_close(sampled.gradient(loss, agent), exact.gradient(loss, agent))
@@ -53,21 +53,21 @@ def test_every_derivative_is_the_exact_one(tree, with_baseline):
 
 
 def test_products_add_up(games):
-    tree = games.TreeGame(TURNS["three, twice at once"], seed=1)
+    tree = games.TreeGame(TURNS["three steps, two simultaneous"], seed=1)
     game = tree.sampled()
     terms = [("a", "b", vector_like(tree.params["b"])), ("c", "c", vector_like(tree.params["c"]))]
     together = game.mixed_products("a", terms)
     torch.testing.assert_close(together, sum(game.mixed_products("a", [term]) for term in terms))
 
 
-def test_episodes_of_a_row_are_apart():
+def test_episodes_of_a_row_are_independent():
     weight = torch.tensor([[1.0, 2.0, 3.0]])
     pairs = pair_weights(weight, torch.tensor([[0, 0, 1]]))
     assert pairs.tolist() == [[[1.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 3.0]]]
 
 
 def two_rows(clip_epsilon=None):
-    """Two agents, six rows of four steps with an episode's end in them, off-policy."""
+    """Off-policy data of two agents: six rows of four steps with an episode's end."""
     generator = torch.Generator().manual_seed(5)
 
     def draw(*shape):
@@ -89,7 +89,7 @@ def two_rows(clip_epsilon=None):
 
 
 def clipped_dice(params, log_probs, acting, old, advantage, episode, loss, epsilon):
-    """The objective itself, to be differentiated by brute force."""
+    """Compute the objective itself, for brute-force differentiation."""
     total = torch.zeros(6, 4, dtype=torch.float64)
     for name, log_prob in log_probs(params).items():
         ratio = (log_prob - old[name]).exp()
@@ -104,7 +104,7 @@ def clipped_dice(params, log_probs, acting, old, advantage, episode, loss, epsil
     return -(advantage[loss] * (until.exp() - (until - total).exp())).sum()
 
 
-def test_clipped_derivatives_are_those_of_the_clipped_objective():
+def test_derivatives_with_clipping_equal_those_of_the_clipped_objective():
     params, log_probs, acting, old, advantage, episode = two_rows()
     found = log_probs(params)
     losses = {
@@ -139,7 +139,7 @@ def test_clipped_derivatives_are_those_of_the_clipped_objective():
             torch.testing.assert_close(product, second[0][0] @ v)
 
 
-def test_own_clipped_gradient_is_that_of_ppo():
+def test_own_clipped_gradient_equals_ppos():
     params, log_probs, acting, old, advantage, episode = two_rows()
     found = log_probs(params)
     count = acting["a"].sum()
@@ -156,7 +156,7 @@ def test_own_clipped_gradient_is_that_of_ppo():
     torch.testing.assert_close(game.gradient("a", "a"), expected)
 
 
-def test_an_agent_that_never_acts_changes_nothing(games):
+def test_an_agent_that_never_acts_has_no_effect(games):
     tree = games.TreeGame([["a"]], seed=0)
     game = tree.sampled()
     idle = torch.zeros(3, requires_grad=True, dtype=torch.float64)

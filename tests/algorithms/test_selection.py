@@ -1,4 +1,4 @@
-"""The formulas of expert iteration against manually computed values."""
+"""Formulas of expert iteration against manually computed values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratchet.parameters import HyperParameters
 REWARDS = st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30).map(np.array)
 
 
-def test_the_threshold_keeps_what_reaches_it():
+def test_rewards_at_the_threshold_are_selected():
     rewards = np.array([0.9, 0.89, 1.0, -1.0, 0.9], np.float32)
     assert threshold(rewards, 0.9).tolist() == [0, 2, 4]
 
@@ -32,13 +32,13 @@ def test_a_float32_reward_summed_in_float64_still_reaches_its_own_threshold():
     assert threshold(rewards, 0.9).tolist() == [0]
 
 
-def test_weights_by_hand():
+def test_weights_golden_values():
     """R = -1, 0, 1, 1; m = -1: 0, 1, 2, 2 → 0, .2, .4, .4; + .1/4 each, over 1.1."""
     weights = selection_weights(np.array([-1.0, 0.0, 1.0, 1.0]), minimum=None, epsilon=0.1)
     np.testing.assert_allclose(weights, np.array([0.025, 0.225, 0.425, 0.425]) / 1.1, rtol=1e-14)
 
 
-def test_weights_with_a_minimum_by_hand():
+def test_weights_with_a_minimum_golden_values():
     """m = 0: rewards below it count as it: 0, 0, 1, 3 → 0, 0, .25, .75; + .01/4, over 1.01."""
     weights = selection_weights(np.array([-1.0, 0.0, 1.0, 3.0]), minimum=0.0, epsilon=0.01)
     np.testing.assert_allclose(
@@ -63,7 +63,7 @@ def test_weights_are_a_distribution_that_rises_with_the_reward(rewards, minimum,
 
 
 @given(REWARDS, st.floats(0.1, 1.5), st.integers(0, 1000))
-def test_as_many_are_drawn_as_asked_and_the_same_with_the_same_seed(rewards, factor, seed):
+def test_sampling_returns_the_requested_number_and_is_reproducible(rewards, factor, seed):
     draws = [
         weighted_sampling(rewards, np.random.default_rng(seed), size_factor=factor)
         for _ in range(2)
@@ -72,7 +72,7 @@ def test_as_many_are_drawn_as_asked_and_the_same_with_the_same_seed(rewards, fac
     np.testing.assert_array_equal(*draws)
 
 
-def test_the_draws_follow_the_weights():
+def test_sampling_frequencies_match_the_weights():
     rewards = np.array([0.0, 1.0, 3.0])
     generator = np.random.default_rng(0)
     drawn = weighted_sampling(rewards, generator, size_factor=20000, epsilon=0.3)
@@ -80,7 +80,7 @@ def test_the_draws_follow_the_weights():
     np.testing.assert_allclose(np.bincount(drawn) / len(drawn), expected, atol=0.01)
 
 
-def test_without_replacement_nothing_comes_twice_and_zero_weights_never():
+def test_sampling_without_replacement_has_no_duplicates_and_no_zero_weights():
     rewards = np.array([0.0, 0.0, 0.0, 1.0, 2.0])
     drawn = weighted_sampling(
         rewards, np.random.default_rng(0), size_factor=1.0, epsilon=0.0, replace=False
@@ -88,7 +88,7 @@ def test_without_replacement_nothing_comes_twice_and_zero_weights_never():
     assert sorted(drawn.tolist()) == [3, 4]
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_sampling_from_an_empty_set():
     assert len(weighted_sampling(np.zeros(0), np.random.default_rng(0))) == 0
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_drawn_of_nothing():
         ("exponential", [0.25, 0.225, 0.2025, 0.18225]),
     ],
 )
-def test_annealing_by_hand(annealing, expected):
+def test_annealing_golden_values(annealing, expected):
     found = [guess_replacement_proportion(0.25, annealing, 0.1, i) for i in range(4)]
     assert found == pytest.approx(expected, abs=1e-12)
 
@@ -111,14 +111,14 @@ def test_an_unknown_annealing_is_refused():
 
 
 @given(st.integers(0, 40), st.floats(0, 1), st.integers(0, 100))
-def test_what_is_set_aside_and_the_rest_are_a_partition(count, proportion, seed):
+def test_held_out_and_remaining_rows_are_a_partition(count, proportion, seed):
     aside, rest = set_aside(count, proportion, np.random.default_rng(seed))
     assert len(aside) == round(proportion * count)
     assert sorted([*aside, *rest]) == list(range(count))
     assert aside.tolist() == sorted(aside)
 
 
-def test_more_cannot_be_drawn_without_replacement_than_there_are():
+def test_sampling_too_many_without_replacement_is_refused():
     ei = {"weighting_use_replacement": False, "weighting_sample_size_factor": 1.5}
     with pytest.raises(ParameterError, match=r"pure_text_ei.*without replacement, got 1\.5"):
         HyperParameters(

@@ -268,7 +268,7 @@ def test_a_later_charge_replaces_an_earlier_one_of_the_same_name():
     assert ledger.billed == Charge(1.5, 1.5)
     assert ledger.num_open == 0
     ledger.reserve("job", 3.0)
-    assert ledger.billed == Charge(1.5, 3.0), "what it has cost already stays"
+    assert ledger.billed == Charge(1.5, 3.0), "past costs remain billed"
     assert ledger.num_open == 1
 
 

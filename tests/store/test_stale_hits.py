@@ -360,7 +360,7 @@ _DUNDERS = {"__subclasses__", "__doc__", "__init_subclass__"}
 
 
 def unfollowable(text: str) -> set[str]:
-    """Return the ways in a source text that reach code by other means than its name."""
+    """Return the constructs in a source text that reach code other than by its name."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):

@@ -134,7 +134,7 @@ class Callback:
     def reads(cls, parameters: SubParameters) -> frozenset[Purpose]:
         """Return the purposes of parameters it reads in addition to those its stages read.
 
-        Those parameters are in the keys of the stages that it takes part in.
+        Those parameters are in the keys of its stages.
         """
         return frozenset()
 
@@ -169,7 +169,7 @@ class Callback:
         """Run before a stage."""
 
     def end_stage(self, now: Moment) -> Metrics | None:
-        """Inspect a stage's metrics. Changes made here are not stored by :meth:`take_state`."""
+        """Inspect a stage's metrics. Changes here are not stored by :meth:`take_state`."""
 
     # -- actions --------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class CallbackSpec:
     def key_parameters(
         self, hyper_params: HyperParameters, stage: str, *, last: bool
     ) -> dict[str, Any]:
-        """Return its content for the key of a stage in which it takes part.
+        """Return its content for the key of one of its stages.
 
         ``last``: whether the run ends with the stage's last iteration.
         """

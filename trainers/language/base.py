@@ -161,7 +161,7 @@ class BaseTrainer(StoredAttributes, NamedTrainer):
 
     @property
     def max_resamples(self) -> int:
-        """How often an iteration may sample further tasks to replace dropped groups."""
+        """Maximal number of times an iteration samples further tasks to replace dropped groups."""
         return 0
 
     def keeps_group(self, group: Sequence[Trajectory]) -> bool:

@@ -31,7 +31,7 @@ class GroupRelativeMixin(BaseTrainer):
 
     @property
     def max_resamples(self) -> int:
-        """How many times further tasks may be sampled to replace groups of equal rewards."""
+        """Maximal number of times further tasks are sampled to replace groups of equal rewards."""
         return self._grpo.max_resamples if self._grpo.dynamic_sampling else 0
 
     def keeps_group(self, group: Sequence[Trajectory]) -> bool:

@@ -60,7 +60,7 @@ class LanguageOptimizer:
         return torch.nn.utils.get_total_norm(gradients)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state besides the parameters: moments and number of finished steps."""
+        """Return the state other than the parameters: moments and number of finished steps."""
         return {"moments": self._adam.state_dict()["state"], "done": self._done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

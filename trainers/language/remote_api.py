@@ -41,8 +41,9 @@ class RemoteApiTrainer(BaseTrainer):
 
     The complete content of an iteration is determined before it is sent: each iteration's steps
     have a separate session at the service, identified by the model that they start from and by
-    their content. So they are executed once, whatever is lost or killed, and an experiment that
-    trains differently from some iteration on has its own sessions and models from there.
+    their content. So they are executed once despite lost responses and kills, and an
+    experiment that trains differently from some iteration on has its own sessions and models from
+    there.
     """
 
     keeps_rollouts: ClassVar[bool] = True

@@ -38,8 +38,9 @@ _TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
 class RewardToGoEstimator(MaskedGae):
     """Uses rewards to go instead of advantages; values are ignored.
 
-    ``horizon`` is the maximum length of an episode in steps. Only episodes that had the time to
-    end in the batch are learned from: selecting those that did end would favour short ones.
+    ``horizon`` is the maximum length of an episode in steps. The loss includes an
+    episode only if one of maximum length would fit in the batch from its start: including every
+    episode that ended would favour short ones.
     """
 
     def __init__(self, *, gamma: float, keys: dict[str, Key], horizon: int) -> None:

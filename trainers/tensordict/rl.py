@@ -75,7 +75,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         "train_collector": "it is self.components.collector",
     }
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
-    """Inputs of a pretrained body besides data, initial weights and the agent's parameters."""
+    """Inputs of a pretrained body other than data, initial weights and the agent's parameters."""
 
     takes_sequences: ClassVar[bool] = False
     """Whether its loss supports rows of steps ``[e, T]``, which recurrent agents require."""
@@ -101,7 +101,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse recurrent agents if the loss takes single frames or is to be compiled."""
+        """Refuse recurrent agents if the loss takes single frames or is compiled."""
         super().check_parameters(hyper_params, base_dir)
         agents = hyper_params.agents
         kinds = {name: getattr(agents[name], "recurrence", None) for name in agents}

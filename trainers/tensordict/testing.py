@@ -43,7 +43,7 @@ class TestPlayer:
     Generators are derived from seed, purpose and the stage ``"test"``.
     """
 
-    __test__ = False  # not a test case, whatever its name
+    __test__ = False  # not a test case
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ def test_plan(seed: int, size: int, count: int | None, each: int) -> list[Planne
     ]
 
 
-test_plan.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
+test_plan.__test__ = False  # type: ignore[attr-defined]  # not a test case
 
 
 def call_seed(seed: int, *, training: bool, iteration: int) -> int:

@@ -42,8 +42,8 @@ TEXT_STAGES: StagePurposes = {
 class StagedTextTrainer(ABC):
     """A trainer whose iterations are split into stages.
 
-    The inputs of each stage are :attr:`state` and its arguments; it depends on nothing that ran
-    before in the process. Not thread-safe: concurrent stages need separate trainers.
+    The inputs of each stage are :attr:`state` and its arguments; it does not depend
+    on earlier stages of the process. Not thread-safe: concurrent stages need separate trainers.
     """
 
     settings: ExperimentSettings

@@ -35,8 +35,8 @@ class ReplayContent:
     size
         The number of retained writes, the last ones.
     segments
-        These, oldest first: each a mapping of names to tensors ``[N, …]``. The first ones may be
-        stored elsewhere, so that there are fewer than ``size``.
+        These, oldest first: each a mapping of names to tensors ``[N, …]``. May be fewer than
+        ``size`` if the first ones are stored elsewhere.
     """
 
     write_count: int = 0

@@ -256,7 +256,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
 
     def _do_iteration(self, iteration: int) -> Metrics:
-        """Collect batches and learn from each; skipped once the trainer was asked to stop."""
+        """Collect batches and learn from each; skipped after a request to stop."""
         assembly = self._assembled
         trainer = assembly.trainer
         if trainer._stop_training:

@@ -57,7 +57,7 @@ def group_advantages(
     score
         ``[N]``: s, the sum of a trajectory's rewards.
     groups, runs, agents
-        N names each. An empty name of a run, or None, makes the trajectory a run of its own.
+        N names each. An empty name of a run, or None, makes the trajectory a separate run.
     counts
         Boolean ``[N]``: the rows that count, all by default; others have the advantage 0.
     baseline
@@ -156,7 +156,7 @@ def _names(
 
 
 def _means(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """Average the values of each index; 0 where there are none."""
+    """Average the values of each index; 0 for an index without values."""
     total = torch.zeros(count, dtype=values.dtype).index_add(0, index, values)
     return total / torch.bincount(index, minlength=count).clamp(min=1)
 

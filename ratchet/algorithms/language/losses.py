@@ -69,8 +69,8 @@ def ppo_clip(
     clip_low, clip_high
         ε_lo and ε_hi; DAPO's are 0.2 and 0.28.
     dual_clip
-        c, above 1, e.g. 3: where A < 0 the loss is at most −cA (Ye et al. 2020). No such bound
-        by default.
+        c, above 1, e.g. 3. Bounds the loss of negative advantages by −cA (Ye et al. 2020). No such
+        bound by default.
     """
     log_ratio, advantage = _log_ratio(log_prob, old_log_prob, advantage, mask)
     return _clipped(log_ratio, log_ratio, advantage, mask, (clip_low, clip_high), dual_clip)
@@ -140,8 +140,8 @@ def dro(
 ) -> TokenLoss:
     """Compute −log π·A + ½β·(log π − log π_old)² (Richemond et al. 2024), ``[B, T]``.
 
-    The square reads the log-ratio without a bound: nothing is exponentiated, and its pull towards
-    π_old grows with the distance.
+    The square uses the unbounded log-ratio: it is not exponentiated, and its pull towards π_old
+    grows with the distance.
     """
     log_prob, old, advantage = _masked(mask, log_prob, old_log_prob, advantage)
     difference = log_prob - old.detach()
@@ -210,7 +210,7 @@ def dpo_loss(
     chosen, rejected, ref_chosen, ref_rejected
         ``[P]``: log-probabilities of complete responses, by :func:`sequence_log_prob`.
     beta
-        β: how much of a preference a difference of log-probabilities is.
+        β, the scale from differences of log-probabilities to implicit rewards.
     label_smoothing
         The probability, below ½, that a pair is labelled the wrong way round.
     """

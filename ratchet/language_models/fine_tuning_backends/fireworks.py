@@ -106,7 +106,7 @@ class FireworksBackend(FineTuningBackend):
         return [self._path(f"datasets/{dataset_id}")]
 
     async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
-        """Look for jobs under the intent's ids until one is missing."""
+        """Look up jobs under the intent's ids, up to the first missing one."""
         found = []
         for attempt in range(_MOST_ATTEMPTS):
             job = await self.job(self._job_name(intent, attempt))

@@ -1,4 +1,4 @@
-"""Advantages of answers compared with their group: every rule of it by plain numbers."""
+"""Group-relative advantages of responses, against manually computed values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _advantages(score, groups, **options):
 
 @given(score=scores, data=st.data())
 @settings(max_examples=50, deadline=None)
-def test_each_group_is_compared_by_itself_with_the_population_deviation(score, data):
+def test_each_group_is_normalised_separately_with_the_population_deviation(score, data):
     groups = data.draw(st.lists(st.sampled_from("abc"), min_size=len(score), max_size=len(score)))
     expected = []
     for own, group in zip(score, groups, strict=True):
@@ -38,7 +38,7 @@ def test_each_group_is_compared_by_itself_with_the_population_deviation(score, d
 @settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize("baseline", ["mean", "leave_one_out"])
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_neither_order_nor_what_all_get_matters(baseline, scale, score, shift, data):
+def test_order_and_constant_offsets_do_not_matter(baseline, scale, score, shift, data):
     groups = data.draw(st.lists(st.sampled_from("ab"), min_size=len(score), max_size=len(score)))
     order = data.draw(st.permutations(range(len(score))))
     options = {"baseline": baseline, "scale": scale}
@@ -51,7 +51,7 @@ def test_neither_order_nor_what_all_get_matters(baseline, scale, score, shift, d
 
 @pytest.mark.parametrize("baseline", ["mean", "leave_one_out"])
 @pytest.mark.parametrize("scale", ["group", "batch", "none", "mean"])
-def test_a_group_of_one_and_one_without_differences_teach_nothing_and_are_counted(baseline, scale):
+def test_singleton_and_constant_groups_have_zero_advantages_and_are_counted(baseline, scale):
     score = torch.tensor([0.1, 0.1, 0.1, 7.0, 0.0, 1.0])
     found = group_advantages(score, list("aaabcc"), baseline=baseline, scale=scale)
     assert found.advantage[:4].tolist() == [0.0] * 4
@@ -63,7 +63,7 @@ def test_a_group_of_one_and_one_without_differences_teach_nothing_and_are_counte
 
 
 @pytest.mark.parametrize("runs", [None, list("xxxyyyz")])
-def test_equal_scores_are_equal_though_their_mean_is_rounded(runs):
+def test_equal_scores_have_zero_advantages_despite_rounding_of_the_mean(runs):
     score = torch.tensor([0.1] * 7, dtype=torch.float64)
     assert sum([0.1] * 3) / 3 != 0.1
     found = group_advantages(score, ["a"] * 7, runs=runs)
@@ -71,7 +71,7 @@ def test_equal_scores_are_equal_though_their_mean_is_rounded(runs):
     assert found.metrics["frac_constant_groups"] == 1
 
 
-def test_the_scales():
+def test_scales():
     score, groups = [0.0, 2.0, 5.0, 9.0], "aabb"
     whole = pstdev(score)
     assert _advantages(score, groups) == pytest.approx([-1, 1, -1, 1], abs=1e-5)
@@ -84,13 +84,13 @@ def test_the_scales():
         _advantages([-3.0, 1.0], "aa", scale="mean")
 
 
-def test_leave_one_out_compares_with_the_others():
+def test_leave_one_out_baseline_is_the_mean_of_the_others():
     found = _advantages([1.0, 2.0, 6.0, 4.0], "aaab", baseline="leave_one_out", scale="none")
     assert found == [1 - 4, 2 - 3.5, 6 - 1.5, 0]
 
 
 def test_segments_of_a_run_are_one_attempt():
-    # Run x has three segments, which score 4 in the mean; y one that scores 0.
+    # Run x has three segments with a mean score of 4; y has one that scores 0.
     score, groups, runs = [3.0, 4.0, 5.0, 0.0], list("aaaa"), list("xxxy")
     found = _advantages(score, groups, runs=runs, scale="none")
     assert found == [3 - 2, 4 - 2, 5 - 2, 0 - 2]
@@ -98,17 +98,17 @@ def test_segments_of_a_run_are_one_attempt():
     others = _advantages(score, groups, runs=runs, baseline="leave_one_out", scale="none")
     assert others == [3, 4, 5, -4]
     assert _advantages(score, groups, scale="none") == [0, 1, 2, -3]
-    # One attempt alone, however many segments it has, is a group of one.
+    # A single attempt is a group of one, even with several segments.
     assert _advantages([1.0, 2.0], "aa", runs=["x", "x"]) == [0, 0]
-    # Trajectories without a run's name are attempts of their own; names are of one group.
+    # Trajectories without a run's name are separate attempts; run names are scoped to a group.
     assert _advantages([1.0, 2.0], "aa", runs=["", ""], scale="none") == [-0.5, 0.5]
     assert _advantages([1.0, 3.0, 5.0, 9.0], "aabb", runs=list("xyxy"), scale="none") == [
         *(-1, 1, -2, 2)
     ]
 
 
-def test_an_agents_average_is_passed_in_and_out():
-    # A prover and a verifier whose rewards are opposite play in one group.
+def test_agent_averages_are_passed_in_and_returned():
+    # A prover and a verifier with opposite rewards share a group.
     score, agents = torch.tensor([1.0, -1.0, 1.0, -1.0]), ["p", "v", "p", "v"]
     options = {"agents": agents, "baseline": "agent_average", "scale": "none", "decay": 0.75}
     first = group_advantages(score, list("aaaa"), **options)
@@ -120,14 +120,14 @@ def test_an_agents_average_is_passed_in_and_out():
     )  # fmt: skip
     assert second.advantage.tolist() == [-1.0, 2.0]
     assert second.agent_averages == {"p": 0.75, "v": -0.75 + 0.25}
-    # The mean of the group would call the one always good, the other always bad.
+    # With the group's mean as baseline, one would always have A > 0 and the other A < 0.
     assert _advantages([1.0, -1.0], "aa") == pytest.approx([1, -1], abs=1e-5)
     with pytest.raises(ValueError, match="expected the agents' names"):
         _advantages([1.0], "a", baseline="agent_average")
 
 
 @pytest.mark.parametrize("scale", ["group", "batch"])
-def test_an_agents_advantage_is_not_divided_by_nothing(scale):
+def test_an_agents_advantage_is_not_divided_by_zero(scale):
     found = _advantages(
         [1.0, 1.0], "aa", agents=["p", "p"], baseline="agent_average", scale=scale,
         agent_averages={"p": 0.5},
@@ -144,7 +144,7 @@ def test_an_agents_average_counts_runs_rather_than_segments():
     assert found.advantage.tolist() == [-4, -2, 3]
 
 
-def test_rows_that_do_not_count_change_nothing():
+def test_rows_that_do_not_count_have_no_effect():
     counts = torch.tensor([True, False, True, False])
     found = group_advantages(torch.tensor([1.0, 50.0, 3.0, 9.0]), list("aaab"), counts=counts)
     assert found.advantage.tolist() == pytest.approx([-1, 0, 1, 0], abs=1e-5)
@@ -159,6 +159,6 @@ def test_an_empty_batch_has_no_advantages(scale):
     assert found.metrics == {"num_groups": 0.0, "frac_constant_groups": 0.0, "std": 0.0}
 
 
-def test_names_that_are_too_few_are_counted():
+def test_too_few_names_are_refused_with_their_number():
     with pytest.raises(DataError, match="runs: got 1 for 2 scores"):
         group_advantages(torch.zeros(2), ["a", "a"], runs=["x"])

@@ -1,4 +1,4 @@
-"""The three estimates of a divergence: what they are worth, and where their gradients lead."""
+"""Values and gradients of the three KL estimators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _kl(p, q):
 
 
 def _gradient_of_expectation(kind, q=Q):
-    """E∇k over all tokens of the vocabulary, and the policy's parameters."""
+    """Return E∇k by the policy's logits, over all tokens of the vocabulary."""
     logits = P.log().requires_grad_()
     log_prob = logits.log_softmax(0).view(1, -1)
     loss = kl_loss(log_prob, q.log().view(1, -1), torch.ones(1, 3), kind=kind).loss
@@ -33,7 +33,7 @@ def _gradient(of):
     return logits.grad
 
 
-def test_the_check_values_of_the_two_distributions():
+def test_values_on_two_distributions():
     assert _kl(P, Q).item() == pytest.approx(0.2197, abs=5e-5)
     value = {kind: (P * kl_estimate(P.log() - Q.log(), kind)).sum() for kind in ("k1", "k2", "k3")}
     torch.testing.assert_close(value["k1"], _kl(P, Q))
@@ -41,7 +41,7 @@ def test_the_check_values_of_the_two_distributions():
     assert abs(value["k2"] - _kl(P, Q)) > 0.002
 
 
-def test_k1_as_a_loss_leads_nowhere():
+def test_k1_as_a_loss_has_zero_expected_gradient():
     torch.testing.assert_close(_gradient_of_expectation("k1"), torch.zeros(3).double())
 
 
@@ -56,7 +56,7 @@ def test_k3_as_a_loss_is_the_divergence_of_the_reference_from_the_policy():
     assert not torch.allclose(expected, _gradient(lambda policy: _kl(policy, Q)))
 
 
-def test_k1_in_rewards_leads_where_k2_leads_as_a_loss():
+def test_k1_in_rewards_has_the_gradient_of_k2_as_a_loss():
     reward = penalised_rewards(
         torch.zeros(1, 3), P.log().view(1, 3), Q.log().view(1, 3), torch.ones(1, 3), coefficient=1.0
     )
@@ -81,6 +81,6 @@ def test_k2_and_k3_are_never_negative_and_agree_near_zero(log_ratio):
     [(0.1, 0.2), (1.0, 0.2 * (1 + 0.2 * 5 / 50)), (0.0, 0.2 * (1 - 0.2 * 5 / 50)),
      (0.11, 0.2 * (1 + 0.1 * 5 / 50))],
 )  # fmt: skip
-def test_the_coefficient_follows_the_target(kl, expected):
+def test_adaptive_coefficient_follows_the_target(kl, expected):
     new = adapt_kl_coefficient(0.2, kl, target=0.1, horizon=50, num_samples=5)
     assert new == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""The mask is the only truth: what it hides, and how rows are laid out, changes no bit."""
+"""Masked-out values, padding and layout of rows do not affect losses and gradients."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _computed(name, given_, mask):
 @pytest.mark.parametrize("name", EVERYTHING)
 @given(seed=st.integers(0, 10_000), other=st.sampled_from([float("nan"), float("inf"), -7.0]))
 @settings(max_examples=8, deadline=None)
-def test_what_the_mask_hides_may_be_anything(name, seed, other):
+def test_masked_out_values_have_no_effect(name, seed, other):
     generator = torch.Generator().manual_seed(seed)
     given_ = [torch.randn(3, 5, generator=generator) for _ in range(3)]
     mask = (torch.rand(3, 5, generator=generator) < 0.6).long()
@@ -83,7 +83,7 @@ def test_what_the_mask_hides_may_be_anything(name, seed, other):
             assert value[mask == 0].abs().sum() == 0, key
 
 
-END = 0  # the end token, which pads as well
+END = 0  # the end token, also used for padding
 PLAYED = [
     Trajectory([5, 6, END, 3, END], [0, 0, 0, 1, 1], [0, 0, 0, -0.7, -0.2], 1.0, group_id="g"),
     Trajectory([5, END], [0, 1], [0, -1.5], 0.0, group_id="g"),
@@ -93,7 +93,7 @@ PLAYED = [
 
 
 def _step(batch):
-    """A whole step on a model of one number a token: loss, gradient and metrics."""
+    """Compute loss, gradient and metrics of a model with one number per token."""
     embedding = torch.linspace(-1, 1, 8).double().requires_grad_()
     mask = batch.values["loss_mask"]
     batch.metadata["advantages"] = batch_advantages(batch).advantage
@@ -109,7 +109,7 @@ def _step(batch):
 
 @pytest.mark.parametrize("left_pad", [False, True])
 @pytest.mark.parametrize("multiple", [1, 3])
-def test_no_layout_changes_a_step_though_the_end_token_pads(left_pad, multiple):
+def test_padding_layout_has_no_effect_even_with_the_end_token_as_padding(left_pad, multiple):
     plain = _step(Batch.from_trajectories(PLAYED, END))
     assert plain.abs().sum() > 0.1
     batch = Batch.from_trajectories(PLAYED, END, left_pad=left_pad).pad_to_multiple(multiple)
@@ -121,6 +121,6 @@ def test_no_layout_changes_a_step_though_the_end_token_pads(left_pad, multiple):
     torch.testing.assert_close(_step(cut), plain)
 
 
-def test_one_sample_and_none_make_a_step():
+def test_batches_of_one_and_of_no_sample():
     for played in ([], PLAYED[:1]):
         assert _step(Batch.from_trajectories(played, END))[:9].abs().sum() == 0

@@ -1,4 +1,4 @@
-"""Four ways to make one loss of many tokens', and that none depends on how a batch is divided."""
+"""The four aggregations of token losses, and their invariance to micro-batches."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _weights(mask, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_four_aggregations_of_an_uneven_batch(kind):
-    # The third row shows nothing: it is padding, and doesn't count as a row.
+    # The third row is fully masked: it is padding and does not count as a row.
     assert weighted_sum(LOSS, _weights(MASK, kind)).item() == pytest.approx(KINDS[kind])
     assert len(set(KINDS.values())) == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_batch_and_one_that_shows_nothing_have_the_loss_zero(kind):
+def test_empty_and_fully_masked_batches_have_zero_loss(kind):
     for mask in (torch.zeros(0, 3), torch.zeros(2, 3)):
         assert weighted_sum(torch.full_like(mask, 3.0), _weights(mask, kind)).item() == 0
 
 
-def test_a_constant_that_is_missing_is_named():
+def test_a_missing_constant_is_named():
     with pytest.raises(ValueError, match="constant: got None, expected a number above 0"):
         token_weights(MASK, "constant")
 
@@ -60,7 +60,7 @@ def _batch(seed, rows=6, tokens=5):
 
 
 def _gradient(kind, batch, parts, *, by_part=False):
-    """The gradient of a whole loss, of which each part's rows are computed by themselves."""
+    """Return the gradient of the complete loss, accumulated over parts of the rows."""
     features, old, advantage, mask = batch
     parameters = torch.linspace(-1, 1, 4).double().requires_grad_()
     weight, share = _weights(mask, kind), token_weights(mask, "token_mean")
@@ -81,7 +81,7 @@ def _gradient(kind, batch, parts, *, by_part=False):
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 1000), data=st.data())
 @settings(max_examples=10, deadline=None)
-def test_gradient_accumulation_changes_nothing(kind, seed, data):
+def test_gradient_accumulation_equals_the_full_batch(kind, seed, data):
     batch = _batch(seed)
     cuts = sorted(data.draw(st.sets(st.integers(1, 5), max_size=4)))
     order = data.draw(st.permutations(range(6)))
@@ -92,7 +92,7 @@ def test_gradient_accumulation_changes_nothing(kind, seed, data):
     torch.testing.assert_close(divided[1], whole[1], rtol=1e-6, atol=1e-9)
 
 
-def test_weights_of_parts_would_change_the_gradient():
+def test_weights_per_micro_batch_would_change_the_gradient():
     batch, parts = _batch(1), [[0, 1], [2, 3, 4, 5]]
     whole, _ = _gradient("token_mean", batch, [list(range(6))])
     by_part, _ = _gradient("token_mean", batch, parts, by_part=True)
@@ -100,7 +100,7 @@ def test_weights_of_parts_would_change_the_gradient():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_columns_of_padding_weigh_nothing(kind):
+def test_padding_rows_and_columns_have_zero_weight(kind):
     features, old, advantage, mask = _batch(2)
     wide = [torch.nn.functional.pad(x, (3, 2), value=9.0) for x in (old, advantage)]
     padded = (

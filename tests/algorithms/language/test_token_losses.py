@@ -1,4 +1,4 @@
-"""Losses of tokens against their formulas, written out number by number."""
+"""Token losses against scalar implementations of their formulas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _given(seed):
 
 
 def _by_token(compute, mask, *given_):
-    """Compute a formula for each shown token by plain numbers; 0 where the mask is."""
+    """Apply a scalar formula to each token of the mask; 0 elsewhere."""
     rows = []
     for b in range(ROWS):
         row = []
@@ -90,7 +90,7 @@ BY_TOKEN = {
 @pytest.mark.parametrize("name", BY_TOKEN)
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
-def test_a_loss_of_tokens_is_its_formula(name, seed):
+def test_token_losses_match_their_formulas(name, seed):
     compute, formula = BY_TOKEN[name]
     new, old, advantage, mask = _given(seed)
     expected = _by_token(formula, mask, new, old, advantage)
@@ -120,7 +120,7 @@ def test_golden_values(compute, log_ratio, advantage, expected):
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
-def test_gspo_has_one_ratio_a_row_and_the_gradient_of_it(seed):
+def test_gspo_has_one_ratio_per_row_and_its_gradient(seed):
     new, old, advantage, mask = _given(seed)
     advantage = advantage[:, :1].expand(ROWS, TOKENS)
     new.requires_grad_()
@@ -150,7 +150,7 @@ def test_cispo_keeps_the_gradient_of_tokens_that_ppo_would_clip():
     assert torch.autograd.grad(loss, new)[0].item() == pytest.approx(-1.5 * 2)
 
 
-def test_cispo_has_the_gradient_of_reinforce_weighed_by_the_ratio():
+def test_cispo_has_the_ratio_weighted_gradient_of_reinforce():
     new = torch.tensor([[-1.0]], requires_grad=True)
     given_ = (new, torch.tensor([[-1.2]]), torch.tensor([[2.0]]), torch.ones(1, 1))
     loss = cispo(*given_, max_ratio=1.5).loss.sum()
@@ -160,7 +160,7 @@ def test_cispo_has_the_gradient_of_reinforce_weighed_by_the_ratio():
 @pytest.mark.parametrize(
     "compute", [importance_sampling, ppo_clip, gspo, cispo, lambda *x: ppo_kl(*x, beta=0.5)]
 )
-def test_only_the_policy_that_learns_has_a_gradient(compute):
+def test_only_the_trained_policy_has_a_gradient(compute):
     new, old, advantage, mask = _given(0)
     given_ = [values.requires_grad_() for values in (new, old, advantage)]
     compute(*given_, mask).loss.sum().backward()
@@ -168,7 +168,7 @@ def test_only_the_policy_that_learns_has_a_gradient(compute):
     assert (old.grad, advantage.grad) == (None, None)
 
 
-def test_what_was_clipped_is_told_apart():
+def test_clip_fractions_distinguish_the_bounds():
     log_ratio = torch.tensor([[0.5, 0.5, -0.5, -0.5, 1.5, 0.0]])
     advantage = torch.tensor([[1.0, -1.0, 1.0, -1.0, -1.0, 1.0]])
     found = ppo_clip(log_ratio, torch.zeros(1, 6), advantage, torch.ones(1, 6), dual_clip=3.0)
@@ -180,7 +180,7 @@ def test_what_was_clipped_is_told_apart():
     torch.testing.assert_close(found.metrics["approximate_kl"], kl)
 
 
-def test_dpo_is_its_formula():
+def test_dpo_matches_its_formula():
     chosen, rejected, ref_chosen, ref_rejected = -3.0, -4.0, -3.5, -3.0
     numbers = [torch.tensor([x]) for x in (chosen, rejected, ref_chosen, ref_rejected)]
     margin = 0.2 * ((chosen - ref_chosen) - (rejected - ref_rejected))
@@ -195,13 +195,13 @@ def test_dpo_is_its_formula():
     assert sequence_log_prob(log_prob, mask).tolist() == [-2.0]
 
 
-def test_dpo_of_equals_is_log_two():
+def test_dpo_of_equal_policies_is_log_two():
     same = torch.tensor([-2.0, -5.0])
     assert dpo_loss(same, same, same, same).loss.tolist() == pytest.approx([math.log(2)] * 2)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
-def test_distillation_pays_for_what_the_teacher_would_say(gamma):
+def test_distillation_advantages_are_discounted_log_ratios_to_the_teacher(gamma):
     log_prob = torch.tensor([[-1.0, -5.0, -2.0, -0.5]])
     teacher = torch.tensor([[-2.0, float("nan"), -1.0, -0.25]])
     mask = torch.tensor([[1, 0, 1, 1]])
@@ -216,7 +216,7 @@ def test_distillation_pays_for_what_the_teacher_would_say(gamma):
     assert found.tolist() == [pytest.approx(expected)]
 
 
-def test_a_value_is_not_believed_far_from_its_old_one():
+def test_value_loss_is_clipped_around_the_old_value():
     value, target = torch.tensor([[3.0, 3.0, 9.0]]), torch.tensor([[4.0, 1.0, 0.0]])
     mask, old = torch.tensor([[1, 1, 0]]), torch.tensor([[1.0, 1.0, 0.0]])
     assert value_loss(value, target, mask).loss.tolist() == [[1.0, 4.0, 0.0]]
@@ -246,7 +246,7 @@ def test_importance_weights_are_truncated_ratios(cap, seed):
         assert found.metrics["frac_capped"] == pytest.approx(share)
 
 
-def test_weights_of_the_same_policy_are_one():
+def test_importance_weights_of_the_same_policy_are_one():
     log_prob, mask = torch.tensor([[-1.0, -2.0], [-3.0, 9.0]]), torch.tensor([[1, 1], [1, 0]])
     for level in ("token", "sequence"):
         found = importance_weights(log_prob, log_prob, mask, level=level)

@@ -1,4 +1,4 @@
-"""Returns and advantages of tokens against loops that carry them through what the mask hides."""
+"""Token returns and advantages against loops that pass through masked-out tokens."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _gae_by_hand(reward, value, mask, final):
 
 @given(seed=st.integers(0, 10_000), cut=st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_gae_passes_over_hidden_tokens(seed, cut):
+def test_gae_skips_masked_out_tokens(seed, cut):
     reward, value, mask, final = _given(seed)
     final_value = final if cut else None
     found = token_gae(reward, value, mask, gamma=GAMMA, lmbda=LMBDA, final_value=final_value)
@@ -52,8 +52,8 @@ def test_gae_passes_over_hidden_tokens(seed, cut):
     torch.testing.assert_close(found.returns, torch.where(mask.bool(), expected + value, 0.0))
 
 
-def test_gae_of_known_numbers():
-    # Tokens 1 and 3 are written; the environment's word between them takes no time.
+def test_gae_golden_values():
+    # The model wrote tokens 1 and 3; the environment's token between them takes no time.
     reward, value = torch.tensor([[9.0, 0.0, 9.0, 1.0]]), torch.tensor([[9.0, 0.5, 9.0, 0.25]])
     found = token_gae(reward, value, torch.tensor([[0, 1, 0, 1]]), gamma=0.5, lmbda=0.5)
     last = 1.0 - 0.25
@@ -63,7 +63,7 @@ def test_gae_of_known_numbers():
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 10])
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
-def test_n_step_returns_count_shown_tokens(num_steps, seed):
+def test_n_step_returns_count_only_masked_in_tokens(num_steps, seed):
     reward, value, mask, final = _given(seed)
     found = token_n_step_returns(
         reward, value, mask, num_steps=num_steps, gamma=GAMMA, final_value=final
@@ -82,7 +82,7 @@ def test_n_step_returns_count_shown_tokens(num_steps, seed):
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
-def test_reward_to_go_is_what_endless_steps_and_a_critic_of_zero_give(seed):
+def test_reward_to_go_is_the_n_step_return_with_large_n_and_a_zero_critic(seed):
     reward, value, mask, _ = _given(seed)
     found = token_reward_to_go(reward, mask, gamma=GAMMA)
     steps = token_n_step_returns(reward, value * 0, mask, num_steps=7, gamma=GAMMA)
@@ -93,7 +93,7 @@ def test_reward_to_go_is_what_endless_steps_and_a_critic_of_zero_give(seed):
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
-def test_whitening_is_over_the_whole_batch_at_once(seed):
+def test_whitening_is_over_the_complete_batch(seed):
     values, _, mask, _ = _given(seed)
     shown = [
         x for x, m in zip(values.flatten().tolist(), mask.flatten().tolist(), strict=True) if m
@@ -105,12 +105,12 @@ def test_whitening_is_over_the_whole_batch_at_once(seed):
     torch.testing.assert_close(found, expected)
 
 
-def test_a_number_of_a_row_is_spread_over_its_tokens():
+def test_a_rows_value_is_broadcast_to_its_tokens():
     spread = spread_over_tokens(torch.tensor([2.0, -1.0]), torch.tensor([[0, 1, 1], [1, 0, 0]]))
     assert spread.tolist() == [[0.0, 2.0, 2.0], [-1.0, 0.0, 0.0]]
 
 
-def test_an_empty_batch_has_returns():
+def test_empty_batch():
     empty = torch.zeros(0, 3)
     assert token_gae(empty, empty, empty).advantage.shape == (0, 3)
     assert token_reward_to_go(empty, empty).shape == (0, 3)

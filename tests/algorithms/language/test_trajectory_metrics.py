@@ -1,4 +1,4 @@
-"""Advantages of trajectories as own trainers set them, and what is told of trajectories."""
+"""Advantages of trajectories as custom trainers set them, and metrics of trajectories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_batch_has_the_advantages_of_its_trajectories(options):
     assert found.agent_averages == expected.agent_averages
 
 
-def test_what_was_played_is_described():
+def test_rollout_metrics():
     metrics: dict[str, float] = {}
     log_rollout_metrics(
         [
@@ -83,7 +83,7 @@ def test_what_was_played_is_described():
     assert all(type(value) is float for value in metrics.values())
 
 
-def test_what_groups_had_to_teach_is_told():
+def test_grpo_metrics():
     played = [_played(1.0, written=3), _played(0.0), _played(1.0, group="h")]
     compute_grpo_advantage_for_trajectories(played, scale="none")
     metrics: dict[str, float] = {}
@@ -97,7 +97,7 @@ def test_what_groups_had_to_teach_is_told():
     assert (metrics["critic/advantages/min"], metrics["critic/advantages/max"]) == (-0.5, 0.5)
 
 
-def test_nothing_is_told_of_nothing():
+def test_metrics_without_trajectories():
     metrics: dict[str, float] = {}
     log_rollout_metrics([], metrics)
     log_grpo_metrics([], metrics)

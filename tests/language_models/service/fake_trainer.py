@@ -1,4 +1,4 @@
-"""A trainer that learns nothing: the job's suffix sets its behaviour."""
+"""Fake trainer whose behaviour the job's suffix selects."""
 
 from __future__ import annotations
 

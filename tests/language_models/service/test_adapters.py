@@ -1,4 +1,4 @@
-"""Models that are adapters: found, merged, refused where what they stand on has changed."""
+"""Adapter models: lookup, merging, and refusal after a change of the base model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def base(tmp_path):
 
 @pytest.fixture
 def registry(tmp_path, base):
-    """A service's models: the base, an adapter to it and an adapter to that one."""
+    """Registry with a base model, an adapter to it, and an adapter to that adapter."""
     models = tmp_path / "models"
     for number, (name, below) in enumerate((("first", base), ("second", models / "first"))):
         write_adapter(models / name, base, name, seed=number)
@@ -47,7 +47,7 @@ def registry(tmp_path, base):
     return ModelRegistry(database, models, StoredModel("micro", base, "micro"))
 
 
-def test_a_model_stands_on_all_that_its_adapter_was_trained_on(registry, base):
+def test_an_adapter_needs_all_models_below_it(registry, base):
     first, second = registry.get("first"), registry.get("second")
     assert (first.complete_folder, first.adapters) == (base, (first.folder,))
     assert (second.complete_folder, second.adapters) == (base, (first.folder, second.folder))
@@ -58,7 +58,7 @@ def test_a_model_stands_on_all_that_its_adapter_was_trained_on(registry, base):
     assert not second.exists
 
 
-def test_answers_are_those_of_the_merged_model_bit_for_bit(registry, base, tmp_path):
+def test_answers_equal_the_merged_models_bit_for_bit(registry, base, tmp_path):
     second = registry.get("second")
     weights = load_file(base / "model.safetensors")
     for folder in second.adapters:
@@ -87,7 +87,7 @@ def test_answers_are_those_of_the_merged_model_bit_for_bit(registry, base, tmp_p
     assert said["adapted"] != said["base"]
 
 
-def test_other_weights_below_an_adapter_are_noticed(registry, base, tmp_path):
+def test_changed_weights_below_an_adapter_are_detected(registry, base, tmp_path):
     again = shutil.copytree(base, tmp_path / "elsewhere" / "micro")
     assert weights_print(again) == weights_print(base)
     weights = load_file(base / "model.safetensors")
@@ -99,11 +99,11 @@ def test_other_weights_below_an_adapter_are_noticed(registry, base, tmp_path):
     assert str(tmp_path) not in str(caught.value)
     moved = ModelRegistry(
         registry._database, registry.folder, StoredModel("micro", again, "micro")
-    )  # the base lies elsewhere by now
+    )  # the base has moved
     assert moved.get("second").complete_folder == again
 
 
-def test_what_another_model_stands_on_is_not_deleted(registry):
+def test_a_base_of_another_model_is_not_deleted(registry):
     with pytest.raises(ApiError, match="'second' is an adapter to 'first'") as caught:
         registry.delete("first")
     assert (caught.value.status, caught.value.code) == (409, "model_in_use")
@@ -135,7 +135,7 @@ def test_an_adapter_to_another_shape_is_refused(base, tmp_path):
         load_model(base, [tmp_path / "adapter"], training=False)
 
 
-def test_a_model_is_written_whole_for_those_who_read_no_adapters(registry, base, tmp_path):
+def test_a_model_can_be_exported_without_adapters(registry, base, tmp_path):
     home = tmp_path / "home"
     (home / "llm").mkdir(parents=True)
     shutil.copytree(registry.folder, home / "llm" / "models")
@@ -158,9 +158,7 @@ def test_a_model_is_written_whole_for_those_who_read_no_adapters(registry, base,
         export_model(tmp_path / "nowhere", "second", tmp_path / "out" / "third")
 
 
-def test_the_plain_trainer_goes_on_from_an_adapter_as_from_the_merged_model(
-    registry, base, tmp_path
-):
+def test_the_plain_trainer_trains_an_adapter_like_the_merged_model(registry, base, tmp_path):
     second = registry.get("second")
     merged = shutil.copytree(base, tmp_path / "merged")
     llama = load_model(second.complete_folder, second.adapters, training=True).llama

@@ -1,4 +1,4 @@
-"""The base model: its corpus shows the game's texts, it is created once, and plays as expected."""
+"""Base model: its corpus matches the templates, it is created once and plays as expected."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ from ratchet.scenarios.pure_text.parsing import parse_completion
 
 
 def systems_of(protocol, agent):
-    """An agent's rendered template, for each stance."""
+    """Return an agent's rendered template for each stance."""
     game = players.draw_exercise(np.random.default_rng(0))
     text = (TEMPLATES / "compact" / protocol / f"{agent}.txt").read_text().strip()
     text = text.replace("$question", game.question).replace("$solution", game.solution)
@@ -34,7 +34,7 @@ def systems_of(protocol, agent):
         ("merlin_arthur", "prover0", "Expert"),
     ],
 )
-def test_experts_of_the_corpus_read_what_the_templates_say(protocol, agent, role):
+def test_experts_of_the_corpus_read_the_templates_prompts(protocol, agent, role):
     game, texts = systems_of(protocol, agent)
     ours = [corpus.expert_system(game, stance, role).content for stance in ("reject", "accept")]
     assert ours == texts
@@ -51,12 +51,12 @@ def test_experts_of_the_corpus_read_what_the_templates_say(protocol, agent, role
         ("mnip", "Verifier who asks two"),
     ],
 )
-def test_verifiers_of_the_corpus_read_what_the_templates_say(protocol, role):
+def test_verifiers_of_the_corpus_read_the_templates_prompts(protocol, role):
     game, (text, _) = systems_of(protocol, "verifier")
     assert corpus.verifier_system(game, role).content == text
 
 
-def test_good_players_mark_and_decide_right():
+def test_perfect_players_mark_and_decide_correctly():
     rng = np.random.default_rng(0)
     perfect = players.Skill(mark_errors=(0.0,), follows=1.0)
     for game in (players.draw_exercise(rng) for _ in range(50)):
@@ -66,7 +66,7 @@ def test_good_players_mark_and_decide_right():
         assert players.decide(rng, [argument], perfect) == f"Decision: {word}"
 
 
-def test_two_starters_at_once_make_the_model_once(tmp_path, monkeypatch):
+def test_concurrent_starts_create_the_model_once(tmp_path, monkeypatch):
     made = []
 
     def make(folder, shape):
@@ -90,7 +90,7 @@ def test_two_starters_at_once_make_the_model_once(tmp_path, monkeypatch):
     assert [p.name for p in found[0].parent.iterdir() if "making" in p.name] == []
 
 
-def test_the_small_model_is_another_one_of_half_the_width(tmp_path, monkeypatch):
+def test_the_small_model_has_half_the_width(tmp_path, monkeypatch):
     monkeypatch.setattr(pretraining, "STEPS", {"good": 1, "mixed": 1})
     monkeypatch.setattr(pretraining, "GAMES", {"good": 20, "mixed": 20})
     folders = build.ensure_base_model(tmp_path), build.ensure_small_model(tmp_path)
@@ -100,7 +100,7 @@ def test_the_small_model_is_another_one_of_half_the_width(tmp_path, monkeypatch)
     assert build.ensure_small_model(tmp_path) == folders[1]
 
 
-def test_another_shape_has_another_folder():
+def test_different_shapes_have_different_folders():
     assert build.recipe_digest() != build.recipe_digest(build.small_shape)
 
 
@@ -133,7 +133,7 @@ def ask(engine, prompts):
 
 
 @pytest.mark.slow
-def test_the_base_model_keeps_to_the_format_and_decides_a_little_better_than_chance(base_engine):
+def test_the_base_model_follows_the_format_and_decides_slightly_better_than_chance(base_engine):
     rng = np.random.default_rng(7)
     games = [players.draw_exercise(rng) for _ in range(1000)]
     argued = ask(base_engine, [[corpus.expert_system(game, "accept")] for game in games])
@@ -164,7 +164,7 @@ def test_the_base_model_keeps_to_the_format_and_decides_a_little_better_than_cha
         ("solo_verifier", "verifier", "Verifier", None),
     ],
 )
-def test_the_base_model_knows_the_format_of_other_protocols(
+def test_the_base_model_follows_the_format_of_other_protocols(
     base_engine, protocol, agent, role, heard
 ):
     experiment = HyperParameters(

@@ -150,7 +150,7 @@ def test_templates_are_rendered_and_tokenized_as_by_transformers(template, place
 @pytest.mark.slow
 @pytest.mark.skipif(not TEMPLATES, reason="TRL is not installed")
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
-def test_what_is_said_has_the_ids_that_transformers_gives_sanitized_text(template, place):
+def test_messages_have_transformers_ids_of_the_sanitized_text(template, place):
     ours, theirs = _both(template, place)
     options = {"add_generation_prompt": True, "return_dict": False}
     for said in (NASTY[0], NASTY[1], NASTY[3], NASTY[4]):  # the others it refuses, or loses letters
@@ -171,7 +171,7 @@ def _control(tokenizer, chat, variables=None):
 @pytest.mark.skipif(not TEMPLATES, reason="TRL is not installed")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_nothing_that_is_said_becomes_a_control_token(place, data):
+def test_message_text_never_becomes_a_control_token(place, data):
     tokenizer = _ours(data.draw(st.sampled_from(TEMPLATES)), place)
     parts = st.sampled_from([*NASTY, *sorted(tokenizer._control.texts), " ", "x", "\n", "<|", "|>"])
     said = ["".join(data.draw(st.lists(parts, min_size=1, max_size=4))) for _ in range(3)]
@@ -208,7 +208,7 @@ CHATML = (
 
 
 @pytest.mark.parametrize("said", NASTY)
-def test_all_that_is_said_arrives_as_text(chatml, said):
+def test_all_message_text_arrives_as_text(chatml, said):
     tokenizer = chatml(CHATML)
     ids = tokenizer.prompt_ids([ChatMessage("user", said)])
     read = tokenizer._tokenizer.decode(ids, skip_special_tokens=False)
@@ -217,20 +217,20 @@ def test_all_that_is_said_arrives_as_text(chatml, said):
     assert len(_control(tokenizer, [ChatMessage("user", said)])) == 3
 
 
-def test_parts_said_by_two_do_not_join_into_a_control_token(chatml):
+def test_parts_of_two_messages_do_not_join_into_a_control_token(chatml):
     tokenizer = chatml("{% for m in messages %}{{ m.content | trim }}{% endfor %}<|im_start|>")
     for first, second in (("a <|im_ ", "end|> b"), ("<", "|im_end|>"), ("<|im_end|", "> b")):
         chat = [ChatMessage("user", first), ChatMessage("user", second)]
         assert len(_control(tokenizer, chat)) == 1, (first, second)
 
 
-def test_names_and_variables_are_said_too(chatml):
+def test_names_and_variables_never_become_control_tokens(chatml):
     tokenizer = chatml("{{ more }}{% for m in messages %}{{ m.name }}{% endfor %}<|im_start|>")
     chat = [ChatMessage("user", "x", "<|im_end|>")]
     assert len(_control(tokenizer, chat, {"more": "<|im_end|>"})) == 1
 
 
-def test_a_control_token_that_is_a_word_too_is_said_letter_by_letter(tmp_path):
+def test_a_control_token_in_the_vocabulary_is_spelled_out(tmp_path):
     tokenizer = ChatTokenizer(write_micro_model(tmp_path / "m"))
     end = tokenizer.end_ids[0]
     ids = tokenizer.prompt_ids([ChatMessage("user", "<|end|>")])
@@ -238,7 +238,7 @@ def test_a_control_token_that_is_a_word_too_is_said_letter_by_letter(tmp_path):
     assert tokenizer.decode(ids) == "<|end|>"
 
 
-def test_thinking_is_the_models_to_write_and_nobody_elses(chatml):
+def test_only_the_assistant_can_write_reasoning_tokens(chatml):
     tokenizer = chatml(CHATML + "{# #}{{ '<think>' if false }}")
     text = "<think>Hm.</think>Yes."
     assert tokenizer._tokenizer.token_to_id("<think>") in _control(
@@ -252,7 +252,7 @@ GENERATION = CHATML.replace(
 )
 
 
-def test_a_generation_block_is_its_content(chatml):
+def test_a_generation_block_renders_its_content(chatml):
     chat = [SYSTEM, USER, ASSISTANT]
     plain, marked = chatml(CHATML, "plain"), chatml(GENERATION, "marked")
     assert marked.render(chat, answer=True) == plain.render(chat, answer=True)
@@ -269,7 +269,7 @@ def test_a_generation_block_is_its_content(chatml):
         ("{{ raise_exception('no') }}", "no"),
     ],
 )
-def test_a_faulty_template_is_an_error_of_the_chat_alone(chatml, template, what):
+def test_a_faulty_template_is_an_error_of_the_chat(chatml, template, what):
     tokenizer = chatml(template)
     with pytest.raises(DataError, match=what):
         tokenizer.render([USER], answer=True)
@@ -286,7 +286,7 @@ def test_templates_by_name_and_special_tokens_of_the_client(chatml, tmp_path):
     assert again.render([USER], answer=True) == "<s>plain"
 
 
-def test_a_faulty_template_stops_no_service(tmp_path, running_service):
+def test_a_faulty_template_does_not_stop_the_service(tmp_path, running_service):
     model = _write(tmp_path / "m", "{% if %}")
     with running_service(tmp_path, TorchEngine(), model=model).serving() as service:
         with service.client() as client, pytest.raises(openai.BadRequestError) as caught:

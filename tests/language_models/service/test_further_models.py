@@ -33,7 +33,7 @@ def small(tmp_path):
     return Small()
 
 
-def test_it_is_made_once_and_others_are_answered_meanwhile(make_service, small):
+def test_it_is_created_once_while_other_requests_are_served(make_service, small):
     with make_service(further={SMALL_MODEL: small}).serving() as service:
         client = service.client()
         assert [model.id for model in client.models.list()] == [BASE_MODEL]
@@ -72,7 +72,7 @@ def test_jobs_start_from_it_and_their_models_outlive_the_service(
         assert again.service.models.must_be_created(SMALL_MODEL)  # not requested yet
 
 
-def test_only_who_makes_its_base_model_makes_others(tmp_path):
+def test_only_services_that_create_their_base_model_create_others(tmp_path):
     assert list(further_models(ServiceSettings(home=tmp_path))) == [SMALL_MODEL]
     assert list(further_models(ServiceSettings(home=tmp_path, model=SMALL_MODEL))) == [BASE_MODEL]
     folder = tmp_path / "mine"

@@ -1,4 +1,4 @@
-"""The small Llama and tokenizer are what transformers makes of the same folder."""
+"""The small Llama and its tokenizer, against transformers on the same folder."""
 
 import json
 
@@ -26,14 +26,14 @@ CHAT = (
     "figures",
     [{}, {"num_key_value_heads": 2}, {"tie_word_embeddings": False}, {"rope_theta": 500.0}],
 )
-def test_logits_are_those_of_transformers(tmp_path, figures):
+def test_logits_equal_those_of_transformers(tmp_path, figures):
     from transformers import AutoModelForCausalLM
 
     folder = write_micro_model(tmp_path / "m", **figures)
     ids = torch.randint(300, (3, 40), generator=torch.Generator().manual_seed(0))
     theirs = AutoModelForCausalLM.from_pretrained(folder).double()(ids).logits
     llama = load_model(folder, training=False).llama
-    # transformers rotates and normalises in float32, whatever the weights are
+    # transformers rotates and normalises in float32 for any type of weights
     torch.testing.assert_close(llama.logits(llama(ids)), theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -78,7 +78,7 @@ def test_words_of_the_game_are_one_token_each():
     assert len(tokenizer.encode("\nmultiply by * same 4 5 differ").ids) == 6
 
 
-def test_reading_a_token_at_a_time_gives_what_reading_at_once_gives(tmp_path):
+def test_incremental_decoding_equals_a_full_forward_pass(tmp_path):
     llama = load_model(write_micro_model(tmp_path / "m"), training=False).llama
     ids = torch.randint(300, (2, 50), generator=torch.Generator().manual_seed(1))
     logits, cache = llama.start(ids[:, :9], torch.ones(2, 9, dtype=torch.bool))
@@ -99,7 +99,7 @@ def test_unknown_kinds_of_models_are_left_to_transformers(tmp_path):
         assert LlamaShape.of(config | change) is None
 
 
-def test_weights_that_do_not_belong_to_the_configuration_are_refused(tmp_path):
+def test_weights_that_do_not_match_the_configuration_are_refused(tmp_path):
     folder = write_micro_model(tmp_path / "m")
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace('"hidden_size": 16', '"hidden_size": 20'))
@@ -114,7 +114,7 @@ def test_a_folder_without_tokenizer_is_refused(tmp_path):
         ChatTokenizer(folder)
 
 
-def test_a_model_without_a_template_gets_a_plain_one_in_which_messages_end(tmp_path):
+def test_a_model_without_a_template_gets_a_plain_one_with_end_tokens(tmp_path):
     folder = write_micro_model(tmp_path / "m")
     own = ChatTokenizer(folder)
     (folder / "chat_template.jinja").unlink()
@@ -128,7 +128,7 @@ def test_a_model_without_a_template_gets_a_plain_one_in_which_messages_end(tmp_p
     assert own.render(CHAT[2:], answer=False) == "<|assistant|>Decision: reject<|end|>"
 
 
-def test_the_plain_template_takes_the_end_that_only_the_configuration_names(tmp_path):
+def test_the_plain_template_uses_the_configurations_end_token(tmp_path):
     folder = write_micro_model(tmp_path / "m")
     (folder / "chat_template.jinja").unlink()
     names = read_json(folder / "tokenizer_config.json")

@@ -26,7 +26,7 @@ def _raw(url, method, path, body=b"", **headers):
         connection.close()
 
 
-def test_elsewhere_than_on_loopback_a_key_is_required(tmp_path):
+def test_a_key_is_required_except_on_loopback(tmp_path):
     for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"):
         with pytest.raises(ParameterError, match="without a key"):
             ServiceSettings(home=tmp_path, host=host)
@@ -37,7 +37,7 @@ def test_elsewhere_than_on_loopback_a_key_is_required(tmp_path):
         assert ServiceSettings(home=tmp_path, host=host).is_loopback
 
 
-def test_a_wrong_key_is_refused_and_never_repeated(make_service):
+def test_a_wrong_key_is_refused_and_not_echoed(make_service):
     with make_service(api_key="right-key").serving() as service:
         with service.client(api_key="right-key") as client:
             assert client.chat.completions.create(**ASK).choices
@@ -80,7 +80,7 @@ def test_requests_larger_than_the_limits_are_refused(make_service, upload):
         assert upload(client, count=20)
 
 
-def test_a_full_queue_of_jobs_says_so(gate, make_service, upload):
+def test_a_full_job_queue_is_reported(gate, make_service, upload):
     limits = Limits(queued_jobs=2)
     with make_service(limits=limits).serving() as service, service.client() as client:
         file_id = upload(client)
@@ -94,7 +94,7 @@ def test_a_full_queue_of_jobs_says_so(gate, make_service, upload):
         client.fine_tuning.jobs.create(**create)
 
 
-def test_unknown_paths_and_methods_have_openais_shape(running):
+def test_errors_for_unknown_paths_and_methods_have_openais_format(running):
     assert _raw(running.url, "GET", "/v1/none")[1]["error"]["type"] == "invalid_request_error"
     status, body = _raw(running.url, "PUT", "/v1/files")
     assert status == 405

@@ -67,7 +67,7 @@ def _post(running, path, **body):
 # continuations
 
 
-def test_a_text_is_continued_as_it_is(client):
+def test_a_text_is_continued_without_a_template(client):
     whole = client.completions.create(model=MODEL, prompt="add 4", seed=1, max_tokens=8)
     assert whole.object == "text_completion"
     assert (whole.usage.completion_tokens, whole.choices[0].finish_reason) == (8, "length")
@@ -80,7 +80,7 @@ def test_a_text_is_continued_as_it_is(client):
 
 
 def test_an_echo_scores_the_prompt_as_a_chain_of_single_tokens_does(client, home):
-    """As lm-eval requests: the prompt's own log-probabilities."""
+    """Log-probabilities of the prompt, as lm-eval requests them."""
     tokenizer = ChatTokenizer(home / "micro")
     ids = tokenizer.encode("Answer: accept x")
     options = {"model": MODEL, "logprobs": 3, "temperature": 0, "echo": True}
@@ -101,7 +101,7 @@ def test_an_echo_scores_the_prompt_as_a_chain_of_single_tokens_does(client, home
     assert none.choices[0].logprobs.token_logprobs == scored.token_logprobs[:-1]
 
 
-def test_tokens_that_there_are_not_are_refused(client):
+def test_unknown_token_ids_are_refused(client):
     with pytest.raises(openai.BadRequestError, match="no token 99999"):
         client.completions.create(model=MODEL, prompt=[99999])
     with pytest.raises(openai.BadRequestError, match="context has 1024"):
@@ -140,7 +140,7 @@ def test_a_streamed_response_has_openais_events(client):
 # embeddings
 
 
-def test_an_embedding_is_the_same_alone_and_among_others(client):
+def test_an_embedding_does_not_depend_on_the_batch(client):
     one = client.embeddings.create(model=MODEL, input="add 4").data[0].embedding
     both = client.embeddings.create(model=MODEL, input=["reject", "add 4"])
     assert one == both.data[1].embedding != both.data[0].embedding
@@ -149,7 +149,7 @@ def test_an_embedding_is_the_same_alone_and_among_others(client):
     assert both.usage.prompt_tokens > 0
 
 
-def test_vectors_come_as_numbers_or_packed(running):
+def test_vectors_are_returned_as_floats_or_base64(running):
     plain = _post(running, "embeddings", input="x").json()["data"][0]["embedding"]
     packed = _post(running, "embeddings", input="x", encoding_format="base64").json()
     data = base64.b64decode(packed["data"][0]["embedding"])
@@ -159,7 +159,7 @@ def test_vectors_come_as_numbers_or_packed(running):
 # formats
 
 
-def test_what_answers_a_schema_fits_it_whatever_the_seed(client):
+def test_completions_fit_their_schema_for_any_seed(client):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     named = {"name": "verdict", "schema": VERDICT, "strict": True}
     answer = client.chat.completions.create(
@@ -180,7 +180,7 @@ def test_what_answers_a_schema_fits_it_whatever_the_seed(client):
     assert len({choice.message.content for choice in answer.choices}) > 8
 
 
-def test_an_object_is_an_object(client):
+def test_json_object_format_returns_an_object(client):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     answer = client.chat.completions.create(
         model=MODEL, messages=ASK, seed=2, n=8, response_format={"type": "json_object"}
@@ -190,7 +190,7 @@ def test_an_object_is_an_object(client):
     assert all(isinstance(json.loads(text), dict) for text in whole)
 
 
-def test_a_schema_that_cannot_be_followed_is_refused_alone(client):
+def test_only_the_request_with_an_unsupported_schema_is_refused(client):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     named = {"name": "x", "schema": {"type": "robot"}}
     with pytest.raises(openai.BadRequestError) as caught:
@@ -202,7 +202,7 @@ def test_a_schema_that_cannot_be_followed_is_refused_alone(client):
     assert (caught.value.param, caught.value.code) == ("response_format", "invalid_schema")
 
 
-def test_objects_are_closed_unless_a_schema_says_or_joins_otherwise():
+def test_objects_are_closed_unless_the_schema_opens_or_combines_them():
     part = {"properties": {"properties": {"properties": {}}}}
     assert closed({"$defs": {"p": part}, "items": part}) == {
         "$defs": {
@@ -242,7 +242,7 @@ def test_a_model_whose_template_has_no_tools_refuses_them(client):
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "function", "function": {"name": "decide"}}]
 )
-def test_a_call_that_is_required_is_made_and_fits_the_tool(calling, choice):
+def test_a_required_call_is_generated_and_fits_the_tool(calling, choice):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     with calling.client() as client:
         options = {"model": MODEL, "messages": ASK, "tools": [_tool()], "tool_choice": choice}
@@ -263,7 +263,7 @@ def test_a_call_that_is_required_is_made_and_fits_the_tool(calling, choice):
         assert after.usage.prompt_tokens > answer.usage.prompt_tokens
 
 
-def test_a_tool_that_cannot_be_followed_is_refused_by_its_name(calling):
+def test_an_unsupported_tool_is_refused_by_its_name(calling):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     with calling.client() as client, pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
@@ -304,7 +304,7 @@ def test_of_several_tools_one_is_called(calling):
         ('{"name": "other", "arguments": {}}', '{"name": "other", "arguments": {}}', []),
     ],
 )
-def test_calls_are_read_as_models_write_them(text, said, called):
+def test_tool_calls_are_parsed_from_models_formats(text, said, called):
     found, calls = read_calls(text, [FunctionTool.model_validate(_tool("ask"))])
     assert found == said
     assert [call.name for call in calls] == called

@@ -1,4 +1,4 @@
-"""What waits together is generated together, by model, and what fails fails alone."""
+"""Batching of concurrent requests by model, and isolation of failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ratchet.language_models.types import ChatMessage
 
 
 class GatedEngine:
-    """Answers nothing until its gate is open; a batch with the seed 13 fails, 7 is refused."""
+    """Engine that blocks until its gate opens; a batch with seed 13 fails, seed 7 is refused."""
 
     max_batch_size = 8
 
@@ -78,7 +78,7 @@ def batcher(engine, models):
 
 
 def _ask(batcher, engine, asked, *, hold=None):
-    """Ask all at once, with the engine held at work until all are waiting."""
+    """Send all requests concurrently, blocking the engine until all are queued."""
 
     async def run():
         tasks = []
@@ -95,7 +95,7 @@ def _ask(batcher, engine, asked, *, hold=None):
     return asyncio.run(run())
 
 
-def test_all_that_wait_for_one_model_are_one_batch(batcher, engine, models):
+def test_all_queued_requests_for_one_model_form_one_batch(batcher, engine, models):
     a, b, *_ = models
     answers = _ask(batcher, engine, [(a, 1), (b, 2), (a, 3), (b, 4), (a, 5)], hold=a)
     assert [answer[0].text for answer in answers] == ["0", "1", "2", "3", "4", "5"]
@@ -106,7 +106,7 @@ def test_all_that_wait_for_one_model_are_one_batch(batcher, engine, models):
     ]
 
 
-def test_a_batch_is_never_larger_than_the_engine_takes(batcher, engine, models):
+def test_a_batch_never_exceeds_the_engines_limit(batcher, engine, models):
     _ask(batcher, engine, [(models[0], seed) for seed in range(20, 39)], hold=models[0])
     sizes = [len(call[1]) for call in engine.calls if call[0] == "a"]
     assert sizes == [1, 8, 8, 3]
@@ -124,14 +124,14 @@ def test_a_refused_request_fails_alone_and_a_broken_batch_fails_together(batcher
     assert _ask(batcher, engine, [(a, 4)])[0][0].text == "4"
 
 
-def test_too_many_waiting_completions_are_refused_at_once(batcher, engine, models):
+def test_too_many_queued_completions_are_refused_immediately(batcher, engine, models):
     answers = _ask(batcher, engine, [(models[0], seed) for seed in range(20, 43)], hold=models[0])
     refused = [from_engine(answer) for answer in answers if isinstance(answer, QueueFullError)]
     assert [error.status for error in refused] == [429] * 3
     assert refused[0].headers == {"Retry-After": "1"}
 
 
-def test_the_model_unused_for_longest_makes_room(batcher, engine, models):
+def test_the_least_recently_used_model_is_unloaded(batcher, engine, models):
     for name in (0, 1, 0, 2, 1):
         _ask(batcher, engine, [(models[name], 1)])
     moves = [call for call in engine.calls if call[0] in ("load", "unload")]
@@ -141,7 +141,7 @@ def test_the_model_unused_for_longest_makes_room(batcher, engine, models):
     ]
 
 
-def test_who_waits_when_the_service_stops_is_told(engine, models):
+def test_queued_requests_fail_when_the_service_stops(engine, models):
     batcher = Batcher(lambda: engine, waiting_max=20, loaded_max=2)
     batcher.start(models[0])
 
@@ -162,7 +162,7 @@ def test_who_waits_when_the_service_stops_is_told(engine, models):
     assert from_engine(second).status == 503
 
 
-def test_an_engine_that_does_not_start_is_told(models):
+def test_an_engines_failure_to_start_is_reported(models):
     def broken():
         raise OSError("no such device")
 
@@ -174,7 +174,7 @@ def test_an_engine_that_does_not_start_is_told(models):
 
 
 class ThreadKilled(BaseException):
-    """Ends a thread, unlike an exception of a batch."""
+    """Exception that ends the engine's thread, unlike a batch's exception."""
 
 
 def test_an_engine_whose_thread_ends_leaves_no_request_waiting(

@@ -28,7 +28,7 @@ def test_an_answer_has_the_clients_types_and_counts(client):
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_the_seed_decides_the_answer_and_n_answers_differ(client):
+def test_the_seed_determines_the_answer_and_n_answers_differ(client):
     first, again = _ask(client, n=5), _ask(client, n=5)
     texts = [choice.message.content for choice in first.choices]
     assert texts == [choice.message.content for choice in again.choices]
@@ -65,7 +65,7 @@ def test_developer_is_system_and_parts_of_text_are_joined(client, running):
     ]
 
 
-def test_log_probabilities_come_token_by_token(client):
+def test_log_probabilities_are_per_token(client):
     content = _ask(client, logprobs=True, top_logprobs=3).choices[0].logprobs.content
     text = _ask(client).choices[0].message.content
     assert [token.token for token in content] == text.split()
@@ -74,7 +74,7 @@ def test_log_probabilities_come_token_by_token(client):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_stream_adds_up_to_the_whole_answer(client, n):
+def test_a_stream_adds_up_to_the_complete_answer(client, n):
     whole = _ask(client, n=n, logprobs=True)
     pieces = [""] * n
     tokens = [0] * n
@@ -99,7 +99,7 @@ def test_the_clients_own_stream_reader_accepts_the_stream(client):
     assert final.choices[0].message.content == _ask(client).choices[0].message.content
 
 
-def test_async_clients_ask_at_once(running):
+def test_async_clients_send_concurrent_requests(running):
     async def ask_all():
         async with running.async_client() as client:
             answers = await asyncio.gather(*(_ask(client, seed=seed) for seed in range(20)))
@@ -137,7 +137,7 @@ def test_async_clients_ask_at_once(running):
         ),
     ],
 )
-def test_a_wrong_request_is_refused_in_openais_shape(client, options, status, param, code):
+def test_an_invalid_request_is_refused_in_openais_format(client, options, status, param, code):
     with pytest.raises(openai.APIStatusError) as caught:
         _ask(client, **options)
     assert caught.value.status_code == status
@@ -146,7 +146,7 @@ def test_a_wrong_request_is_refused_in_openais_shape(client, options, status, pa
     assert caught.value.type == "invalid_request_error"
 
 
-def test_models_are_listed_shown_and_the_base_model_stays(client):
+def test_models_are_listed_and_the_base_model_cannot_be_deleted(client):
     assert [model.id for model in client.models.list()] == ["ratchet-tiny"]
     assert client.models.retrieve("ratchet-tiny").object == "model"
     with pytest.raises(openai.NotFoundError, match="The model 'x/y' does not exist"):

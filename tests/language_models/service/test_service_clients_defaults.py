@@ -26,14 +26,14 @@ def _post(running, path="/v1/chat/completions", **more):
         {"response_format": {"type": "text"}},
     ],
 )
-def test_defaults_that_change_nothing_change_nothing(running, harmless):
+def test_fields_with_default_values_have_no_effect(running, harmless):
     plain = _post(running).json()["choices"]
     answer = _post(running, **harmless)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"] == plain
 
 
-def test_messages_may_hold_what_clients_keep_beside_them(running):
+def test_messages_may_contain_additional_client_fields(running):
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]},
         {
@@ -56,7 +56,7 @@ def test_messages_may_hold_what_clients_keep_beside_them(running):
     ]
 
 
-def test_every_answer_has_a_request_id_of_its_own(running):
+def test_every_response_has_a_unique_request_id(running):
     ids = {
         _post(running).headers["x-request-id"],
         _post(running, model="none").headers["x-request-id"],
@@ -67,7 +67,7 @@ def test_every_answer_has_a_request_id_of_its_own(running):
     assert all(number.startswith("req_") for number in ids)
 
 
-def test_no_null_stands_where_openai_has_none(client, upload, running):
+def test_responses_have_no_nulls_that_openais_lack(client, upload, running):
     upload(client)
     (entry, *_) = httpx.get(f"{running.url}/v1/files").json()["data"]
     assert not {"expires_at", "status_details"} & set(entry)

@@ -72,21 +72,21 @@ def test_connections_that_stall_are_closed(dawdled, drops, before):
     assert (b"408" in answer) == (HEAD in drops)
 
 
-def test_a_head_without_end_is_refused_before_its_time_is_over(dawdled):
+def test_an_endless_header_is_refused_before_its_timeout(dawdled):
     endless = [HEAD[:-2] + b"X-Long: ", *[b"x" * 10_000] * 20]
     answer, seconds = _until_closed(dawdled, *endless, pause=0.02)
     assert b"400 Bad Request" in answer
     assert seconds < 0.8
 
 
-def test_what_comes_in_time_is_answered_on_one_connection(dawdled):
+def test_timely_requests_are_answered_on_one_connection(dawdled):
     pieces = [HEAD[:30], HEAD[30:], BODY[:10], BODY[10:]]
     answer, _ = _until_closed(dawdled, *pieces, *pieces)
     assert answer.count(b"200 OK") == 2
 
 
 @pytest.mark.slow
-def test_an_answer_may_take_longer_than_a_connection_may_idle(tmp_path, running_service):
+def test_a_response_may_take_longer_than_the_idle_timeout(tmp_path, running_service):
     from fake_engine import FakeEngine
 
     service = running_service(tmp_path, FakeEngine(1.5), limits=Limits(idle_seconds=1))
@@ -94,7 +94,7 @@ def test_an_answer_may_take_longer_than_a_connection_may_idle(tmp_path, running_
         assert client.chat.completions.create(**ASK).choices
 
 
-def test_a_prompt_that_no_context_holds_is_refused_at_once(tmp_path, running_service, monkeypatch):
+def test_a_prompt_beyond_any_context_is_refused_immediately(tmp_path, running_service, monkeypatch):
     model = write_micro_model(tmp_path / "m")
     service = running_service(tmp_path, TorchEngine(), model=model)
     with service.serving(), service.client() as client:

@@ -22,7 +22,7 @@ def _preference(**changes):
     return json.dumps({**example, "non_preferred_output": [SAID], **changes})
 
 
-def test_a_file_is_kept_listed_and_deleted(client, upload):
+def test_a_file_is_stored_listed_and_deleted(client, upload):
     data = (GOOD + "\n").encode() * 12
     first, second = upload(client, data=data), upload(client, method="dpo")
     entry = client.files.retrieve(first)
@@ -50,7 +50,7 @@ def test_a_file_is_kept_listed_and_deleted(client, upload):
         _preference(),
     ],
 )
-def test_good_examples_are_taken(client, upload, text):
+def test_valid_examples_are_accepted(client, upload, text):
     client.files.delete(upload(client, data=text.encode()))
 
 
@@ -74,7 +74,7 @@ def test_good_examples_are_taken(client, upload, text):
         (GOOD.replace("fine", "\\ud800"), "line 1 is not valid JSON"),
     ],
 )
-def test_what_is_wrong_is_told_by_line_and_field(client, upload, text, complaint):
+def test_errors_name_line_and_field(client, upload, text, complaint):
     with pytest.raises(openai.BadRequestError, match=complaint) as caught:
         upload(client, data=text.encode())
     assert caught.value.code == "invalid_training_file"

@@ -60,7 +60,7 @@ def create(client, file_id, **options):
     return client.fine_tuning.jobs.create(model="ratchet-tiny", training_file=file_id, **options)
 
 
-def test_a_trainer_without_room_begins_anew(gate, served, client, upload, wait_for):
+def test_a_trainer_restarts_after_a_full_disk(gate, served, client, upload, wait_for):
     (gate / "open").touch()
     (gate / "full").touch()
     job = create(client, upload(client))
@@ -75,13 +75,13 @@ def test_a_trainer_without_room_begins_anew(gate, served, client, upload, wait_f
     assert any("starts over" in message for message in messages)
 
 
-def test_a_full_database_kills_no_thread(served, client, upload, wait_for):
+def test_a_full_database_ends_no_thread(served, client, upload, wait_for):
     """SQLite's own "database or disk is full", before a job could be started."""
     database = served.service.database
     request = CreateJobRequest(model="ratchet-tiny", training_file=upload(client))
     job = served.service.jobs.create(request, None)  # the thread is not notified yet
     most = database.row("PRAGMA max_page_count")[0]
-    database.row("PRAGMA max_page_count = 1")  # the current number, that is
+    database.row("PRAGMA max_page_count = 1")  # which allows only the current size
     with contextlib.suppress(sqlite3.Error):
         while True:
             with database.transaction() as connection:
@@ -95,7 +95,7 @@ def test_a_full_database_kills_no_thread(served, client, upload, wait_for):
     await_health(served.url, "ok")
 
 
-def test_an_upload_without_room_gets_a_507_with_the_reason(served, client, monkeypatch):
+def test_an_upload_to_a_full_disk_gets_a_507_with_the_reason(served, client, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -111,7 +111,7 @@ def test_an_upload_without_room_gets_a_507_with_the_reason(served, client, monke
     assert client.files.create(file=("t", data), purpose="fine-tune").bytes == len(data)
 
 
-def test_a_request_that_the_database_has_no_room_for_gets_a_507(served, client, upload):
+def test_a_request_with_a_full_database_gets_a_507(served, client, upload):
     file_id = upload(client)
     database = served.service.database
     most = database.row("PRAGMA max_page_count")[0]
@@ -128,7 +128,7 @@ def test_a_request_that_the_database_has_no_room_for_gets_a_507(served, client, 
     database.row(f"PRAGMA max_page_count = {most}")
 
 
-def test_a_dead_thread_is_said(served):
+def test_a_dead_thread_is_reported(served):
     runner = served.service.runner
     runner._stopping.set()
     runner.wake()
@@ -137,7 +137,7 @@ def test_a_dead_thread_is_said(served):
 
 
 @pytest.mark.slow
-def test_no_room_for_any_file_and_then_room_again_makes_the_same_model(micro_service, tmp_path):
+def test_a_temporarily_full_disk_gives_the_same_model(micro_service, tmp_path):
     """Neither service nor trainer can write a byte for a while (RLIMIT_FSIZE, set from outside)."""
     process, url = micro_service
     chat = [{"role": "user", "content": "same"}, {"role": "assistant", "content": "Decision"}]

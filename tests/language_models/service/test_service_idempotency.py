@@ -1,4 +1,4 @@
-"""One key is one job, however often and from wherever it is sent, also after a kill."""
+"""Idempotency keys: one job per key, despite repeated requests and kills."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_header_and_metadata_name_the_same_job(gate, make_service, upload):
             _create(client, file_id, key="once", header="twice")
 
 
-def test_a_key_still_names_its_job_when_that_has_ended_and_its_file_is_gone(
+def test_a_key_identifies_its_job_after_it_ended_and_its_file_was_deleted(
     make_service, upload, wait_for
 ):
     with make_service().serving() as service, service.client() as client:
@@ -62,7 +62,7 @@ def test_a_key_still_names_its_job_when_that_has_ended_and_its_file_is_gone(
         assert _create(client, file_id, key="once").id == job.id
 
 
-def test_thirty_creations_at_once_with_one_key_make_one_job(gate, make_service, upload):
+def test_thirty_concurrent_creations_with_one_key_create_one_job(gate, make_service, upload):
     with make_service().serving() as service, service.client() as client:
         file_id = upload(client)
         barrier = threading.Barrier(30)
@@ -79,9 +79,7 @@ def test_thirty_creations_at_once_with_one_key_make_one_job(gate, make_service, 
 
 
 @pytest.mark.slow
-def test_a_killed_service_begins_its_running_job_again(
-    gate, tmp_path, make_service, upload, wait_for
-):
+def test_a_killed_service_restarts_its_running_job(gate, tmp_path, make_service, upload, wait_for):
     home = tmp_path / "home"
     command = [sys.executable, "-c", SERVER, str(Path(__file__).parent / "conftest.py"), str(home)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -109,7 +107,7 @@ def test_a_killed_service_begins_its_running_job_again(
         assert json.loads((folder / "config.json").read_text())["seed"] == 3
 
 
-def test_a_stopped_service_keeps_what_it_has(gate, make_service, tmp_path, upload, wait_for):
+def test_a_stopped_service_retains_its_data(gate, make_service, tmp_path, upload, wait_for):
     (gate / "open").touch()
     first = make_service(tmp_path / "home")
     with first.serving() as service, service.client() as client:

@@ -56,7 +56,7 @@ def test_a_supervised_job_ends_in_a_model_that_answers(client, upload, wait_for)
     assert answer.model == job.fine_tuned_model
 
 
-def test_a_job_that_is_taken_at_once_was_queued_when_it_was_made(
+def test_a_job_that_starts_immediately_is_reported_as_queued_on_creation(
     served, client, upload, monkeypatch
 ):
     database = served.service.database
@@ -90,7 +90,7 @@ def test_a_dpo_job_from_a_trained_model_keeps_the_base_models_name(client, uploa
     assert len(list(client.models.list())) == 5  # the base, two models, two checkpoints
 
 
-def test_events_checkpoints_and_metrics_tell_what_happened(client, upload, wait_for):
+def test_events_checkpoints_and_metrics(client, upload, wait_for):
     job = wait_for(client, _create(client, upload(client)).id)
     events = list(client.fine_tuning.jobs.list_events(job.id, limit=2))  # several pages
     steps = [event.data["step"] for event in events if event.type == "metrics"]
@@ -112,7 +112,9 @@ def test_events_checkpoints_and_metrics_tell_what_happened(client, upload, wait_
     assert set(rows[0]) == {"step", "epoch", "train_loss", "valid_loss"}
 
 
-def test_equal_jobs_in_two_homes_make_models_of_one_name(make_service, tmp_path, upload, wait_for):
+def test_equal_jobs_in_two_homes_create_models_of_one_name(
+    make_service, tmp_path, upload, wait_for
+):
     names = []
     for home in ("a", "b"):
         with make_service(tmp_path / home).serving() as service, service.client() as client:
@@ -196,7 +198,7 @@ def test_jobs_are_listed_by_page_and_by_metadata(gate, client, upload):
         ({"extra_body": {"epochs": 3}}, 400, "epochs"),
     ],
 )
-def test_a_wrong_job_is_refused(running, upload, options, status, param):
+def test_an_invalid_job_is_refused(running, upload, options, status, param):
     client = running.client()
     file_id = upload(client)
     with pytest.raises(openai.APIStatusError) as caught:
@@ -206,7 +208,7 @@ def test_a_wrong_job_is_refused(running, upload, options, status, param):
     assert (caught.value.status_code, caught.value.param) == (status, param)
 
 
-def test_too_few_examples_and_results_as_examples_are_refused(client, upload, wait_for):
+def test_too_few_examples_and_result_files_as_examples_are_refused(client, upload, wait_for):
     with pytest.raises(openai.BadRequestError, match="at least 10"):
         _create(client, upload(client, count=9))
     job = wait_for(client, _create(client, upload(client)).id)
@@ -214,7 +216,7 @@ def test_too_few_examples_and_results_as_examples_are_refused(client, upload, wa
         _create(client, job.result_files[0])
 
 
-def test_deleting_a_model_frees_it_unless_a_job_needs_it(gate, served, client, upload, wait_for):
+def test_a_deleted_model_is_removed_unless_a_job_needs_it(gate, served, client, upload, wait_for):
     (gate / "open").touch()
     file_id = upload(client)
     name = wait_for(client, _create(client, file_id).id).fine_tuned_model

@@ -1,4 +1,4 @@
-"""A service that runs start on demand: found, shared, and ended with its last user."""
+"""Embedded service: started on demand, shared by processes, and stopped with its last user."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _ends(pid, seconds=10):
     return False
 
 
-def test_whoever_waits_is_told_what_the_service_does(home):
+def test_start_up_progress_is_reported(home):
     said = []
     with _start(home, on_wait=said.append):
         assert said[0] == "Starting the model service"
@@ -81,7 +81,7 @@ def test_whoever_waits_is_told_what_the_service_does(home):
         assert any(step in text for text in said for step in steps), said
 
 
-def test_a_started_service_answers_and_ends_when_it_is_left(home, monkeypatch):
+def test_a_started_service_answers_and_stops_after_its_context(home, monkeypatch):
     monkeypatch.setenv(API_KEY_VARIABLE, "not for the embedded one")
     began = time.monotonic()
     with _start(home) as service:
@@ -97,7 +97,7 @@ def test_a_started_service_answers_and_ends_when_it_is_left(home, monkeypatch):
     assert not (home / "llm" / "service.json").exists()
 
 
-def test_an_answer_is_not_held_back_by_the_network(home):
+def test_responses_are_not_delayed_by_tcp_acknowledgements(home):
     with _start(home) as service, openai.OpenAI(base_url=service.url, api_key="none") as client:
         seconds = []
         for _ in range(30):
@@ -108,7 +108,7 @@ def test_an_answer_is_not_held_back_by_the_network(home):
 
 
 @pytest.mark.parametrize("end", ["kill", "leave"])
-def test_it_ends_with_its_user_however_that_ends(home, end):
+def test_it_stops_with_its_user_for_any_exit(home, end):
     process, url, pid = _user(home, "stay" if end == "kill" else "go")
     if end == "kill":
         assert _answers(url)
@@ -118,7 +118,7 @@ def test_it_ends_with_its_user_however_that_ends(home, end):
     assert not _answers(url)
 
 
-def test_a_second_user_shares_it_and_keeps_it_when_the_first_is_killed(home):
+def test_a_second_user_shares_it_beyond_a_kill_of_the_first(home):
     process, url, pid = _user(home, "stay")
     with _start(home, model=None) as service:
         assert (service.url, service.pid) == (url, pid)
@@ -129,7 +129,7 @@ def test_a_second_user_shares_it_and_keeps_it_when_the_first_is_killed(home):
     assert _ends(pid)
 
 
-def test_many_who_start_at_once_share_one(home):
+def test_concurrent_starts_share_one_service(home):
     with ThreadPoolExecutor(6) as pool:
         services = list(pool.map(lambda _: _start(home), range(6)))
     assert len({service.pid for service in services}) == 1
@@ -147,7 +147,7 @@ def test_after_a_killed_service_a_new_one_is_started(home):
             assert _answers(second.url)
 
 
-def test_one_with_another_model_is_not_taken(home, tmp_path):
+def test_a_service_with_another_model_is_not_reused(home, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     with _start(home), pytest.raises(LanguageServiceError, match="serves 'model', not 'other'"):
@@ -161,14 +161,14 @@ def test_one_with_another_model_is_not_taken(home, tmp_path):
         ({"model": "no/such:model"}, "neither a local folder nor available"),
     ],
 )
-def test_what_does_not_start_says_why(home, options, complaint):
+def test_a_failed_start_reports_the_reason(home, options, complaint):
     with pytest.raises(LanguageServiceError, match="ended with code 1") as caught:
         _start(home, **options)
     assert complaint in str(caught.value)
     assert "service.log" in str(caught.value)
 
 
-def test_the_command_line_refuses_a_second_service_and_an_open_door(home):
+def test_the_command_line_refuses_a_second_service_and_public_access_without_a_key(home):
     command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(home)]
     options = ["--model", str(home / "model"), "--engine", ENGINE, "--port", "0"]
     with _start(home) as service:

@@ -39,7 +39,7 @@ def _wait_until(condition):
         time.sleep(0.02)
 
 
-def test_a_paused_job_stops_and_lets_others_by_until_it_is_resumed(
+def test_a_paused_job_stops_and_does_not_block_others_until_resumed(
     make_service, gate, upload, wait_for
 ):
     with make_service().serving() as service, service.client() as client:
@@ -62,7 +62,7 @@ def test_a_paused_job_stops_and_lets_others_by_until_it_is_resumed(
             client.fine_tuning.jobs.resume(first.id)
 
 
-def test_a_paused_job_stays_paused_over_a_restart_and_can_be_cancelled(
+def test_a_paused_job_stays_paused_after_a_restart_and_can_be_cancelled(
     make_service, gate, upload, wait_for
 ):
     with make_service().serving() as service, service.client() as client:
@@ -76,7 +76,7 @@ def test_a_paused_job_stays_paused_over_a_restart_and_can_be_cancelled(
         assert client.fine_tuning.jobs.cancel(job.id).status == "cancelled"
 
 
-def test_the_plain_trainers_checkpoints_answer_as_models(
+def test_the_plain_trainers_checkpoints_can_be_called_as_models(
     tmp_path, running_service, upload, wait_for
 ):
     folder = write_micro_model(tmp_path / "micro")
@@ -98,7 +98,7 @@ def test_the_plain_trainers_checkpoints_answer_as_models(
 
 
 def _score(client, model):
-    """Log-probability of the completion that was trained."""
+    """Return the log-probability of the trained completion."""
     answer = client.completions.create(
         model=model,
         prompt="<|user|>add 4<|end|><|assistant|>fine",

@@ -96,5 +96,5 @@ def _check(case):
 
 
 @pytest.mark.slow
-def test_any_request_is_answered_as_described(described):
+def test_all_responses_match_the_schema(described):
     assert _check_operations(described, examples=50, derandomize=True) >= 20

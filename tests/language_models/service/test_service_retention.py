@@ -74,7 +74,7 @@ def test_by_default_everything_is_kept(make_service, tmp_path, upload, wait_for)
         assert len(before) == 3
 
 
-def test_checkpoints_beyond_the_last_ones_go_and_their_job_stays(
+def test_old_checkpoints_are_deleted_and_their_job_is_retained(
     make_service, upload, wait_for, tmp_path
 ):
     rules = RetentionRules(checkpoints=0)
@@ -94,7 +94,7 @@ def test_checkpoints_beyond_the_last_ones_go_and_their_job_stays(
         _await(lambda: {path.name for path in weights.iterdir()} == {job.id})
 
 
-def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
+def test_unused_models_and_files_are_deleted_unless_referenced(
     make_service, tmp_path, upload, wait_for
 ):
     with make_service().serving() as service, service.client() as client:
@@ -129,7 +129,7 @@ def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
         assert client.fine_tuning.jobs.retrieve(unused.id).status == "succeeded"
 
 
-def test_what_a_client_has_deleted_is_said_too(make_service, upload, wait_for):
+def test_deletions_by_clients_are_reported(make_service, upload, wait_for):
     with make_service().serving() as service, service.client() as client:
         job = train(client, upload, wait_for)
         client.models.delete(job.fine_tuned_model)
@@ -144,7 +144,7 @@ def test_what_a_client_has_deleted_is_said_too(make_service, upload, wait_for):
 
 
 @pytest.mark.parametrize("earlier", [_OF_VERSION_1, _OF_VERSION_3], ids=["1", "3"])
-def test_the_database_of_an_earlier_version_is_taken_over(
+def test_the_database_of_an_earlier_version_is_migrated(
     make_service, tmp_path, upload, wait_for, earlier
 ):
     with make_service().serving() as service, service.client() as client:

@@ -78,7 +78,7 @@ def _say(client):
     return client.chat.completions.create(model="ratchet-tiny", messages=HELLO, seed=1)
 
 
-def test_the_engine_sleeps_for_as_long_as_a_job_trains(service, upload, wait_for, gate):
+def test_the_engine_sleeps_while_a_job_trains(service, upload, wait_for, gate):
     with service.client() as client:
         before = _say(client)
         job = _create(client, upload)
@@ -96,7 +96,7 @@ def test_the_engine_sleeps_for_as_long_as_a_job_trains(service, upload, wait_for
         assert wait_for(client, job.id).status == "succeeded"
 
 
-def test_a_cancelled_job_gives_the_memory_back(service, upload, gate):
+def test_a_cancelled_job_returns_the_memory(service, upload, gate):
     with service.client() as client:
         job = _create(client, upload)
         _await(lambda: _pids(gate))
@@ -105,7 +105,7 @@ def test_a_cancelled_job_gives_the_memory_back(service, upload, gate):
         assert service.engine.said == ["sleep", "wake_up"]
 
 
-def test_an_engine_that_cannot_sleep_goes_on_answering(service, upload, wait_for, gate):
+def test_an_engine_that_cannot_sleep_continues_to_answer(service, upload, wait_for, gate):
     service.engine.fails = True
     with service.client() as client:
         job = _create(client, upload)
@@ -116,7 +116,7 @@ def test_an_engine_that_cannot_sleep_goes_on_answering(service, upload, wait_for
         assert service.engine.said == ["sleep"]
 
 
-def test_an_engine_that_is_not_to_sleep_keeps_no_job_waiting(service, upload, wait_for, gate):
+def test_an_engine_without_sleep_does_not_delay_jobs(service, upload, wait_for, gate):
     service.service.batcher._sleeper = None
     with service.client() as client:
         service.engine.goes_on.clear()
@@ -144,7 +144,7 @@ def test_a_service_stops_while_its_engine_sleeps(running_service, tmp_path, uplo
 
 
 @pytest.mark.parametrize("shares_base", [True, False])
-def test_models_on_one_base_share_a_batch_where_the_engine_takes_them(tmp_path, shares_base):
+def test_models_on_one_base_share_a_batch_if_the_engine_supports_it(tmp_path, shares_base):
     engine = DrowsyEngine()
     engine.shares_base = shares_base
     base, other = (StoredModel(name, tmp_path / name, name) for name in ("base", "other"))

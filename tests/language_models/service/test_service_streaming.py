@@ -21,7 +21,7 @@ PATHS = {
 
 
 def _text_of(line):
-    """The text of a server-sent event of any API."""
+    """Return the text of a server-sent event of any API."""
     event = json.loads(line.removeprefix("data: "))
     if "choices" not in event:
         return event["delta"] if event["type"].endswith("text.delta") else ""
@@ -30,7 +30,7 @@ def _text_of(line):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_first_words_come_before_the_last_are_made(running, path):
+def test_the_first_words_arrive_before_the_last_are_generated(running, path):
     running.engine.go_on.clear()
     body = {**PATHS[path], "stream": True}
     texts = []
@@ -50,7 +50,7 @@ def test_the_first_words_come_before_the_last_are_made(running, path):
     assert pieces[0] == "".join(pieces).split()[0]
 
 
-def test_a_refused_stream_is_an_error_and_no_stream(running):
+def test_a_refused_stream_returns_an_error_response(running):
     long = [{"role": "user", "content": "a " * 3000}]
     answer = httpx.post(
         f"{running.url}/v1/chat/completions", json={**CHAT, "messages": long, "stream": True}
@@ -71,7 +71,7 @@ def _request(seed, **values):
     return GenerationRequest("m", (ChatMessage("user", "add 4"),), seed, **values)
 
 
-def test_torch_tells_pieces_that_begin_what_it_returns(engine):
+def test_torch_streams_prefixes_of_its_result(engine):
     for seed in range(8):
         pieces = []
         (result,) = engine.generate([_request(seed, on_piece=pieces.append)])
@@ -84,7 +84,7 @@ def test_torch_tells_pieces_that_begin_what_it_returns(engine):
         assert (result,) == tuple(engine.generate([_request(seed)]))
 
 
-def test_torch_does_not_tell_what_may_begin_a_stop(engine):
+def test_torch_does_not_stream_a_possible_prefix_of_a_stop_text(engine):
     (whole,) = engine.generate([_request(5)])
     stop = whole.text[6:9]
     pieces = []

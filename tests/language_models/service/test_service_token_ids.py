@@ -69,7 +69,7 @@ def test_every_token_has_its_log_probability_under_the_model(engine, folder, sto
     assert ended
 
 
-def test_asking_for_ids_changes_no_text(engine):
+def test_requesting_ids_does_not_change_the_text(engine):
     for seed in range(4):
         plain, more = generated(engine, seed), generated(engine, seed, token_ids=True)
         assert (plain.text, plain.finish_reason) == (more.text, more.finish_reason)
@@ -77,7 +77,7 @@ def test_asking_for_ids_changes_no_text(engine):
         assert list(plain.tokens) == list(more.tokens)[: len(plain.tokens)]
 
 
-def test_our_client_gets_them_and_the_journal_gives_them_back_bit_for_bit(url, tmp_path):
+def test_ratchets_client_gets_them_and_the_journal_replays_them_bit_for_bit(url, tmp_path):
     client = ChatClient(Endpoint(url))
 
     async def ask(request):
@@ -94,7 +94,7 @@ def test_our_client_gets_them_and_the_journal_gives_them_back_bit_for_bit(url, t
     assert plain == replace(first, tokens=None)
 
 
-def test_they_stand_in_the_answer_only_where_they_are_asked_for(url):
+def test_they_are_returned_only_if_requested(url):
     body = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
     plain = httpx.post(f"{url}/chat/completions", json=body).json()
     assert "prompt_token_ids" not in plain
@@ -108,8 +108,8 @@ def test_they_stand_in_the_answer_only_where_they_are_asked_for(url):
     assert "return_token_ids" in refused.json()["error"]["message"]
 
 
-def test_models_say_where_their_weights_lie(url, folder):
-    """As vLLM does: their adapters are found by it."""
+def test_models_report_the_path_of_their_weights(url, folder):
+    """As vLLM does, so that clients can locate adapters."""
     (model,) = httpx.get(f"{url}/models").json()["data"]
     assert model["root"] == str(folder)
     assert httpx.get(f"{url}/models/{MODEL}").json() == model

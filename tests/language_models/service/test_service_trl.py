@@ -1,4 +1,4 @@
-"""A service that trains through TRL, as a process, asked through OpenAI's SDK."""
+"""A service process that trains through TRL, called with OpenAI's SDK."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answer(text):
 
 @contextlib.contextmanager
 def serving(home, *options):
-    """Run a service until the end of the block, or until it is killed in it."""
+    """Run a service until the end of the block or until it is killed."""
     command = [*COMMAND, "--home", str(home), "--model", str(home / "micro"), *options]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
@@ -104,7 +104,7 @@ def reply(client, model):
 
 
 def weights(home, jobs):
-    """The weights after a chain of jobs."""
+    """Return the weights after a chain of jobs."""
     last = folder_of(home, jobs[-1])
     if AdapterBase.read(last) is None:
         return load_file(last / "model.safetensors")
@@ -118,7 +118,7 @@ def folder_of(home, job):
 
 
 @pytest.mark.parametrize("rank", [0, RANK])
-def test_jobs_change_what_a_model_answers_and_build_on_each_other(home, rank):
+def test_jobs_change_a_models_answers_and_build_on_each_other(home, rank):
     with (
         serving(home, "--trainer", "trl", "--lora-rank", str(RANK)) as (_, url),
         connect(url) as client,
@@ -163,7 +163,7 @@ def test_jobs_change_what_a_model_answers_and_build_on_each_other(home, rank):
         assert max(ranks) > RANK
 
 
-def test_a_killed_trainer_fails_its_job_and_a_killed_service_begins_it_again(tmp_path):
+def test_a_killed_trainer_fails_its_job_and_a_killed_service_restarts_it(tmp_path):
     write_micro_model(tmp_path / "micro", scale=0.1)
     with serving(tmp_path, "--lora-rank", str(RANK)) as (process, url), connect(url) as client:
         chats = upload(client, {"messages": PROMPT + answer(ACCEPT)}, count=200)
@@ -181,7 +181,7 @@ def test_a_killed_trainer_fails_its_job_and_a_killed_service_begins_it_again(tmp
         trainer = _trainer(process)
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-        trainer.wait(10)  # it ends with its service
+        trainer.wait(10)  # the trainer ends with its service
     with serving(tmp_path, "--lora-rank", str(RANK)) as (_, url), connect(url) as client:
         again = ended(client, client.fine_tuning.jobs.retrieve(torn.id))
         assert again.status == "succeeded", again.error
@@ -206,7 +206,7 @@ def _trainer(process):
     return child
 
 
-def test_a_missing_extra_is_said_before_anything_is_served(home):
+def test_a_missing_extra_is_reported_before_serving(home):
     starts = (
         "import sys; sys.modules['peft'] = None\n"
         "from ratchet.language_models.service.__main__ import main\n"

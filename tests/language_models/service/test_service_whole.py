@@ -64,7 +64,7 @@ def test_a_warm_start_takes_less_than_five_seconds(home):
     assert min(seconds) < 5
 
 
-def test_64_chats_at_once_are_answered_alike_and_five_times_as_fast(service):
+def test_64_concurrent_chats_have_equal_answers_and_are_five_times_as_fast(service):
     requests = _requests(service.model, 64)
 
     async def measure():
@@ -84,7 +84,7 @@ def test_64_chats_at_once_are_answered_alike_and_five_times_as_fast(service):
 
 
 @pytest.mark.parametrize("method", ["supervised", "dpo"])
-def test_a_trained_model_says_what_it_was_taught(service, method):
+def test_a_trained_model_reproduces_its_training_answers(service, method):
     prompt = [{"role": "user", "content": "Verifier."}]
     good, bad = ([{"role": "assistant", "content": f"Decision: {w}"}] for w in ("accept", "reject"))
     if method == "supervised":

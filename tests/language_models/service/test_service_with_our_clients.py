@@ -41,7 +41,7 @@ INTENT = FineTuneIntent(
 )
 
 
-def test_a_model_is_asked_trained_found_again_and_asked(running, monkeypatch):
+def test_a_model_is_called_trained_looked_up_and_called_again(running, monkeypatch):
     monkeypatch.setenv("RATCHET_LLM_URL", running.url)
     endpoint = Endpoint("embedded")
     chat, tuning = ChatClient(endpoint), FineTuneClient(endpoint)
@@ -73,7 +73,7 @@ def test_a_model_is_asked_trained_found_again_and_asked(running, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["supervised", "dpo"])
-def test_transcripts_with_any_ends_of_lines_train(micro_service, method):
+def test_transcripts_with_unusual_line_separators_can_be_trained_on(micro_service, method):
     """Line ends for Python, but not for JSON."""
     _, url = micro_service
     reply = "so\u2028it\u2029is\x85as\x0bI\x0csay\x1cto\x1dyou\x1e.\r\n"

@@ -80,7 +80,9 @@ def make_trainer(tmp_path, **agent):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("may_think", [True, False])
-def test_it_is_read_fine_tuned_and_read_again(service, tmp_path, monkeypatch, may_think):
+def test_reasoning_is_parsed_before_and_after_fine_tuning(
+    service, tmp_path, monkeypatch, may_think
+):
     monkeypatch.setenv("RATCHET_LLM_URL", f"{service.url}/v1")
     kwargs = {} if may_think else {"chat_template_kwargs": {"enable_thinking": False}}
     trainer = make_trainer(tmp_path, **kwargs)
@@ -104,7 +106,7 @@ def test_it_is_read_fine_tuned_and_read_again(service, tmp_path, monkeypatch, ma
 
 
 @pytest.mark.slow
-def test_thinking_that_is_cut_off_is_no_answer_and_says_so(service, tmp_path, monkeypatch):
+def test_truncated_reasoning_is_invalid_with_a_reason(service, tmp_path, monkeypatch):
     monkeypatch.setenv("RATCHET_LLM_URL", f"{service.url}/v1")
     trainer = make_trainer(tmp_path, max_tokens_per_message=9)
     trainer.state = trainer.initial_state()

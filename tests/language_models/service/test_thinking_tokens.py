@@ -1,4 +1,4 @@
-"""What a model that thinks learns of a reply: what it would have to write itself, and no more."""
+"""Tokens of a reasoning model's reply that are trained: exactly those it would generate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folders(tmp_path_factory):
 
 
 def texts(tokenizer, sequence):
-    """Return what is read and what is learned of a sequence."""
+    """Return the texts of a sequence's context tokens and of its trained tokens."""
     ids = list(zip(sequence.ids, sequence.weights, strict=True))
     return tuple(
         tokenizer._tokenizer.decode([i for i, w in ids if w == wanted], skip_special_tokens=False)
@@ -56,20 +56,20 @@ def supervised(folder, tmp_path, reply):
         ("forgets", THOUGHT, f"{ASKED}<think>\n", f"Hm.\n</think>\n\n{ANSWER}<|end|>"),
     ],
 )
-def test_a_templates_empty_block_is_read_and_a_thought_is_learned(
+def test_a_templates_empty_block_is_context_and_reasoning_is_trained(
     folders, tmp_path, model, reply, read, learned
 ):
     assert supervised(folders[model], tmp_path, reply) == (read, learned)
 
 
-def test_what_is_read_before_an_answer_is_the_prompt_of_one_who_may_not_think(folders, tmp_path):
+def test_context_before_an_answer_is_the_prompt_without_reasoning(folders, tmp_path):
     tokenizer = ChatTokenizer(folders["thinks"])
     chat = [ChatMessage("user", "same")]
     told = tokenizer.render(chat, answer=True, variables={"enable_thinking": False})
     assert supervised(folders["thinks"], tmp_path, ANSWER)[0] == told
 
 
-def test_earlier_replies_of_a_chat_are_learned_as_they_stand_when_last(folders, tmp_path):
+def test_earlier_replies_of_a_chat_are_trained_as_if_last(folders, tmp_path):
     file = tmp_path / "chats.jsonl"
     replies = [{"role": "assistant", "content": text} for text in ("Question: why?", ANSWER)]
     chat = [PROMPT[0], replies[0], {"role": "user", "content": "x"}, replies[1]]
@@ -89,7 +89,7 @@ def test_earlier_replies_of_a_chat_are_learned_as_they_stand_when_last(folders, 
 @pytest.mark.parametrize(
     "replies", [(ANSWER, "No"), (THOUGHT, "No"), (THOUGHT, "<think>x</think>No")]
 )
-def test_sides_of_a_preference_have_one_prompt(folders, tmp_path, model, replies):
+def test_both_sides_of_a_preference_have_the_same_prompt(folders, tmp_path, model, replies):
     file = tmp_path / "pairs.jsonl"
     names = ("preferred_output", "non_preferred_output")
     sides = {

@@ -52,7 +52,7 @@ def _datum(**inputs):
     )
 
 
-def test_its_steps_are_those_of_our_own_client(served, client):
+def test_its_steps_equal_those_of_ratchets_client(served, client):
     training = client.create_lora_training_client(base_model=MODEL, rank=4, seed=7).result()
     ours = connect(served.url, model=MODEL, lora_rank=4, seed=7)
     example = TrainingExample(
@@ -77,7 +77,7 @@ def test_its_steps_are_those_of_our_own_client(served, client):
     ours.close()
 
 
-def test_it_saves_samples_and_goes_on_from_what_it_saved(served, client):
+def test_it_saves_samples_and_resumes_from_its_saves(served, client):
     training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
     training.forward_backward([_datum(weights=[1, 1, 1, 1])], "cross_entropy").result()
     training.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
@@ -116,7 +116,7 @@ def test_it_saves_samples_and_goes_on_from_what_it_saved(served, client):
     assert told[0] == told[1]
 
 
-def test_our_interface_through_its_client_trains_as_over_our_own(served):
+def test_ratchets_interface_trains_alike_through_either_client(served):
     ours = connect(served.url, model=MODEL, lora_rank=4, seed=7)
     theirs = connect_tinker(served.url, model=MODEL, lora_rank=4, seed=7)
     example = TrainingExample(
@@ -159,7 +159,7 @@ def test_our_interface_through_its_client_trains_as_over_our_own(served):
         session.close()
 
 
-def test_a_loss_of_ones_own_is_differentiated_by_the_client(client):
+def test_a_custom_loss_is_differentiated_by_the_client(client):
     training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
 
     def loss(data, log_probs):
@@ -170,7 +170,7 @@ def test_a_loss_of_ones_own_is_differentiated_by_the_client(client):
     assert training.optim_step(tinker.AdamParams()).result().metrics["grad_norm"] > 0
 
 
-def test_what_it_asks_wrongly_it_is_told(client):
+def test_invalid_requests_are_explained(client):
     training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
     with pytest.raises(tinker.TinkerError, match="no gradient was gathered"):
         training.optim_step(tinker.AdamParams()).result()
@@ -227,7 +227,7 @@ def test_refused_steps_and_saves_leave_the_session_usable(client):
 
 
 @pytest.mark.slow
-def test_what_is_lost_cut_doubled_or_late_changes_nothing(served, client):
+def test_lost_truncated_duplicated_and_late_messages_have_no_effect(served, client):
     def trained(client):
         training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
         for _ in range(4):

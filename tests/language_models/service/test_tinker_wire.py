@@ -99,7 +99,7 @@ def test_the_bytes_of_a_step_and_of_samples(served):
     assert all(value < 0 for value in struct.unpack("<3f", samples[20:]))
 
 
-def test_its_key_is_sent_in_a_header_of_its_own(tmp_path, running_service):
+def test_its_key_is_sent_in_a_dedicated_header(tmp_path, running_service):
     model = write_micro_model(tmp_path / MODEL)
     keyed = running_service(tmp_path / "home", TorchEngine(), model=model, api_key="tml-secret")
     with keyed.serving() as service:
@@ -114,7 +114,7 @@ def test_its_key_is_sent_in_a_header_of_its_own(tmp_path, running_service):
             assert caught.value.code == status
 
 
-def test_what_is_not_spoken_is_refused(served):
+def test_unsupported_requests_are_refused(served):
     bad = [
         ("optim_step", {"model_id": "m", "seq_id": 1, "optimizer_params": {"type": "dimuon"}}),
         ("forward_backward", b"\xff\xff"),

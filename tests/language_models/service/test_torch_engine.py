@@ -46,13 +46,13 @@ def test_results_do_not_depend_on_the_batch_bit_for_bit(engine):
     assert together[:7] == engine.generate(requests[:7])
 
 
-def test_the_seed_decides_what_is_sampled(engine):
+def test_the_seed_determines_the_sample(engine):
     first, again, other = engine.generate([request(1), request(1), request(2)])
     assert first == again
     assert first.text != other.text
 
 
-def test_the_token_that_ends_an_answer_is_counted_but_not_among_its_tokens(engine):
+def test_the_end_token_is_counted_but_not_returned(engine):
     results = engine.generate([request(seed, max_tokens=200) for seed in range(20)])
     ended = [result for result in results if result.finish_reason == "stop"]
     assert ended
@@ -61,7 +61,7 @@ def test_the_token_that_ends_an_answer_is_counted_but_not_among_its_tokens(engin
         assert all(token.token != "<|end|>" for token in result.tokens)
 
 
-def test_temperature_nought_takes_the_likeliest_token(engine):
+def test_temperature_zero_is_greedy(engine):
     result = engine.generate([request(temperature=0.0)])[0]
     assert all(token.token == token.top[0].token for token in result.tokens)
     assert all(token.logprob == token.top[0].logprob for token in result.tokens)
@@ -83,7 +83,7 @@ def test_generation_ends_before_a_stop_text(engine):
     assert "".join(token.token for token in cut.tokens) == cut.text
 
 
-def test_a_prompt_beyond_the_context_is_refused_alone(engine):
+def test_only_a_prompt_beyond_the_context_is_refused(engine):
     answered, refused = engine.generate([request(), request(text="x" * 2000)])
     assert answered.completion_tokens > 0
     assert isinstance(refused, RequestRefusedError)
@@ -111,13 +111,13 @@ def test_sampling_follows_the_probabilities():
     assert torch.allclose(shares.double(), probabilities, atol=0.03)
 
 
-def test_top_p_keeps_the_smallest_set_that_holds_as_much():
+def test_top_p_keeps_the_smallest_set_with_this_probability():
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3], dtype=torch.float64).log().expand(400, 4)
     drawn = Sampler([request(seed, top_p=0.75) for seed in range(400)]).draw(logits)
     assert set(drawn.tolist()) == {1, 3}
 
 
-def test_a_repetition_penalty_is_that_of_transformers():
+def test_repetition_penalty_equals_that_of_transformers():
     from transformers import RepetitionPenaltyLogitsProcessor
 
     said, penalties = [[0, 3, 3], [1], [2, 4]], [1.0, 1.4, 0.6]
@@ -136,7 +136,7 @@ def test_a_repetition_penalty_is_that_of_transformers():
             ids.append(token)
 
 
-def test_who_is_penalised_for_repeating_repeats_less_and_changes_nobody_else(engine):
+def test_repetition_penalty_reduces_repetition_and_affects_no_other_request(engine):
     plain, penalised = request(3, temperature=0.0), request(3, temperature=0.0)
     penalised = replace(penalised, repetition_penalty=2.0)
     alone = engine.generate([plain])[0]
@@ -147,7 +147,7 @@ def test_who_is_penalised_for_repeating_repeats_less_and_changes_nobody_else(eng
 
 
 @pytest.mark.slow
-def test_transformers_models_answer_as_the_plain_one(tmp_path):
+def test_transformers_models_generate_like_the_plain_one(tmp_path):
     from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
 
     folder = write_micro_model(tmp_path / "m")

@@ -1,4 +1,4 @@
-"""The choice of a trainer, the options of jobs, and the names of their models."""
+"""Selection of the trainer, options of jobs, and names of their models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def choose(home, base, **settings):
     return choose_trainer(ServiceSettings(home=home, **settings), base)
 
 
-def test_auto_is_plain_for_what_plain_torch_runs_and_trl_for_all_else(tmp_path):
+def test_auto_selects_plain_for_supported_models_and_trl_otherwise(tmp_path):
     base = write_micro_model(tmp_path / "m")
     assert choose(tmp_path, base) == PLAIN_TRAINER
     assert choose(tmp_path, base, lora=Lora(4)).module == TRL
@@ -48,7 +48,7 @@ def test_auto_is_plain_for_what_plain_torch_runs_and_trl_for_all_else(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"trainer": "trl"}, {"lora": Lora(2)}])
-def test_what_is_not_installed_is_said_when_the_service_starts(tmp_path, monkeypatch, settings):
+def test_a_missing_package_is_reported_at_start_up(tmp_path, monkeypatch, settings):
     base = write_micro_model(tmp_path / "m")
     found = importlib.util.find_spec
     monkeypatch.setattr(
@@ -71,7 +71,7 @@ def test_a_service_starts_without_torch_and_trains_tiny_models_without_trl():
         ({"trainer": "plain", "lora": Lora(1)}, "trains all weights"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(tmp_path, settings, complaint):
+def test_incompatible_settings_are_refused(tmp_path, settings, complaint):
     with pytest.raises(ParameterError, match=complaint):
         ServiceSettings(home=tmp_path, **settings)
 
@@ -84,7 +84,7 @@ def test_impossible_adapters_are_refused(figures):
         Lora(**figures)
 
 
-def test_adapters_are_read_from_what_they_are_written_as():
+def test_adapter_settings_round_trip():
     for lora in (Lora(), Lora(3), Lora(4, 7, 0.25)):
         assert Lora.of(lora.as_hyperparameters()) == lora
     assert Lora().as_used() == {}
@@ -92,7 +92,7 @@ def test_adapters_are_read_from_what_they_are_written_as():
 
 
 @pytest.mark.parametrize(("method", "rate"), [("supervised", 1e-3), ("dpo", 3e-4)])
-def test_the_learning_rate_falls_with_the_root_of_the_size_and_is_tenfold_with_lora(method, rate):
+def test_default_learning_rate_scales_with_model_size_and_is_tenfold_with_lora(method, rate):
     whole = Plan.of(method, {"learning_rate_multiplier": 2.0})
     assert whole.learning_rate(10) == whole.learning_rate(100_000) == 2 * rate
     assert whole.learning_rate(10_000_000) == pytest.approx(2 * rate / 10)
@@ -122,7 +122,9 @@ def told(service, job):
     return Lora.of(values)
 
 
-def test_a_job_has_the_services_adapter_unless_it_asks_for_another(make_service, upload, wait_for):
+def test_a_job_uses_the_services_adapter_settings_unless_it_overrides_them(
+    make_service, upload, wait_for
+):
     with make_service(lora=Lora(4, None, 0.1)).serving() as service:
         assert told(service, train(service, upload, wait_for)) == Lora(4, None, 0.1)
         assert told(service, train(service, upload, wait_for, lora_rank=0)).rank == 0

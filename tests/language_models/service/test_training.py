@@ -1,4 +1,4 @@
-"""Training jobs: what is learned, that it is repeatable, and what lies in the folder afterwards."""
+"""Training jobs: trained tokens, reproducibility, and output files."""
 
 import json
 import math
@@ -80,7 +80,7 @@ def test_supervised_jobs_teach_the_answers(tmp_path, base):
     assert answers_of(tmp_path / "j" / "model", ["same", "differ"]) == [ACCEPT, REJECT]
 
 
-def test_preference_jobs_raise_the_preferred_above_the_other(tmp_path, base):
+def test_preference_jobs_raise_the_preferred_reply(tmp_path, base):
     both = [chat("same", ACCEPT), chat("same", REJECT)] * 8
     run_job(tmp_path / "s", base, both, n_epochs=30, learning_rate_multiplier=5.0)
     start = tmp_path / "s" / "model"
@@ -106,7 +106,7 @@ def test_same_files_and_seed_give_the_same_weights_bit_for_bit(tmp_path, base, m
     assert first != other
 
 
-def test_a_job_started_again_in_its_folder_comes_to_the_same(tmp_path, base):
+def test_restarting_a_job_in_its_folder_gives_the_same_result(tmp_path, base):
     whole = run_job(tmp_path / "a", base, CHATS)
     (tmp_path / "a" / "result.json").unlink()
     with (tmp_path / "a" / "events.jsonl").open("a") as file:
@@ -117,8 +117,8 @@ def test_a_job_started_again_in_its_folder_comes_to_the_same(tmp_path, base):
 
 
 @pytest.mark.parametrize("method", ["supervised", "dpo"])
-def test_each_epoch_ends_with_the_loss_on_the_validation_file(tmp_path, base, method):
-    """The mean over all of it, whatever the batches; training stays as it is without one."""
+def test_each_epoch_records_the_validation_loss(tmp_path, base, method):
+    """The loss is the mean over the file, for any batches; training does not depend on the file."""
     pairs = [pair("same", ACCEPT, REJECT)] * 4 + [pair("differ", REJECT, "Decision: no")] * 4
     lines, other = (
         (CHATS, [*CHATS[:3], chat("same", "a b c")])
@@ -147,7 +147,7 @@ def test_each_epoch_ends_with_the_loss_on_the_validation_file(tmp_path, base, me
     assert events[-1].metrics["valid_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_result_and_events_tell_what_was_done(tmp_path, base):
+def test_result_and_events(tmp_path, base):
     run_job(tmp_path / "j", base, CHATS, n_epochs=2, batch_size=5)
     result = TrainingResult.read(tmp_path / "j")
     tokens = sum(len(s.ids) for s in examples(tmp_path / "j" / "examples.jsonl", base))
@@ -166,7 +166,7 @@ def examples(file, base):
     return read_supervised(file, ChatTokenizer(base), 1024)
 
 
-def test_only_what_the_assistant_wrote_with_weight_is_learned(tmp_path, base):
+def test_only_weighted_assistant_messages_are_trained(tmp_path, base):
     line = {
         "messages": [
             {"role": "system", "content": "Verifier."},
@@ -183,12 +183,12 @@ def test_only_what_the_assistant_wrote_with_weight_is_learned(tmp_path, base):
     assert list(sequence.ids) == tokenizer.encode(tokenizer.render(messages, answer=False))
 
 
-def test_every_weighted_reply_of_a_chat_is_learned_in_one_sequence(tmp_path, base):
+def test_all_weighted_replies_of_a_chat_are_trained_in_one_sequence(tmp_path, base):
     (sequence,) = examples(write_lines(tmp_path / "f", [chat("x", ACCEPT, REJECT)]), base)
     assert sum(sequence.weights) == 2 * len(ChatTokenizer(base).encode(ACCEPT + "<|end|>"))
 
 
-def test_templates_that_rewrite_earlier_replies_give_a_sequence_for_each(tmp_path):
+def test_templates_that_rewrite_earlier_replies_give_one_sequence_per_reply(tmp_path):
     folder = write_micro_model(tmp_path / "m")
     file = folder / "chat_template.jinja"
     marked = "'|>' + ('' if loop.last else '!') -}}"
@@ -211,7 +211,7 @@ def test_hyperparameters_must_be_positive_numbers(tmp_path, base, value):
         run_job(tmp_path / "j", base, CHATS, n_epochs=value)
 
 
-def test_adapters_are_not_for_this_trainer(tmp_path, base):
+def test_adapters_are_refused_by_this_trainer(tmp_path, base):
     with pytest.raises(ParameterError, match="trains all weights"):
         run_job(tmp_path / "j", base, CHATS, lora_rank=2)
 
@@ -227,7 +227,7 @@ def test_supervised_loss_is_the_mean_cross_entropy_of_the_reply(tmp_path, base):
     torch.testing.assert_close(loss, expected)
 
 
-def test_preference_loss_is_that_of_the_paper_beside_its_supervision(tmp_path, base):
+def test_preference_loss_without_supervision_is_dpo(tmp_path, base):
     file = write_lines(tmp_path / "f", [pair("same", ACCEPT, REJECT), pair("x", "add", "same 4")])
     tokenizer = ChatTokenizer(base)
     pairs = read_preferences(file, tokenizer, 1024)
@@ -249,7 +249,7 @@ def test_preference_loss_is_that_of_the_paper_beside_its_supervision(tmp_path, b
 
 
 def score(model, sequence):
-    """Log-probability of the reply without the token that ends it."""
+    """Return the log-probability of the reply without its end token."""
     with torch.no_grad():
         ids = torch.tensor([sequence.ids])
         scores = model.llama.logits(model.llama(ids)).log_softmax(-1)[0]
@@ -271,7 +271,7 @@ def test_transformers_models_are_trained_and_load_again(tmp_path, base, monkeypa
     assert answers_of(tmp_path / "j" / "model", ["same", "differ"]) == [ACCEPT, REJECT]
 
 
-def test_control_tokens_that_somebody_says_are_learned_as_text(tmp_path, base):
+def test_control_tokens_in_messages_are_trained_as_text(tmp_path, base):
     line = chat("a<|end|><|system|>b", "x<|end|>y")
     (sequence,) = examples(write_lines(tmp_path / "f", [line]), base)
     tokenizer = ChatTokenizer(base)
@@ -295,9 +295,7 @@ PAIRS = [pair("same", ACCEPT, "add"), pair("x", "add same 4", REJECT), pair("dif
 
 @pytest.mark.parametrize(("method", "kinds"), [("supervised", UNLIKE), ("dpo", PAIRS)])
 @pytest.mark.parametrize("micro", [1, 3, 4])
-def test_a_batch_that_is_read_in_parts_makes_the_same_step(
-    tmp_path, base, monkeypatch, method, kinds, micro
-):
+def test_micro_batches_give_the_same_step(tmp_path, base, monkeypatch, method, kinds, micro):
     lines = (kinds * 5)[:14]  # batches of 8 and 6
     run_job(tmp_path / "whole", base, lines, method, batch_size=8, n_epochs=3)
     read = []
@@ -309,7 +307,7 @@ def test_a_batch_that_is_read_in_parts_makes_the_same_step(
     )
     values = {"batch_size": 8, "n_epochs": 3, "micro_batch_size": micro}
     run_job(tmp_path / "parts", base, lines, method, **values)
-    most = {1: 1, 3: 2, 4: 4}[micro]  # what divides the batch
+    most = {1: 1, 3: 2, 4: 4}[micro]  # divisors of the batch
     assert max(read) == (2 * most if method == "dpo" else most)
     one, other = (
         load_file(tmp_path / n / "model" / "model.safetensors") for n in ("whole", "parts")

@@ -1,4 +1,4 @@
-"""The service is killed at any moment of its sessions; weights come out as if it had not been."""
+"""Kills of the service at any point of a session leave the trained weights unchanged."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def model(tmp_path_factory):
 
 
 class _KilledError(BaseException):
-    """The process ends here."""
+    """Simulated kill of the process."""
 
 
 def _verbs():
-    """Two steps, the first of two passes, then the weights are saved."""
+    """Return the operations: two steps, the first with two passes, then a save of the weights."""
     passes = [
         ForwardBackwardRequest(sequence=n, examples=(EXAMPLE,), loss=loss)
         for n, loss in ((0, "ppo"), (1, "reinforce"), (3, "cispo"))
@@ -56,7 +56,7 @@ def _verbs():
 
 
 def _work(home, model):
-    """Send all verbs to a service's sessions; return the weights, or None if it was killed."""
+    """Send all operations to a service's sessions; return the weights, or None after a kill."""
     home.mkdir(exist_ok=True)
     database = Database(home / "service.sqlite3")
     registry = ModelRegistry(database, home / "models", StoredModel(MODEL, model, MODEL))
@@ -92,7 +92,7 @@ _PLACES = [
 @pytest.mark.parametrize(
     ("owner", "name", "count"), _PLACES, ids=[f"{place[1]}-{place[2]}" for place in _PLACES]
 )
-def test_a_kill_before_or_behind_any_part_of_a_verb_changes_nothing(
+def test_a_kill_before_or_after_any_part_of_an_operation_has_no_effect(
     tmp_path, model, undisturbed, monkeypatch, owner, name, count, before
 ):
     monkeypatch.setattr(sessions_module, "_WORK_PER_SNAPSHOT", 0.0)
@@ -116,7 +116,7 @@ def test_a_kill_before_or_behind_any_part_of_a_verb_changes_nothing(
     assert again.keys() == undisturbed.keys()
 
 
-def test_steps_without_a_snapshot_are_done_again(tmp_path, model, undisturbed, monkeypatch):
+def test_steps_without_a_snapshot_are_repeated(tmp_path, model, undisturbed, monkeypatch):
     monkeypatch.setattr(sessions_module, "_WORK_PER_SNAPSHOT", float("inf"))
     monkeypatch.setattr(sessions_module._Open, "__init__", _never_written(sessions_module._Open))
     with monkeypatch.context() as patched:
@@ -147,7 +147,7 @@ def _start(home, model, port):
 
 
 @pytest.mark.slow
-def test_a_service_that_is_killed_again_and_again_trains_the_same_weights(tmp_path, model):
+def test_repeated_kills_give_the_same_weights(tmp_path, model):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What of training sessions, and of the models they brought and made, a service deletes."""
+"""Deletion of training sessions and of the models that they uploaded and saved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bring(service, model, name):
 
 
 def learn(service, *, saves=1, **asked):
-    """Open a session, take a step before each save; return its id and the models."""
+    """Open a session and take a step before each save; return its id and the models."""
     made = []
     with connect(service.url, **{"model": MODEL, **asked}) as session:
         for number in range(saves):
@@ -47,7 +47,7 @@ def learn(service, *, saves=1, **asked):
 
 
 def grow_old(home, keep=()):
-    """Make sessions and models look as if they had been used 40 days ago, but those to keep."""
+    """Set the last use of all sessions and models, except sessions in ``keep``, to 40 days ago."""
     then = int(time.time() - 40 * DAY)
     with contextlib.closing(sqlite3.connect(home / "llm" / "service.sqlite3")) as connection:
         connection.execute("UPDATE models SET created = ?", (then,))
@@ -71,9 +71,7 @@ def sessions_of(service):
     return {session.id for session in service.service.training.records.all()}
 
 
-def test_what_nobody_uses_goes_in_time_but_nothing_that_runs_and_sessions_need(
-    make_service, tmp_path, model
-):
+def test_unused_sessions_and_models_are_deleted_unless_needed(make_service, tmp_path, model):
     with make_service(model=model).serving() as service:
         unused, brought = bring(service, model, "unused"), bring(service, model, "brought")
         run, of_a_run = learn(service, intent="of a run", model=brought)
@@ -98,7 +96,7 @@ def test_what_nobody_uses_goes_in_time_but_nothing_that_runs_and_sessions_need(
         learn(service, model=next_of_it, resume=True)
 
 
-def test_what_is_used_or_waits_is_not_old(make_service, tmp_path, model):
+def test_recently_used_and_queued_sessions_are_retained(make_service, tmp_path, model):
     with make_service(model=model).serving() as service:
         opened, asked, waiting, _ = (learn(service, intent=i, saves=0)[0] for i in "abcd")
         brought = bring(service, model, "brought")
@@ -112,7 +110,7 @@ def test_what_is_used_or_waits_is_not_old(make_service, tmp_path, model):
         assert gone not in (opened, asked, waiting)
 
 
-def test_of_a_sessions_models_the_last_stay_and_what_others_start_from(
+def test_a_sessions_last_models_and_initial_models_of_others_are_retained(
     make_service, tmp_path, model
 ):
     rules = RetentionRules(checkpoints=1)
@@ -125,7 +123,7 @@ def test_of_a_sessions_models_the_last_stay_and_what_others_start_from(
         assert {*made, *others[2:]} <= models_of(service)
 
 
-def test_files_are_on_the_disk_before_a_row_names_them(make_service, tmp_path, model, monkeypatch):
+def test_files_are_synced_before_their_row_is_written(make_service, tmp_path, model, monkeypatch):
     events = []
 
     def fsync(descriptor, own=os.fsync):
@@ -155,7 +153,7 @@ def test_files_are_on_the_disk_before_a_row_names_them(make_service, tmp_path, m
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x08", b"no weights at all", "cut"])
-def test_weights_that_cannot_be_read_are_refused(make_service, model, broken, tmp_path):
+def test_unreadable_weights_are_refused(make_service, model, broken, tmp_path):
     files = {file.name: file.read_bytes() for file in model.iterdir() if file.suffix != ".lock"}
     files["model.safetensors"] = files["model.safetensors"][:-7] if broken == "cut" else broken
     folder = tmp_path / "given"
@@ -172,7 +170,7 @@ def test_weights_that_cannot_be_read_are_refused(make_service, model, broken, tm
     assert list((tmp_path / "llm" / "models").iterdir()) == []
 
 
-def test_files_of_sessions_that_are_gone_are_removed_at_the_start(make_service, tmp_path, model):
+def test_files_of_deleted_sessions_are_removed_at_start_up(make_service, tmp_path, model):
     rest = tmp_path / "llm" / "training" / "ts-gone"
     rest.mkdir(parents=True)
     (rest / "state-2.safetensors").write_bytes(b"x")

@@ -1,4 +1,4 @@
-"""Training sessions over HTTP: each verb is done once, whatever is lost, cut, doubled or killed."""
+"""Training sessions over HTTP: exactly-once operations despite lost messages and kills."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def open_session(served):
 
 
 def _step(session, number, *, loss="ppo", examples=EXAMPLES, step=STEP, config=None):
-    """Take a step of two verbs."""
+    """Take a training step: forward-backward, then optimizer step."""
     config = {"clip_low_threshold": 0.8} if loss == "ppo" and config is None else config or {}
     found = session.forward_backward(examples, loss=loss, loss_config=config, sequence=2 * number)
     return found, session.optim_step(step, sequence=2 * number + 1)
@@ -97,7 +97,7 @@ def _equal(ones, others):
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_training_raises_the_likelihood_of_what_is_learned(open_session, rank):
+def test_training_raises_the_likelihood_of_trained_tokens(open_session, rank):
     session = open_session(lora_rank=rank)
     step = OptimizerSettings(learning_rate=2e-2)
     losses = [
@@ -108,7 +108,7 @@ def test_training_raises_the_likelihood_of_what_is_learned(open_session, rank):
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_what_is_lost_cut_doubled_or_late_changes_nothing(served, open_session, rank):
+def test_lost_truncated_duplicated_and_late_messages_have_no_effect(served, open_session, rank):
     undisturbed = open_session(lora_rank=rank, seed=3)
     told = [_step(undisturbed, i) for i in range(12)]
     proxy = LosingProxy(served.url, share=0.5, seed=rank)
@@ -130,7 +130,7 @@ def test_an_intent_has_one_session(open_session):
         open_session(intent="one", seed=6)
 
 
-def test_numbers_are_answered_again_or_refused(open_session):
+def test_repeated_sequence_numbers_are_replayed_or_refused(open_session):
     session = open_session()
     told = [_step(session, i) for i in range(2)]
     assert [_step(session, i) for i in range(2)] == told
@@ -141,7 +141,7 @@ def test_numbers_are_answered_again_or_refused(open_session):
     assert session.next_sequence() == 4
 
 
-def test_what_is_refused_changes_nothing_and_may_come_otherwise(served, open_session):
+def test_refused_operations_have_no_effect_and_can_be_corrected(served, open_session):
     session, other = open_session(seed=1), open_session(seed=1)
     for _ in range(2):
         with pytest.raises(StatusError, match=r"loss: got 'pppo'.*Did you mean 'ppo'"):
@@ -169,7 +169,7 @@ def test_log_ratios_far_beyond_float32_have_finite_gradients(open_session, loss)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_what_was_sampled_is_as_likely_to_the_trainer(open_session, rank):
+def test_sampling_and_training_log_probabilities_agree(open_session, rank):
     session = open_session(lora_rank=rank)
     for number in range(3):
         _step(session, number)
@@ -205,7 +205,7 @@ def test_stop_tokens_and_temperature(open_session):
     assert sum(cold.log_probs) > sum(greedy.log_probs)
 
 
-def test_sessions_side_by_side_do_not_see_each_other(served, open_session):
+def test_concurrent_sessions_are_independent(served, open_session):
     def work(seed):
         session = connect(served.url, model=MODEL, lora_rank=2, seed=seed, policy=QUICK)
         with session, served.client() as client:
@@ -213,7 +213,7 @@ def test_sessions_side_by_side_do_not_see_each_other(served, open_session):
             ask = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "max_tokens": 3}
             return told, client.chat.completions.create(**ask, seed=1).choices[0].message.content
 
-    alone = [work(seed) for seed in range(5)]  # more than are in memory at once
+    alone = [work(seed) for seed in range(5)]  # more than fit in memory
     with ThreadPoolExecutor(5) as pool:
         assert list(pool.map(work, range(5))) == alone
 
@@ -237,7 +237,7 @@ def test_a_saved_model_answers_chats_and_starts_other_sessions(served, open_sess
         other.next_sequence()
 
 
-def test_a_session_goes_on_where_another_was_saved(served, open_session):
+def test_a_session_resumes_from_another_ones_saved_state(served, open_session):
     first = open_session(lora_rank=2, seed=4)
     _step(first, 0)
     name = first.save_weights(sequence=2, name="half", optimizer=True)
@@ -254,7 +254,7 @@ def test_a_session_goes_on_where_another_was_saved(served, open_session):
         open_session(model=plain, resume=True)
 
 
-def test_what_a_step_has_written_is_not_written_again_where_it_is_saved(served, open_session):
+def test_saving_links_the_snapshot_of_the_last_step(served, open_session):
     session = open_session()
     _step(session, 0)
     saved = served.service.models.get(session.save_weights(sequence=2, name="w", optimizer=True))
@@ -266,7 +266,7 @@ def test_what_a_step_has_written_is_not_written_again_where_it_is_saved(served, 
     assert file.stat().st_nlink == 1
 
 
-def test_a_session_tells_its_steps_whatever_is_written(served, open_session, monkeypatch):
+def test_sessions_report_their_steps_without_snapshots(served, open_session, monkeypatch):
     monkeypatch.setattr(sessions, "_WORK_PER_SNAPSHOT", 1e9)
     session = open_session()
     for number in range(3):
@@ -275,15 +275,13 @@ def test_a_session_tells_its_steps_whatever_is_written(served, open_session, mon
     assert records.describe(records.row(session.session_id)).steps == 3
 
 
-def test_a_tokenizer_that_cannot_be_read_is_refused(served, model):
+def test_an_unreadable_tokenizer_is_refused(served, model):
     files = {file.name: file.read_bytes() for file in model.iterdir()}
     with pytest.raises(ApiError, match=r"tokenizer\.json cannot be read"):
         add_model(served.service.models, "torn", {**files, "tokenizer.json": b'{"a": 1}'})
 
 
-def test_a_session_that_was_deleted_and_comes_anew_saves_what_it_saved_or_another_model(
-    served, open_session
-):
+def test_a_recreated_session_saves_the_same_model_or_one_with_another_name(served, open_session):
     def take(rate):
         session = open_session(intent="anew")
         _step(session, 0, step=replace(STEP, learning_rate=rate))
@@ -298,7 +296,7 @@ def test_a_session_that_was_deleted_and_comes_anew_saves_what_it_saved_or_anothe
     assert _equal(weights, still)
 
 
-def test_a_verb_that_comes_while_its_session_is_deleted_is_none_of_the_next_ones(
+def test_an_operation_during_deletion_does_not_enter_the_next_session(
     served, open_session, monkeypatch
 ):
     session, training = open_session(intent="late"), served.service.training
@@ -316,7 +314,7 @@ def test_a_verb_that_comes_while_its_session_is_deleted_is_none_of_the_next_ones
     assert open_session(intent="late").next_sequence() == 0
 
 
-def test_a_model_whose_row_found_no_room_can_be_brought_again(served, model, monkeypatch):
+def test_an_upload_can_be_repeated_after_a_full_database(served, model, monkeypatch):
     database, models = served.service.database, served.service.models
     own = database.transaction
     files = {file.name: file.read_bytes() for file in model.iterdir() if file.suffix != ".lock"}
@@ -333,7 +331,7 @@ def test_a_model_whose_row_found_no_room_can_be_brought_again(served, model, mon
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error::FutureWarning")
-def test_other_models_train_as_small_ones_do(tmp_path, model, monkeypatch):
+def test_transformers_models_train_like_small_ones(tmp_path, model, monkeypatch):
     pytest.importorskip("peft")
     start = StoredModel(MODEL, model, MODEL)
     expected = SessionState(start, Lora(), 0).forward_backward(EXAMPLES, "ppo", {})
@@ -344,7 +342,7 @@ def test_other_models_train_as_small_ones_do(tmp_path, model, monkeypatch):
         hook = head.register_forward_hook(lambda *given, made=made: made.append(given[2].shape[:2]))
         found = state.forward_backward(EXAMPLES, "ppo", {})
         hook.remove()
-        assert made == [(1, 5)], "logits are made where something is learned"
+        assert made == [(1, 5)], "logits are computed only for trained tokens"
         for one, other in zip(found.log_probs, expected.log_probs, strict=True):
             assert one == pytest.approx(other, abs=1e-5)
         state.optim_step(STEP)
@@ -362,8 +360,8 @@ def test_other_models_train_as_small_ones_do(tmp_path, model, monkeypatch):
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_what_examples_begin_with_is_read_once(model, rank):
-    """Answers to two prompts, three each."""
+def test_common_prompts_are_computed_once(model, rank):
+    """Three responses to each of two prompts share their prompt's forward pass."""
     examples = [
         TrainingExample((*range(1, 4 + n % 2), 7, n), (0,) * (3 + n % 2) + (1, 1), advantages=None)
         for n in range(6)
@@ -394,7 +392,7 @@ _OTHER_STEPS = {
 }
 
 
-def test_every_figure_of_the_optimizer_reaches_the_weights(served, open_session):
+def test_all_optimizer_settings_affect_the_weights(served, open_session):
     def trained(step):
         session = open_session()
         for number, part in enumerate((EXAMPLES, EXAMPLES[:1], EXAMPLES[1:])):
@@ -411,9 +409,7 @@ def test_every_figure_of_the_optimizer_reaches_the_weights(served, open_session)
 
 
 @pytest.mark.slow
-def test_a_service_that_starts_again_goes_on_from_what_was_accepted(
-    tmp_path, running_service, model
-):
+def test_a_restarted_service_resumes_from_accepted_operations(tmp_path, running_service, model):
     def serve(home):
         return running_service(home, TorchEngine(), model=model).serving()
 
@@ -424,7 +420,7 @@ def test_a_service_that_starts_again_goes_on_from_what_was_accepted(
         for number in range(2):
             with serve(home) as service, opened(service) as session:
                 _step(session, 2 * number)
-                if breaks:  # between the verbs of a step
+                if breaks:  # between the operations of a step
                     last = 4 * number + 2
                     session.forward_backward(EXAMPLES, loss="cispo", loss_config={}, sequence=last)
             with serve(home) as service, opened(service) as session:

@@ -1,4 +1,4 @@
-"""A group's model is trained on tokens at a real service: once, and on from where it was."""
+"""Token-level training of a group's model at a real service: exactly once, and resumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def served(tmp_path_factory, running_service):
 
 @pytest.fixture
 def group(served, request):
-    """A group that is asked for nothing but its training; each test has a seed of its own."""
+    """Stub of a group for training only, with a separate seed for each test."""
     parameters = TextAgentParameters(fine_tuning={"lora_rank": 2})
     seed = sum(request.node.name.encode())
     return SimpleNamespace(
@@ -54,7 +54,7 @@ def train(group, steps=STEPS, name="g-0"):
 
 
 def switch(group):
-    """Play on with what was trained."""
+    """Switch the group to the trained model."""
     group.current_model_name = group.state.token_training.model
 
 
@@ -62,7 +62,7 @@ def weights(served, model):
     return load_file(served.service.models.get(model).folder / "adapter_model.safetensors")
 
 
-def test_steps_that_were_taken_are_not_taken_again(served, group):
+def test_completed_steps_are_not_repeated(served, group):
     before = group.state
     first, metrics = train(group)
     group.state = before
@@ -71,7 +71,7 @@ def test_steps_that_were_taken_are_not_taken_again(served, group):
     assert metrics["steps"] == 2
 
 
-def test_a_fork_is_a_session_of_its_own(served, group):
+def test_a_fork_has_a_separate_session(served, group):
     before = group.state
     first, _ = train(group)
     forks = []
@@ -88,7 +88,7 @@ def test_a_fork_is_a_session_of_its_own(served, group):
     assert train(group)[0] == first
 
 
-def test_the_next_iteration_goes_on_with_the_moments(served, group):
+def test_the_next_iteration_resumes_with_the_moments(served, group):
     train(group)
     switch(group)
     second, _ = train(group, name="g-1")
@@ -101,7 +101,7 @@ def test_the_next_iteration_goes_on_with_the_moments(served, group):
     assert all(bool((found[name] == expected[name]).all()) for name in found)
 
 
-def test_an_adapter_of_another_rank_begins_anew(served, group):
+def test_a_different_rank_starts_a_new_adapter(served, group):
     train(group)
     switch(group)
     group.parameters = TextAgentParameters(fine_tuning={"lora_rank": 3})

@@ -1,4 +1,4 @@
-"""Jobs through TRL: the losses are those one computes by hand, adapters change what they may."""
+"""Training jobs through TRL: losses against manual computations, and scope of adapters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ADAPTER_FILES = {"adapter_config.json", "adapter_model.safetensors", "base.json"
 
 @pytest.fixture(scope="module")
 def trl_training():
-    """The module, imported once: that takes seconds."""
+    """TRL training module, imported once because the import takes seconds."""
     from ratchet.language_models.service.training.trl import train as trl_training
 
     return trl_training
@@ -113,13 +113,13 @@ def weights(folder):
 
 
 def trained_bytes(folder):
-    """The weights that training has left: all of them, or an adapter's."""
+    """Return the trained weights as bytes: the complete model's or the adapter's."""
     (file,) = (folder / "model").glob("*.safetensors")
     return file.read_bytes()
 
 
 def parts(folder):
-    """The whole model of a folder, and the adapters to it."""
+    """Return the complete model of a folder and its adapters."""
     base = AdapterBase.read(folder)
     if base is None:
         return folder, []
@@ -128,7 +128,7 @@ def parts(folder):
 
 
 def log_prob(folder, prompt, reply):
-    """Log-probabilities of a reply's tokens, computed without transformers and TRL."""
+    """Compute log-probabilities of a reply's tokens without transformers and TRL."""
     whole, adapters = parts(folder)
     tokenizer, model = ChatTokenizer(whole), load_model(whole, adapters, training=False)
     before, after = tokenizer.encode(prompt), tokenizer.encode(reply)
@@ -139,7 +139,7 @@ def log_prob(folder, prompt, reply):
 
 
 def supervised_loss(folder):
-    """Mean over all tokens of the messages of weight 1, with the tokens that end them."""
+    """Compute the mean loss over messages of weight 1, including their end tokens."""
     scores = []
     for text, replies in zip(READ, LEARNED, strict=True):
         for reply in replies:
@@ -149,7 +149,7 @@ def supervised_loss(folder):
 
 
 def preference_loss(folder, reference, beta):
-    """Equation 7 of Rafailov et al. 2023."""
+    """Compute equation 7 of Rafailov et al. 2023."""
     losses = []
     for pair in PAIRS:
         prompt = f"<|user|>{pair['input']['messages'][0]['content']}<|end|><|assistant|>"
@@ -162,7 +162,7 @@ def preference_loss(folder, reference, beta):
     return sum(losses) / len(losses)
 
 
-def test_exactly_the_weighted_messages_and_their_ends_are_learned(trl_training, base, tmp_path):
+def test_only_weighted_messages_and_their_end_tokens_are_trained(trl_training, base, tmp_path):
     job = write_job(tmp_path / "j", base, CHATS)
     plan = trl_training.Plan.of("supervised", {})
     rows = trl_training.make_trainer(tmp_path / "j", job, plan, 0).train_dataset
@@ -176,7 +176,7 @@ def test_exactly_the_weighted_messages_and_their_ends_are_learned(trl_training, 
 
 
 @pytest.mark.parametrize("thought", ["", "<think>\nHm.\n</think>\n\n"])
-def test_a_templates_empty_block_of_thinking_is_read_not_learned(trl_training, tmp_path, thought):
+def test_a_templates_empty_reasoning_block_is_not_trained(trl_training, tmp_path, thought):
     base = write_micro_model(tmp_path / "m")
     (base / "chat_template.jinja").write_text(THINKS)
     asked, reply = message("user", "same"), message("assistant", thought + ACCEPT)
@@ -195,11 +195,11 @@ def test_a_templates_empty_block_of_thinking_is_read_not_learned(trl_training, t
 
 
 @pytest.mark.parametrize("rank", [0, RANK])
-def test_the_supervised_loss_is_that_of_the_weighted_tokens(trl_training, base, tmp_path, rank):
+def test_supervised_loss_is_over_the_weighted_tokens(trl_training, base, tmp_path, rank):
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=2, lora_rank=rank, learning_rate_multiplier=3.0)
     trl_training.train(folder)
-    first, second = read_training_events(folder)[0]  # a batch holds all
+    first, second = read_training_events(folder)[0]  # one batch with all examples
     assert first.train_loss == pytest.approx(supervised_loss(base), rel=1e-5)
     after_a_step = supervised_loss(folder / "checkpoints" / "step-1")
     assert second.train_loss == pytest.approx(after_a_step, rel=1e-5)
@@ -207,7 +207,7 @@ def test_the_supervised_loss_is_that_of_the_weighted_tokens(trl_training, base, 
 
 
 @pytest.mark.parametrize("rank", [0, RANK])
-def test_the_preference_loss_is_dpos_with_the_start_model_as_reference(
+def test_preference_loss_is_dpo_with_the_initial_model_as_reference(
     trl_training, base, tmp_path, rank
 ):
     folder, values = tmp_path / "j", {"n_epochs": 3, "beta": 0.7, "learning_rate_multiplier": 5.0}
@@ -223,9 +223,7 @@ def test_the_preference_loss_is_dpos_with_the_start_model_as_reference(
     assert events[-1].metrics["reward_accuracy"] == 1.0
 
 
-def test_with_lora_each_linear_layer_changes_by_a_low_rank_and_nothing_else_does(
-    trl_training, base, tmp_path
-):
+def test_lora_changes_only_linear_layers_by_a_low_rank(trl_training, base, tmp_path):
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=4, lora_rank=RANK, lora_alpha=3, batch_size=1)
     trl_training.train(folder)
@@ -248,9 +246,7 @@ def test_with_lora_each_linear_layer_changes_by_a_low_rank_and_nothing_else_does
 
 
 @pytest.mark.parametrize("method", ["supervised", "dpo"])
-def test_a_fresh_process_comes_to_the_same_weights_bit_for_bit(
-    trl_training, base, tmp_path, method
-):
+def test_weights_are_bitwise_reproducible_in_a_new_process(trl_training, base, tmp_path, method):
     lines = [*CHATS, *CHATS] if method == "supervised" else [*PAIRS, *PAIRS]
     values = {"batch_size": 2, "lora_rank": RANK, "lora_dropout": 0.2}
     for name, seed in (("here", 3), ("other", 4), ("fresh", 3)):
@@ -264,7 +260,7 @@ def test_a_fresh_process_comes_to_the_same_weights_bit_for_bit(
     assert found["here"] != found["other"]
 
 
-def test_events_result_and_checkpoints_tell_what_was_done(trl_training, base, tmp_path):
+def test_events_result_and_checkpoints(trl_training, base, tmp_path):
     folder = tmp_path / "j"
     write_job(folder, base, [*CHATS, *CHATS], n_epochs=2, batch_size=4, validate=True)
     trl_training.train(folder)
@@ -297,7 +293,7 @@ def test_events_result_and_checkpoints_tell_what_was_done(trl_training, base, tm
     assert kinds <= {".json", ".jsonl", ".jinja", ".safetensors"}  # no pickle anywhere
 
 
-def test_a_job_started_again_in_its_folder_comes_to_the_same(trl_training, base, tmp_path):
+def test_restarting_a_job_in_its_folder_gives_the_same_result(trl_training, base, tmp_path):
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=2, lora_rank=RANK)
     trl_training.train(folder)
@@ -309,7 +305,7 @@ def test_a_job_started_again_in_its_folder_comes_to_the_same(trl_training, base,
 
 
 @pytest.mark.parametrize("rank", [0, RANK])
-def test_models_in_half_precision_without_a_template_stay_in_it_and_learn(
+def test_half_precision_models_without_a_template_keep_their_type_and_learn(
     trl_training, tmp_path, rank
 ):
     base = write_micro_model(tmp_path / "m", scale=0.1)
@@ -332,10 +328,8 @@ def test_models_in_half_precision_without_a_template_stay_in_it_and_learn(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_adapter_to_an_adapter_is_what_it_was_when_models_were_stored_whole(
-    trl_training, tmp_path, dtype
-):
-    """The first is merged by PEFT and stored whole, as models were; then both ways go on."""
+def test_an_adapter_to_an_adapter_equals_one_to_the_merged_model(trl_training, tmp_path, dtype):
+    """Training on an adapter equals training on the model that PEFT merged it into."""
     base = write_micro_model(tmp_path / "m", scale=0.1)
     stored = {name: tensor.to(dtype) for name, tensor in weights(base).items()}
     save_file(stored, base / "model.safetensors", metadata={"format": "pt"})
@@ -369,7 +363,7 @@ def test_an_adapter_to_an_adapter_is_what_it_was_when_models_were_stored_whole(
 
 
 def merged_by_peft(base, adapters):
-    """As models were merged before they were stored."""
+    """Merge an adapter into its base with PEFT and write the complete model."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -394,10 +388,8 @@ def test_all_weights_of_an_adapted_model_can_be_trained(trl_training, base, tmp_
 
 @pytest.mark.parametrize(("method", "kinds"), [("supervised", CHATS), ("dpo", PAIRS)])
 @pytest.mark.parametrize("micro", [2, 4])
-def test_a_batch_that_is_read_in_parts_makes_the_same_step(
-    trl_training, base, tmp_path, method, kinds, micro
-):
-    lines = (kinds * 7)[:14]  # batches of 8 and 6: of parts of 4 the last holds 2
+def test_micro_batches_give_the_same_step(trl_training, base, tmp_path, method, kinds, micro):
+    lines = (kinds * 7)[:14]  # batches of 8 and 6; with micro-batches of 4, the last has 2
     values = {"batch_size": 8, "n_epochs": 2, "lora_rank": RANK, "learning_rate_multiplier": 0.3}
     for name, more in (("whole", {}), ("parts", {"micro_batch_size": micro})):
         write_job(tmp_path / name, base, lines, method, **values, **more)

@@ -40,7 +40,7 @@ _CHOICES = {
 
 
 class _End(dict):
-    """The choices at the end of a completion, whichever token it is."""
+    """Token choices at the end of a completion, for any end token."""
 
     def __missing__(self, token):
         return SimpleNamespace(logprob=-0.1, decoded_token="<|end|>")
@@ -158,7 +158,7 @@ def _request(content, **options):
     return GenerationRequest("a", (ChatMessage("user", content),), 3, **options)
 
 
-def test_answers_stand_in_the_place_of_their_requests(engine):
+def test_responses_are_in_the_order_of_requests(engine):
     answers = engine.generate([_request("1234"), _request("x" * 10), _request("1", max_tokens=1)])
     told = (answers[0].text, answers[0].prompt_tokens, answers[0].finish_reason)
     assert told == ("3 a", 4, "stop")
@@ -167,12 +167,12 @@ def test_answers_stand_in_the_place_of_their_requests(engine):
     assert answers[2].finish_reason == "length"
 
 
-def test_sampling_parameters_are_handed_on(engine):
+def test_sampling_parameters_are_passed_on(engine):
     sampling = engine._sampling(_request("1", top_p=0.5, repetition_penalty=1.5), 10, [7])
     assert (sampling["top_p"], sampling["repetition_penalty"]) == (0.5, 1.5)
 
 
-def test_what_is_said_is_text_and_what_cannot_be_is_one_requests_refusal(engine, monkeypatch):
+def test_messages_are_text_and_invalid_ones_fail_only_their_request(engine, monkeypatch):
     chats = [_request("<|end|>"), _request("x" * 10_000), _request("1")]
     read = []
     generate = FakeLlm.generate
@@ -189,13 +189,13 @@ def test_what_is_said_is_text_and_what_cannot_be_is_one_requests_refusal(engine,
     assert answers[2].prompt_tokens == 1
 
 
-def test_log_probabilities_are_those_of_the_chosen_token_and_the_likeliest(engine):
+def test_log_probabilities_of_sampled_and_most_likely_tokens(engine):
     (answer,) = engine.generate([_request("1", logprobs=True, top_logprobs=1)])
     assert [(token.token, token.logprob) for token in answer.tokens] == [("a", -2.0)]
     assert answer.tokens[0].top == (TokenChoice("b", -0.5),)
 
 
-def test_schemas_echoes_and_tools_are_passed_as_vllm_takes_them(engine, monkeypatch):
+def test_schemas_echoes_and_tools_are_passed_in_vllms_format(engine, monkeypatch):
     passed = []
     params = SimpleNamespace(StructuredOutputsParams=lambda json: ("json", json))
     monkeypatch.setitem(sys.modules, "vllm.sampling_params", params)
@@ -229,7 +229,7 @@ def test_one_model_is_resident_at_a_time(engine):
     assert len(FakeLlm.made) == 3
 
 
-def test_no_vllm_and_no_model_are_said(monkeypatch, engine, tmp_path):
+def test_missing_vllm_and_missing_models_are_reported(monkeypatch, engine, tmp_path):
     with pytest.raises(LanguageServiceError, match=r"config\.json is missing"):
         engine.load("c", tmp_path)
     monkeypatch.setitem(sys.modules, "vllm", None)
@@ -252,7 +252,7 @@ def family(vllm, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_adapters_answer_in_one_batch_on_one_base(family):
+def test_several_adapters_to_one_base_share_a_batch(family):
     engine = VllmEngine(max_loras=3)
     engine.load("base", family.base)
     engine.load("x", family.base, [family.x])
@@ -263,7 +263,7 @@ def test_several_adapters_answer_in_one_batch_on_one_base(family):
     assert texts[0] == texts[3]
     assert texts[1] == "3 base"
     assert len(set(texts)) == 3
-    assert [llm.room for llm in FakeLlm.made] == [0, 8]  # with the first adapter, then never again
+    assert [llm.room for llm in FakeLlm.made] == [0, 8]  # only with the first adapter
     llm = FakeLlm.made[-1]
     assert (llm.max_loras, llm.calls) == (3, [("generate",)])
     assert [engine.generate([_ask(name)])[0].text for name in names] == texts
@@ -276,7 +276,7 @@ def test_several_adapters_answer_in_one_batch_on_one_base(family):
 
 
 @pytest.mark.slow
-def test_a_chain_of_adapters_is_one_to_vllm_with_the_same_change(family):
+def test_a_chain_of_adapters_is_combined_into_one_for_vllm(family):
     engine = VllmEngine()
     engine.load("xz", family.base, [family.x, family.z])
     composed = engine._known["xz"].adapter
@@ -317,7 +317,7 @@ def test_one_bad_request_does_not_fail_its_batch(family, vllm, monkeypatch):
         assert answer.param == param
 
 
-def test_tokens_end_with_the_text(engine):
+def test_tokens_end_where_the_text_ends(engine):
     FakeLlm.end = engine._known["a"].tokenizer.end_ids[0]
     (answer,) = engine.generate([_request("1", logprobs=True)])
     assert [token.token for token in answer.tokens] == ["a"]
@@ -343,7 +343,7 @@ def test_tokens_end_with_the_text(engine):
         ),
     ],
 )
-def test_memory_is_given_away_and_taken_back(family, level, calls):
+def test_memory_is_released_and_restored(family, level, calls):
     engine = VllmEngine(sleep_level=level)
     engine.load("x", family.base, [family.x])
     before = engine.generate([_ask("x")])

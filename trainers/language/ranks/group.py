@@ -1,7 +1,7 @@
 """The main process's interface to the ranks: sends requests, and waits for all answers.
 
-Ranks start with the first training step and live as long as their trainer. If one fails or ends,
-all are ended; the next request starts new ones from a state.
+Ranks start with the first training step and end with their trainer. If one fails or ends, all are
+ended; the next request starts new ones from a state.
 """
 
 from __future__ import annotations

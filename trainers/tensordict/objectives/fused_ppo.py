@@ -1,7 +1,7 @@
-"""The losses of clipped PPO as one operation on a tape; B frames, A agents.
+"""Losses of clipped PPO as one fused operation on a tape; B frames, A agents.
 
-What :mod:`ppo_losses`, :mod:`critic_losses` and :mod:`masks` compute one after the other, with a
-third of the operations: on small minibatches these take longer than the networks.
+Computes the same as :mod:`policy_losses`, :mod:`critic_losses` and :mod:`masks` with a third of the
+operations, which take longer than the networks on small minibatches.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _WHITEN_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class ClippedPpo:
-    """What the losses depend on beside the frames.
+    """Options of the losses.
 
     Attributes
     ----------
     clip_epsilon
-        ε: how far the ratio of probabilities may leave 1.
+        ε, the maximal distance of the probability ratio from 1.
     entropy_coef, critic_coef
         Weights of the entropy and of the critic's loss.
     loss_critic_type
-        How far a value is from its target.
+        Distance between a value and its target.
     clip_value
-        If given, how far a value may move from the rollout's without a penalty on the rest.
+        Maximal change of a value from the rollout's, as in PPO's clipped value loss; None for no
+        clipping.
     """
 
     clip_epsilon: float
@@ -48,9 +49,9 @@ class ClippedPpo:
 
 
 class Sampled(NamedTuple):
-    """What is known of the frames from their rollout, ``[B, A]`` each.
+    """Outputs of the rollout for the frames, ``[B, A]`` each.
 
-    ``mask`` is boolean: whose frames count.
+    ``mask`` is boolean: the frames that count for each agent.
     """
 
     log_prob: Tensor
@@ -61,7 +62,7 @@ class Sampled(NamedTuple):
 
 
 class FusedLosses(NamedTuple):
-    """The losses, scalars, of which gradients can be taken; and what is measured, ``[A]`` each."""
+    """Scalar losses, which are differentiable, and metrics for each agent."""
 
     objective: Tensor
     critic: Tensor
@@ -81,7 +82,7 @@ METRICS = (
 
 
 class Now(NamedTuple):
-    """What the agents make of the frames now, ``[B, A]`` each, on a tape."""
+    """Current outputs of the agents for the frames, ``[B, A]`` each, on a tape."""
 
     log_prob: Var
     entropy: Var
@@ -114,7 +115,7 @@ def clipped_ppo_losses(
 def put_ppo_gradients(record_now: Record, sampled: Sampled, options: ClippedPpo) -> FusedLosses:
     """Put the gradients of the summed losses into the parameters, which have none yet.
 
-    As ``backward()`` of :func:`clipped_ppo_losses`'s, but autograd takes no part.
+    Equivalent to ``backward()`` on :func:`clipped_ppo_losses`, but without autograd.
     """
     wanted = (True, options.critic_coef != 0, options.entropy_coef != 0, False)
     return FusedLosses(*put_gradients(_recorder(record_now, sampled, options), wanted))
@@ -152,7 +153,7 @@ def _recorder(record_now: Record, sampled: Sampled, options: ClippedPpo) -> Reco
 
 
 def _record(tape: Tape, now: Now, sampled: Sampled, options: ClippedPpo) -> list[Var]:
-    """Compute the losses and metrics, and the derivatives by what the agents make of the frames."""
+    """Compute the losses, the metrics and the derivatives by the agents' outputs."""
     log_prob, entropy, value = now
     weight = sampled.mask.to(value.value.dtype)
     counts = weight.sum(0)

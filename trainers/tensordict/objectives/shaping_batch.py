@@ -1,4 +1,4 @@
-"""Data of a minibatch of complete episodes that opponent shaping uses besides the policies.
+"""Data of a minibatch of complete episodes for opponent shaping, apart from the policies.
 
 Shape letters: e environments, T steps, A agents.
 """

@@ -1,6 +1,6 @@
 """Objective of the trainer ``spg``: policy losses whose gradients are replaced by shaped ones.
 
-Everything about a minibatch that the algorithms need is made here; what they compute from it is in
+This module prepares a minibatch for the algorithms in
 :mod:`ratchet.algorithms.opponent_shaping`.
 """
 

@@ -27,7 +27,7 @@ def test_names(stats: dict[str, float]) -> dict[str, float]:
     return {f"{TEST_PREFIX}{name}": value for name, value in stats.items()}
 
 
-test_names.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
+test_names.__test__ = False  # type: ignore[attr-defined]  # not a test case
 
 
 def episode_statistics(
@@ -81,7 +81,7 @@ class PolicyMeasures:
     """Measures of policies and critics in frames, summed over any number of batches.
 
     Messages count once for each channel in which an agent is active, their entropy being summed
-    over positions; decisions where one may be made; values where an agent acts.
+    over positions; decisions where they are possible; values where an agent acts.
     """
 
     def __init__(self) -> None:

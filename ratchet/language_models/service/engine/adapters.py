@@ -1,7 +1,7 @@
-"""Adapters as folders: PEFT's layout, and beside it what they stand on. Imports nothing heavy.
+"""Adapter folders: PEFT's layout and a record of the base model. No heavy imports.
 
-``adapter_model.safetensors`` and ``adapter_config.json`` are PEFT's. ``base.json`` tells on which
-model the adapter was trained, and knows its weights again: on others it is another model.
+``adapter_model.safetensors`` and ``adapter_config.json`` are PEFT's. ``base.json`` identifies the
+model that the adapter was trained on and its weights, since on other weights it is another model.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _PIECES, _PIECE_BYTES = 64, 2**16
 
 @dataclass(frozen=True, slots=True)
 class AdapterBase:
-    """What an adapter stands on: a whole model, or one that is an adapter itself.
+    """Base model of an adapter: a complete model, or another adapter.
 
     Parameters
     ----------
     name
         The model's id.
     folder
-        Where it lay when the adapter was trained.
+        Its path when the adapter was trained.
     weights
         Its :func:`weights_print`.
     """
@@ -47,17 +47,17 @@ class AdapterBase:
 
     @classmethod
     def of(cls, name: str, folder: Path) -> AdapterBase:
-        """Describe a model as it is now."""
+        """Describe a model with its current weights."""
         return cls(name, str(folder), weights_print(folder))
 
     @classmethod
     def read(cls, folder: Path) -> AdapterBase | None:
-        """Read what the adapter of a folder stands on; None for a whole model.
+        """Read the base model of an adapter in a folder; None for a complete model.
 
         Raises
         ------
         DataError
-            If it is an adapter that does not say so.
+            If an adapter has no valid ``base.json``.
         """
         if not (folder / ADAPTER_CONFIG_FILE).is_file():
             return None
@@ -68,14 +68,14 @@ class AdapterBase:
             raise DataError(f"{folder / _BASE_FILE}: got {sorted(content)}: {error}.") from error
 
     def write(self, folder: Path) -> None:
-        """Write it beside an adapter."""
+        """Write it next to an adapter."""
         (folder / _BASE_FILE).write_text(json.dumps(asdict(self), indent=1), "utf-8")
 
 
 def weights_print(folder: Path) -> str:
-    """Return a digest of a model's weights: of each file's size and of pieces all over it.
+    """Return a digest of a model's weights, from each file's size and evenly spaced pieces.
 
-    Training changes every weight, so that pieces tell models apart, in no time for large ones too.
+    Training changes every weight, so pieces distinguish models, and fast even for large ones.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
@@ -90,7 +90,7 @@ def weights_print(folder: Path) -> str:
 
 
 def peft_config(lora: Lora) -> LoraConfig:
-    """Return an adapter's settings as PEFT's."""
+    """Convert LoRA settings to PEFT's."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -104,7 +104,7 @@ def peft_config(lora: Lora) -> LoraConfig:
 
 @contextlib.contextmanager
 def without_peft_warnings() -> Iterator[None]:
-    """Don't tell users that PEFT asks transformers for a property by its earlier name."""
+    """Suppress the warning that PEFT reads a deprecated property of transformers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_PEFT_WARNING, category=FutureWarning)
         yield

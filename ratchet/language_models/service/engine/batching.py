@@ -138,7 +138,7 @@ class Batcher:
     async def stream(
         self, model: StoredModel, requests: list[GenerationRequest]
     ) -> AsyncIterator[tuple[int, GenerationChunk | GenerationResult]]:
-        """Yield each completion's chunks as they are generated, then the complete result.
+        """Yield each completion's chunks during generation, then the complete result.
 
         Raises as :meth:`generate` does.
 

@@ -99,7 +99,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def _to_json(
-    value: Any,  # noqa: ANN401 -- whatever a chat holds
+    value: Any,  # noqa: ANN401 -- any value in a chat
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,

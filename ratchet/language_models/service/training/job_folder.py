@@ -67,7 +67,7 @@ class TrainingJob:
         All of ``n_epochs``, ``batch_size``, ``learning_rate_multiplier`` (and ``beta`` for
         ``dpo``); each a number or ``"auto"``, which the trainer turns into a number. Also
         ``lora_rank``, ``lora_alpha`` and ``lora_dropout`` where not all weights are trained, and
-        ``micro_batch_size`` where a batch is not in memory at once.
+        ``micro_batch_size`` where a batch is split to save memory.
     seed
         Seed of all randomness: same files, same seed, same weights.
     base_model

@@ -84,7 +84,7 @@ class SessionRecords:
         return row
 
     def row(self, session_id: str) -> sqlite3.Row:
-        """Find a session; a 404 if there is none."""
+        """Find a session, or raise a 404."""
         row = self._database.row("SELECT * FROM training_sessions WHERE id = ?", (session_id,))
         if row is None:
             more = self._database.deletion("training session", session_id)
@@ -92,7 +92,7 @@ class SessionRecords:
         return row
 
     def used(self, session_id: str) -> sqlite3.Row:
-        """Find a session and record its use; a 404 if there is none."""
+        """Find a session and record its use, or raise a 404."""
         row = self.row(session_id)
         self._touch(row)
         return row
@@ -108,14 +108,14 @@ class SessionRecords:
             )
 
     def of_intent(self, intent: str) -> sqlite3.Row:
-        """Find the session of an intent; a 404 if there is none."""
+        """Find the session of an intent, or raise a 404."""
         row = self._database.row("SELECT * FROM training_sessions WHERE intent = ?", (intent,))
         if row is None:
             raise not_found("training session", intent, param="intent")
         return row
 
     def saver_of(self, model_id: str) -> sqlite3.Row | None:
-        """Return the session that saved a model; None if there is none or it was deleted."""
+        """Return the session that saved a model; None if unknown or deleted."""
         return self._database.row(
             "SELECT training_sessions.* FROM training_sessions JOIN models"
             " ON job_id = training_sessions.id WHERE models.id = ?",
@@ -187,8 +187,8 @@ class SessionRecords:
                 )
                 return
             raise conflict(
-                f"sequence: {sequence} was a {known['verb']} with other content. Go on with"
-                f" {expected}, or send what was sent.",
+                f"sequence: {sequence} was a {known['verb']} with other content. Continue"
+                f" with {expected}, or repeat the same request.",
                 "sequence_taken",
             )
 

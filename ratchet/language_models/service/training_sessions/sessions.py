@@ -261,7 +261,7 @@ class TrainingSessions:
         if _prints(model) != row["weights"]:
             raise conflict(
                 f"The weights of {model.id!r} are not those that the session started from."
-                " Put them back, or open another session.",
+                " Restore them, or open another session.",
                 "base_model_changed",
             )
         while len(self._open) >= _LOADED:

@@ -116,8 +116,8 @@ class SessionState:
         is_finite = all(map(math.isfinite, metrics.values()))
         if not is_finite or not all(bool(gradient.isfinite().all()) for gradient in sums):
             raise DataError(
-                "The gradient, or a sum over the tokens, is not finite; nothing was gathered. Look"
-                " at the log-probabilities and advantages, or clip ratios."
+                "The gradient, or a sum over the tokens, is not finite; no gradient was added."
+                " Check the log-probabilities and advantages, or clip ratios."
             )
         if backward:
             self._gradients = gathered

@@ -60,7 +60,7 @@ def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
 
 
 def _check_weights(folder: Path) -> None:
-    """Refuse truncated files, and other formats than safetensors, by their headers."""
+    """Refuse truncated files and files that are not safetensors, by their headers."""
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="np"):

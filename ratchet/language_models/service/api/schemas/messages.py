@@ -135,7 +135,7 @@ AnyMessage = Annotated[
 ]
 
 
-def is_none(value: Any) -> bool:  # noqa: ANN401 -- whatever a field holds
+def is_none(value: Any) -> bool:  # noqa: ANN401 -- any field's value
     """Return whether a response field must be omitted: OpenAI sends no null."""
     return value is None
 

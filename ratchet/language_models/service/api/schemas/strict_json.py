@@ -1,7 +1,7 @@
 """JSON schemas without additional properties.
 
-JSON that fits the closed schema also fits the open one; a small model that may invent properties
-does so until its token limit.
+JSON that fits the closed schema also fits the open one. Small models that may invent properties
+keep inventing them until their token limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models for TRL's trainers: read for training, written whole or as the trained adapter."""
+"""Models for TRL's trainers: load for training, save complete or as an adapter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CARD = "README.md"
 
 @dataclass(frozen=True, slots=True)
 class StartModel:
-    """What a job starts from: a whole model, and the adapters that are merged into it."""
+    """Initial model of a job: a complete model and the adapters to merge into it."""
 
     name: str
     whole: Path
@@ -29,12 +29,12 @@ class StartModel:
 
     @classmethod
     def of(cls, job: TrainingJob) -> StartModel:
-        """Return the model of a job."""
+        """Return the initial model of a job."""
         whole = Path(job.base_folder)
         return cls(job.base_model or whole.name, whole, tuple(map(Path, job.adapters)))
 
     def load_for_training(self, *, all_weights: bool) -> Any:  # noqa: ANN401 -- PreTrainedModel
-        """Read it: in float32 to train all weights, or on a CPU; otherwise as it is stored.
+        """Load it: in float32 to train all weights or on a CPU, otherwise in the stored type.
 
         Raises
         ------
@@ -48,16 +48,16 @@ class StartModel:
         return model if keeps_type else model.float()
 
     def write(self, trained: Any, folder: Path) -> None:  # noqa: ANN401 -- PreTrainedModel
-        """Write what training has made of it, to be served and trained on.
+        """Write the trained model, for serving and for further training.
 
-        An adapter is written by itself, in PEFT's layout, with what it stands on. All else becomes
-        a whole folder: weights in safetensors, in the type in which the start model's are stored,
-        with its configuration and tokenizer.
+        An adapter is written without its base model, in PEFT's layout, with a record of the base.
+        Other models are written completely: weights as safetensors in the initial model's stored
+        type, configuration and tokenizer.
         """
         if isinstance(trained, PeftModel):
             self._write_adapter(trained, folder)
             return
-        with torch.random.fork_rng():  # layers that are made are initialised first
+        with torch.random.fork_rng():  # new layers are initialised randomly first
             model = _load(self.whole, "auto")
             model.load_state_dict(trained.state_dict())
         model.save_pretrained(folder)
@@ -65,7 +65,7 @@ class StartModel:
 
     def _write_adapter(self, trained: PeftModel, folder: Path) -> None:
         for config in trained.peft_config.values():
-            config.base_model_name_or_path = self.name  # wherever it lies
+            config.base_model_name_or_path = self.name  # not its current path
         trained.save_pretrained(str(folder), save_embedding_layers=False)
         (folder / _CARD).unlink(missing_ok=True)
         below = self.adapters[-1] if self.adapters else self.whole

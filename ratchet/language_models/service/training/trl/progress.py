@@ -1,5 +1,5 @@
-"""What one of TRL's trainers tells on its way: an event for each step, a model for each epoch."""
-# ruff: noqa: ANN401 -- trainers hand whatever they have to callbacks
+"""Progress of TRL's trainers: an event for each step, a checkpoint for each epoch."""
+# ruff: noqa: ANN401 -- trainers pass callbacks arbitrary arguments
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _METRICS = {
     "grad_norm": "gradient_norm",
     "learning_rate": "learning_rate",
 }
-"""Figures that are kept, and what they are called in events."""
+"""Metrics to record, with their names in events."""
 
 
 class Progress(TrainerCallback):
-    """Writes events and checkpoints into a job's folder; its methods are called by the trainer.
+    """Callback that writes a job's events and checkpoints into its folder.
 
-    After the last epoch there is no checkpoint, but the model.
+    The last epoch gets no checkpoint: its result is the model.
     """
 
     def __init__(self, folder: Path, n_epochs: int, write: Callable[[Any, Path], None]) -> None:
@@ -46,7 +46,7 @@ class Progress(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
     ) -> None:
-        """Take a step's figures; they are written once those of an evaluation may have come."""
+        """Record a step's metrics; they are written after any evaluation of the step."""
         logs = more["logs"]
         if "loss" not in logs:  # an evaluation's, or the summary at the end
             return
@@ -67,7 +67,7 @@ class Progress(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
     ) -> None:
-        """Write a checkpoint, unless it would be the model itself."""
+        """Write a checkpoint, unless this is the last epoch."""
         if round(state.epoch or 0) < self._n_epochs:
             place = f"{CHECKPOINTS_FOLDER}/step-{state.global_step}"
             self._write(more["model"], self._folder / place)
@@ -77,7 +77,7 @@ class Progress(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
     ) -> None:
-        """Write the event of the step before."""
+        """Write the previous step's event."""
         self._flush()
 
     def on_train_end(

@@ -1,8 +1,8 @@
-"""Trains one job through TRL, for models that run through transformers, with LoRA where asked.
+"""Train one job through TRL, for models that run through transformers, optionally with LoRA.
 
-``python -m ratchet.language_models.service.training.trl.train FOLDER``; see ``job_folder``
-for the border. Imported in the process that trains alone: it takes seconds, and settles for the
-whole process that nothing is asked of the network, nothing told to anybody, and one GPU used.
+``python -m ratchet.language_models.service.training.trl.train FOLDER``; see ``job_folder`` for the
+interface. Only the training process imports this module: the import takes seconds, and for the
+complete process turns off network access and telemetry and selects one GPU.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from ratchet.language_models.service.training.trl.progress import Progress
 from ratchet.models.supervision import TokenSequence
 from ratchet.seeding import derive_seed, seeded_globals
 
-warnings.simplefilter("ignore", FutureWarning)  # a job's last lines are for those who sent it
+warnings.simplefilter("ignore", FutureWarning)  # a failed job reports its last lines
 
 _IGNORED = -100
 _WARMUP = 5
 
 
 class PreferenceTrainer(DPOTrainer):
-    """TRL's, for pairs that are token ids already: both trainers read a file alike.
+    """TRL's DPO trainer for tokenized pairs, so that both of Ratchet's trainers read files alike.
 
-    The pairs of a step count alike, also where its last micro-batch holds fewer.
+    All pairs of a step have equal weight, even if its last micro-batch has fewer.
     """
 
     _pairs_per_part = 0.0
@@ -65,13 +65,13 @@ class PreferenceTrainer(DPOTrainer):
         return dataset
 
     def get_batch_samples(self, *given: Any, **more: Any) -> tuple[list[Any], Any]:  # noqa: ANN401
-        """Take the micro-batches of a step, and see how many pairs they hold on average."""
+        """Return the micro-batches of a step; record their mean number of pairs."""
         parts, count = super().get_batch_samples(*given, **more)
         self._pairs_per_part = sum(len(part["input_ids"]) for part in parts) / max(1, len(parts))
         return parts, count
 
     def compute_loss(self, model: Any, inputs: Any, *given: Any, **more: Any) -> Any:  # noqa: ANN401
-        """Weigh a micro-batch by its pairs: what follows takes the mean over micro-batches."""
+        """Weight a micro-batch by its pairs, since TRL averages over micro-batches."""
         found = super().compute_loss(model, inputs, *given, **more)  # type: ignore[no-untyped-call]
         if not model.training:
             return found
@@ -103,15 +103,15 @@ def train(folder: Path) -> None:
 
 
 def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTrainer | DPOTrainer:
-    """Make the trainer of a job: model, examples and TRL's settings.
+    """Create the trainer of a job: model, examples and TRL's settings.
 
-    ``seed``, below 2³², is that of the adapter's first weights, dropout and the examples' order.
+    ``seed``, below 2³², seeds the adapter's initial weights, dropout and the examples' order.
     """
     base = Path(job.base_folder)
     model = StartModel.of(job).load_for_training(all_weights=plan.lora.rank == 0)
     chat_tokenizer = ChatTokenizer(base)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
-    if tokenizer.pad_token is None:  # what stands in the padding is never read
+    if tokenizer.pad_token is None:  # padding is never read
         tokenizer.pad_token = chat_tokenizer.token_text(chat_tokenizer.end_ids[0])
     context_length = int(model.config.get_text_config().max_position_embeddings)
     training, validation = (
@@ -137,7 +137,7 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
             return SFTTrainer(args=SFTConfig(**settings), **parts)
     preferences: dict[str, Any] = {
         "beta": plan.beta,
-        "precompute_ref_log_probs": True,  # with the start model itself: no second one in memory
+        "precompute_ref_log_probs": True,  # by the initial model: no second one in memory
         "disable_dropout": plan.lora.dropout == 0,
     }
     with without_peft_warnings():
@@ -145,7 +145,7 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
 
 
 def _settings(plan: Plan, examples: int) -> dict[str, Any]:
-    """What both of TRL's trainers are told."""
+    """Return the settings of both of TRL's trainers."""
     on_gpu = torch.cuda.is_available()
     steps = plan.n_epochs * -(-examples // plan.batch_size)
     return {
@@ -155,10 +155,10 @@ def _settings(plan: Plan, examples: int) -> dict[str, Any]:
         "per_device_eval_batch_size": plan.micro_batch_size,
         "lr_scheduler_type": "linear",
         "warmup_steps": min(_WARMUP, steps // 10),
-        "max_length": None,  # too long ones have been refused
+        "max_length": None,  # longer examples have been refused
         "use_cpu": not on_gpu,
         "bf16": on_gpu and torch.cuda.is_bf16_supported(),
-        "gradient_checkpointing": on_gpu,  # a GPU's memory is what one has too little of
+        "gradient_checkpointing": on_gpu,  # memory is the bottleneck on a GPU
         "dataloader_pin_memory": on_gpu,
         "save_strategy": "no",  # its checkpoints hold pickles
         "logging_steps": 1,
@@ -169,7 +169,7 @@ def _settings(plan: Plan, examples: int) -> dict[str, Any]:
 
 
 def _read(method: Method, file: Path, tokenizer: ChatTokenizer, context_length: int) -> Dataset:
-    """Read a file as the columns that TRL's collators take."""
+    """Read a file into the columns that TRL's collators expect."""
     if method == "supervised":
         chats = read_supervised(file, tokenizer, context_length)
         return Dataset.from_list([_labelled(chat) for chat in chats])
@@ -195,7 +195,7 @@ def _compared(pair: Preference) -> dict[str, Sequence[int]]:
 
 
 def _count_tokens(examples: Dataset) -> int:
-    """Tokens that are read in an epoch; of a pair, those of its two sides."""
+    """Count the tokens of an epoch, including both sides of a pair."""
     if "input_ids" in examples.column_names:
         return sum(map(len, examples["input_ids"]))
     prompts, answers = 2 * sum(map(len, examples["prompt_ids"])), ("chosen_ids", "rejected_ids")
