@@ -76,13 +76,15 @@ class Closure:
     sources: dict[Path, Source] = field(default_factory=dict)
     reached: dict[Path, set[str]] = field(default_factory=dict)
     pending: list[tuple[Source, str]] = field(default_factory=list)
-    followed: set[tuple[str, str, frozenset[str] | None]] = field(default_factory=set)
+    followed: set[tuple[object, ...]] = field(default_factory=set)
     attributes: set[str] = field(default_factory=lambda: set(_CALLED_BY_PYTHON))
     files: dict[Path, str] = field(default_factory=dict)
     has_plugins: bool = False
     methods: dict[str, list[tuple[Source, str]]] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     packages: dict[str, tuple[Path, ...]] = field(default_factory=lambda: dict(_project_folders()))
+    _located: dict[str, Source | None] = field(default_factory=dict)
+    _facts: dict[Path, SourceFacts] = field(default_factory=dict)
 
     def add_object(self, item: object) -> None:
         """Add a module, or a class or function with its bases and metaclasses."""
@@ -142,7 +144,7 @@ class Closure:
         name = COMPLETE
         if not isinstance(item, ModuleType):
             name = str(getattr(item, "__qualname__", COMPLETE)).partition(".")[0]
-            if name not in read_source(source).definitions:
+            if name not in self.read(source).definitions:
                 name = COMPLETE  # it was created at run time
         self._reach(source, name)
 
@@ -160,7 +162,7 @@ class Closure:
         """Add code that a plug-in may reach by computed names: any method, and files next to it."""
         self.has_plugins = True
         self._note_attributes([each for each in self.methods if each.isidentifier()])
-        facts, home = read_source(source), source.path.parent
+        facts, home = self.read(source), source.path.parent
         names = sorted(each for each in facts.strings if _PATH.fullmatch(each))
         folders = [home, *(home / each for each in names if (home / each).is_dir())]
         for path in [folder / each for folder in folders for each in names]:
@@ -169,8 +171,27 @@ class Closure:
             elif "importlib" in facts.imported_packages and path.with_suffix(".py").is_file():
                 self.add_file(path.with_suffix(".py"), path.stem)
 
+    def read(self, source: Source) -> SourceFacts:
+        """Read a source once, so that all of the closure is of one time."""
+        facts = self._facts.get(source.path)
+        if facts is None:
+            facts = self._facts[source.path] = read_source(source)
+        return facts
+
+    @property
+    def read_sources(self) -> list[tuple[Source, SourceFacts]]:
+        """The reached sources, with what was read."""
+        return [(source, self._facts[path]) for path, source in self.sources.items()]
+
     def locate(self, name: str) -> Source | None:
         """Find the source of a module by name, if it is the project's or a plug-in's."""
+        if not is_project(name):  # other locations depend on the plug-ins reached so far
+            return self._find(name)
+        if name not in self._located:
+            self._located[name] = self._find(name)
+        return self._located[name]
+
+    def _find(self, name: str) -> Source | None:
         top, *rest = name.split(".")
         in_folder = top.startswith(FOLDER_PREFIX)
         if in_folder and not rest:
@@ -191,7 +212,7 @@ class Closure:
         """Add all definitions that the reached ones use, directly or indirectly."""
         while self.pending:
             source, name = self.pending.pop()
-            facts = read_source(source)
+            facts = self.read(source)
             if name == COMPLETE:
                 definitions = facts.definitions
             else:
@@ -230,7 +251,7 @@ class Closure:
 
     def _is_open(self, source: Source, name: str) -> bool:
         """Return whether libraries may call a class: by its bases or its module's imports."""
-        facts = read_source(source)
+        facts = self.read(source)
         if name not in facts.classes or facts.imported_packages - _NOT_CALLING:
             return True
         return any(self._is_open_base(source, facts, base) for base in facts.classes[name].bases)
@@ -252,7 +273,7 @@ class Closure:
         source = self.locate(module)
         if source is None:
             return None
-        facts = read_source(source)
+        facts = self.read(source)
         if name in facts.homes:
             return self._home(facts.homes[name], name)
         if name in facts.bindings:
@@ -265,6 +286,10 @@ class Closure:
     ) -> None:
         """Add the used ``attributes`` of an import's target (None: all)."""
         module = source.absolute(target)
+        if is_project(module):  # others may be found after more plug-ins are reached
+            if (source.path, target, attributes) in self.followed:
+                return
+            self.followed.add((source.path, target, attributes))
         if target.level == IN_TEXT:
             home = self.locate(module)
             if home is None or home.is_package or is_infrastructure(source.module):
@@ -286,7 +311,7 @@ class Closure:
             return
         if attributes is None:
             self._reach(source, COMPLETE)
-            attributes = frozenset(read_source(source).homes)
+            attributes = frozenset(self.read(source).homes)
         for attribute in sorted(attributes):
             self._follow_name(name, attribute, None)
 
@@ -310,7 +335,7 @@ class Closure:
     def _follow_definition_of(
         self, source: Source, name: str, attributes: frozenset[str] | None
     ) -> None:
-        facts = read_source(source)
+        facts = self.read(source)
         if name in facts.definitions:
             self._reach(source, name)
         elif name in facts.bindings:
@@ -327,7 +352,9 @@ class Closure:
         for path, source in self.sources.items():
             if is_infrastructure(source.module):
                 continue  # it was followed, since it calls other code
-            by_label.setdefault(source.label, []).append(_digest(source, self.reached[path]))
+            by_label.setdefault(source.label, []).append(
+                _digest(source, self.read(source), self.reached[path])
+            )
         for path, label in self.files.items():
             by_label.setdefault(label, []).append(hashlib.sha256(path.read_bytes()).hexdigest())
         return {
@@ -342,9 +369,8 @@ def is_project(module: str) -> bool:
     return module.partition(".")[0] in PROJECT_PACKAGES
 
 
-def _digest(source: Source, names: set[str]) -> str:
+def _digest(source: Source, facts: SourceFacts, names: set[str]) -> str:
     """Return the digest of a module's reached definitions and of the imports that they use."""
-    facts = read_source(source)
     if COMPLETE in names:
         return facts.digest
     reached = {name: facts.definitions[name] for name in names & facts.definitions.keys()}

@@ -23,7 +23,7 @@ from types import ModuleType
 from ratchet.errors import StageKeyError
 from ratchet.store.closure import Closure, is_project
 from ratchet.store.keys import canonical_json
-from ratchet.store.sources import read_source
+from ratchet.store.sources import Source, SourceFacts, read_source
 
 TABLE = Path(__file__).with_name("equivalents.json")
 
@@ -68,6 +68,10 @@ def code_digest(modules: Mapping[str, str]) -> str:
     return hashlib.sha256(canonical_json(project)).hexdigest()
 
 
+_PROJECT_DIGESTS: dict[object, tuple[list[tuple[Source, SourceFacts]], dict[str, str]]] = {}
+"""Roots of a closure without plug-ins → its sources as they were read, and its digests."""
+
+
 def code_fingerprint(
     *objects: type | ModuleType | Callable[..., object],
     extra_roots: Sequence[str | Path] = (),
@@ -91,6 +95,10 @@ def code_fingerprint(
     """
     if not objects and not extra_roots and not definitions:
         raise StageKeyError("code fingerprint: got no class, function or module.")
+    roots = (objects, tuple(map(str, extra_roots)), tuple(definitions))
+    known = _PROJECT_DIGESTS.get(roots)
+    if known is not None and all(read_source(source) is facts for source, facts in known[0]):
+        return Fingerprint.from_modules(known[1])
     closure = Closure()
     for root in map(Path, extra_roots):
         if root.is_dir():
@@ -102,7 +110,10 @@ def code_fingerprint(
     for module, name in definitions:
         closure.add_definition(module, name)
     closure.follow()
-    return Fingerprint.from_modules(closure.digests())
+    modules = closure.digests()
+    if not closure.has_plugins and not closure.folders:
+        _PROJECT_DIGESTS[roots] = closure.read_sources, modules
+    return Fingerprint.from_modules(modules)
 
 
 def find_definition(modules: Sequence[str], name: str) -> tuple[str, str]:
