@@ -27,7 +27,6 @@ CHOSEN = {
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
 }
-QUICK = ("binary_erasure_channel_proof",)
 SHARED = {"graph_isomorphism_help_variants": "graph_isomorphism_help"}
 """Page → page with the same arm "main", which is only repeated there."""
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
@@ -61,10 +60,8 @@ def test_the_same_experiment_has_equal_results_on_both_pages(page, other):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "page",
-    [p if p in QUICK else pytest.param(p, marks=pytest.mark.exhaustive) for p in CHOSEN],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("page", CHOSEN)
 def test_a_repeated_run_reproduces_the_published_results(page, tmp_path):
     published = read_published(RESULTS / f"{page}.json")
     places = [f"settings.{name}={tmp_path / name}" for name in ("home", "runs")]

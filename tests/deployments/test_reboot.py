@@ -157,6 +157,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.ratchet("down", "--home", str(machine.home))
 
 
+@pytest.mark.exhaustive
 def test_schedules_continue_after_a_power_cut_and_a_dead_worker(machine: Machine) -> None:
     # a power cut while one run occupies the only slot and another waits for it
     lost = machine.begin(seed=1, seconds=3)

@@ -31,7 +31,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", ["scenario", pytest.param("network", marks=pytest.mark.exhaustive)]
+)
 def test_a_killed_run_gives_bitwise_the_same_result(new_lab, case):
     given = {**COMMON, **CASES[case]}
     undisturbed, lab = new_lab(), new_lab()

@@ -11,7 +11,7 @@ from ratchet.experiment_files.loading import load_experiment
 from ratchet.statistics.results import accuracy
 from ratchet.tracking import RunFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1000)]
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SETTINGS = {"num_rollout_workers": 64, "poll_seconds": 0.2, "poll_seconds_max": 1}
@@ -52,7 +52,6 @@ def test_expert_iteration_learns_despite_a_kill(lab):
     assert last.low > first.high
 
 
-@pytest.mark.exhaustive
 def test_malt_learns_from_preferences(lab):
     chosen = parameters("text_malt.yaml", **{"rl.num_iterations": 4})
     first, last = first_and_last(lab.run(chosen, lab.settings(**SETTINGS)))

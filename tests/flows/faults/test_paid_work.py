@@ -56,21 +56,20 @@ def rule(place, action):
 
 
 SCENARIOS = [
-    *[(rule("first job", action),) for action in ("503_after", "cut_after", "kill_after")],
     (rule("first job", "silent_after"),),
-    (rule("first upload", "kill_answered"),),
     (rule("poll", "half"),),
-    (rule("look for jobs", "kill_after"),),
     (rule("chat", "kill_before"),),
-    (rule("late chat", "kill_after"), rule("second job", "kill_after")),
     (rule("first job", "kill_after"), rule("second job", "cut_after"), rule("poll", "restart")),
     (rule("last upload", "kill_before"), rule("third job", "503_after")),
+]
+EXHAUSTIVE = [
+    (rule("first upload", "kill_answered"),),
+    (rule("look for jobs", "kill_after"),),
+    (rule("late chat", "kill_after"), rule("second job", "kill_after")),
     tuple(
         rule(place, "html_after")
         for place in ("first upload", "first job", "look for jobs", "poll", "chat")
     ),
-]
-EXHAUSTIVE = [
     *[(rule("first job", action),) for action in (*ONCE, *KILLS, "restart")],
     *[(rule("third job", action),) for action in ("503_after", "kill_after")],
     *[(rule("first upload", action),) for action in ("cut_after", "kill_before", "kill_after")],
