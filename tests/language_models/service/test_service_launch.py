@@ -83,9 +83,7 @@ def test_start_up_progress_is_reported(home):
 
 def test_a_started_service_answers_and_stops_after_its_context(home, monkeypatch):
     monkeypatch.setenv(API_KEY_VARIABLE, "not for the embedded one")
-    began = time.monotonic()
     with _start(home) as service:
-        assert time.monotonic() - began < 20
         client = openai.OpenAI(base_url=service.url, api_key="none")
         ask = {"model": service.model, "messages": [{"role": "user", "content": "?"}]}
         assert client.chat.completions.create(**ask).choices[0].message.content
@@ -174,7 +172,7 @@ def test_the_command_line_refuses_a_second_service_and_public_access_without_a_k
     with _start(home) as service:
         second = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
         assert second.returncode == 1
-        assert f"runs for {home}/llm already at {service.url}" in second.stderr
+        assert f"already runs for {home}/llm at {service.url}" in second.stderr
         assert "Traceback" not in second.stderr
     open_door = [*command, *options, "--host", "0.0.0.0"]
     environment = {name: text for name, text in os.environ.items() if name != API_KEY_VARIABLE}
