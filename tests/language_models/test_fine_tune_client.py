@@ -253,7 +253,7 @@ def test_killed_between_acceptance_and_record_the_job_is_adopted(
     again = ensure(FineTuneClient(endpoint, tmp_path, quick, settle_seconds=20))
     assert again.id == "ftjob-0"
     assert len(fine_tune_service.jobs) == 1
-    assert ("may have been taken; looking for its job" in caplog.text) == bool(lag)
+    assert ("may have been accepted; searching for its job" in caplog.text) == bool(lag)
 
 
 @pytest.mark.slow

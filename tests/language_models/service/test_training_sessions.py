@@ -16,7 +16,7 @@ from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.engine import model_folder
+from ratchet.language_models.service.engine import hugging_face_model
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training_sessions import sessions
@@ -335,7 +335,7 @@ def test_transformers_models_train_like_small_ones(tmp_path, model, monkeypatch)
     pytest.importorskip("peft")
     start = StoredModel(MODEL, model, MODEL)
     expected = SessionState(start, Lora(), 0).forward_backward(EXAMPLES, "ppo", {})
-    monkeypatch.setattr(model_folder, "plain_shape", lambda _: None)
+    monkeypatch.setattr(hugging_face_model, "plain_shape", lambda _: None)
     for rank in (0, 3):
         state, made = SessionState(start, Lora(rank=rank), 5), []
         head = state._model._model.get_output_embeddings()
