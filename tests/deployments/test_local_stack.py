@@ -28,6 +28,7 @@ def family(stack: Stack) -> list[psutil.Process]:
     return [p for parent in parents for p in (parent, *parent.children(recursive=True))]
 
 
+@pytest.mark.exhaustive
 def test_up_detached_and_down(tmp_path: Path) -> None:
     done = ratchet("up", "--home", str(tmp_path), "--detach")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -56,7 +56,7 @@ def iterations_of(lab, result, stage):
     return sorted(i for _, name, i, _ in lab.metrics(result) if name == stage)
 
 
-@pytest.mark.parametrize("killed", [2, 4])
+@pytest.mark.parametrize("killed", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_network_runs_killed_before_and_after_the_stop_give_the_same_result(lab, killed):
     params = tensor_params(lab)
     whole = lab.settings(iterations_per_task=6, store=str(lab.folder / "whole"), run_id="whole")
@@ -77,7 +77,13 @@ def test_network_runs_killed_before_and_after_the_stop_give_the_same_result(lab,
     assert (again["made"], again["states"]) == (0, result["states"])
 
 
-@pytest.mark.parametrize("fault", ["log_stats;iteration=1", "sample_rollouts;iteration=3"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "log_stats;iteration=1",
+        pytest.param("sample_rollouts;iteration=3", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_chat_models_receive_no_requests_after_the_stop(lab, fault):
     params = text_params()
     whole = lab.settings(store=str(lab.folder / "whole"), run_id="whole")

@@ -17,6 +17,8 @@ STAGES = [
     ("test", ""),
     ("save", ";detail=report"),
 ]
+QUICK = (("train", ";iteration=6"), ("save", ";detail=report"))
+"""The others are run by ``make test-exhaustive``."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,10 @@ def undisturbed(new_lab):
     }
 
 
-@pytest.mark.parametrize(("stage", "where"), STAGES)
+@pytest.mark.parametrize(
+    ("stage", "where"),
+    [s if s in QUICK else pytest.param(*s, marks=pytest.mark.exhaustive) for s in STAGES],
+)
 def test_a_run_killed_in_a_stage_gives_the_same_result(lab, undisturbed, stage, where):
     seed = sum(map(ord, stage))
     lab.environment = {"TINY_SECONDS": "0.05"}

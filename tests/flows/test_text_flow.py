@@ -20,6 +20,8 @@ STAGES = [
     ("await_fine_tune_jobs", ";iteration=1"),
     ("test", ""),
 ]
+QUICK = (("sample_rollouts", ";iteration=1"), ("create_fine_tune_jobs", ";iteration=0"))
+"""The others are run by ``make test-exhaustive``."""
 TEXT_RL = {"test_scheme": "all", "fine_tune_on_all_previous_rollouts": True}
 
 
@@ -93,7 +95,10 @@ def test_the_run_folder_has_transcripts_usage_and_a_table(undisturbed):
     assert list((home / "journals").iterdir()) == []
 
 
-@pytest.mark.parametrize(("stage", "where"), STAGES)
+@pytest.mark.parametrize(
+    ("stage", "where"),
+    [s if s in QUICK else pytest.param(*s, marks=pytest.mark.exhaustive) for s in STAGES],
+)
 def test_a_run_killed_in_a_stage_gives_the_same_result(lab, undisturbed, stage, where):
     params = text_params(lab)
     lab.environment["TINY_SECONDS"] = "0.05"
