@@ -101,9 +101,9 @@ class Stage(Generic[_Session]):
         raises the error of the last attempt.
         """
         settings = session.settings
-        request = _Request(self, call, call.label, session, force)
         one = _prefect_task(self.name, settings.retries, settings.retry_delay_seconds)
         with _log_context(call, session):
+            request = _Request(self, call, call.label, session, force)
             state: State[Any] = await one(
                 request, wait_for=_tasks_before(call, session.tasks), return_state=True
             )

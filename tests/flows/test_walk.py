@@ -38,7 +38,7 @@ BAR = 44
 FLOORS = ("flows", "tasks")
 COMMAND = ("flows.cli.run", "run")
 FIRST_WORK = ("tasks.build_scenario", "build_scenario")
-_ASIDE = ("TemporaryServer", "PlainLines._say", "PrefectArtifacts._update")
+_ASIDE = ("TemporaryServer", "PlainLines._write_status", "PrefectArtifacts._update")
 
 
 class Walk:
