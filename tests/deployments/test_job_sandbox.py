@@ -98,6 +98,7 @@ def test_a_restarted_pod_reuses_its_stages_without_s3(pod: Pod) -> None:
     assert "0 computed" in pod.run("run", "tiny.yaml")
 
 
+@pytest.mark.exhaustive
 def test_copies_and_locks_of_an_s3_store_are_in_writable_folders(pod: Pod) -> None:
     server = S3Server()
     with server.with_a_bucket():

@@ -84,6 +84,7 @@ def test_environments_train_on_the_accelerator_and_their_states_load_anywhere(de
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_losses_learn_as_recorded_ones_and_each_process_the_same(tmp_path):
     """Minibatches of 43 and 42 frames: one version per size, regardless of earlier ones."""
     shapes = {"frames_per_batch": 128, "minibatch_size": 43}

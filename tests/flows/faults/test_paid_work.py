@@ -56,13 +56,13 @@ def rule(place, action):
 
 
 SCENARIOS = [
-    (rule("first job", "silent_after"),),
-    (rule("poll", "half"),),
     (rule("chat", "kill_before"),),
     (rule("first job", "kill_after"), rule("second job", "cut_after"), rule("poll", "restart")),
     (rule("last upload", "kill_before"), rule("third job", "503_after")),
 ]
 EXHAUSTIVE = [
+    (rule("first job", "silent_after"),),
+    (rule("poll", "half"),),
     (rule("first upload", "kill_answered"),),
     (rule("look for jobs", "kill_after"),),
     (rule("late chat", "kill_after"), rule("second job", "kill_after")),
