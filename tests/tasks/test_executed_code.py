@@ -19,6 +19,7 @@ from ratchet.language_models.ledger import Ledger
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.shadowing import ROOT
+from ratchet.store import fingerprint
 from ratchet.store.closure import COMPLETE, Closure
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.infrastructure import is_infrastructure
@@ -165,6 +166,7 @@ def _watching(work, watched):
 
 @pytest.mark.parametrize("family", EXPERIMENTS)
 def test_executed_code_is_in_the_fingerprint(family, tmp_path, monkeypatch):
+    monkeypatch.setattr(fingerprint, "_PROJECT_DIGESTS", {})  # no closure from an earlier test
     watched = Watched(monkeypatch)
     _run(EXPERIMENTS[family], tmp_path, watched)
     assert len(watched.executed) > 2, "no stages ran"
