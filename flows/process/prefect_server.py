@@ -23,8 +23,6 @@ SECONDS = 10.0
 """Retry period of a request; an attempt that is running at its end is the last."""
 _PAUSE = 0.1  # SQLite is free again after a transaction
 _UNAVAILABLE = 503
-
-
 _SQLITE = "sqlite+aiosqlite:///"
 
 
