@@ -19,7 +19,6 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.runs.pause_and_cancel import classify_outcome, handle_pause_and_cancel
-from flows.runs.pinned_stages import check_paid_stages
 from flows.runs.prefect_artifacts import observed
 from flows.runs.resolve import RESOLVED_EXPERIMENT, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
@@ -83,7 +82,7 @@ async def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -
     """Run a resolved experiment inside the running flow; parameters as :func:`experiment`."""
     flow_run_id = flow_run.get_id()
     if not force and RESOLVED_EXPERIMENT.get() is not experiment:  # otherwise already checked
-        await asyncio.to_thread(check_paid_stages, experiment)
+        await asyncio.to_thread(experiment.check_paid_stages)
     with log_context(run=experiment.run_id), suppress(RunPrunedError):  # no failure
         run = await asyncio.to_thread(open_run, experiment, flow_run_id)
         async with observed(run), _saved_to_mirrors(run):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from flows.planning.estimates import estimate_stages
 from flows.runs.references import Fork
-from ratchet.errors import ChangedCodeError, ParameterError
+from ratchet.errors import ParameterError
 from ratchet.experiment_files.base_run import imitated_rollouts, loaded_states, saved_states
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.store.keys import canonical_json
@@ -25,7 +25,6 @@ from tasks.text.keys import BILLED_STAGES, TextArmKeys
 from trainers.compatibility import check_combination
 
 if TYPE_CHECKING:
-    from flows.runs.resolve import ResolvedExperiment
     from ratchet.language_models.estimates import StageEstimate
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
@@ -192,24 +191,6 @@ class ChangedStage:
     call: StageCall
     stored: Manifest
     cost: float | None
-
-
-def check_paid_stages(experiment: ResolvedExperiment) -> None:
-    """Refuse to recompute stages that cost money only because code changed.
-
-    Raises
-    ------
-    ChangedCodeError
-        With the stages, their cost and the changed modules; unless ``settings.paid_code_changes``
-        is set.
-    """
-    settings, store = experiment.settings, experiment.store
-    if settings.paid_code_changes != "stop":
-        return
-    arms = arm_keys(experiment.arms, settings, store, experiment.fork, experiment.records)
-    changed = [stage for keys in arms for stage in pin_changed_stages(store, keys, settings)]
-    if message := paid_again(changed):
-        raise ChangedCodeError(message)
 
 
 def pin_changed_stages(

@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.runs.pinned_stages import arm_keys, pin_changed_stages
+from flows.runs.pinned_stages import ChangedStage, arm_keys, paid_again, pin_changed_stages
 from flows.runs.references import Fork
-from ratchet.errors import ParameterError
+from ratchet.errors import ChangedCodeError, ParameterError
 from ratchet.experiment_files.base_run import with_base_run, with_loaded_agents
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -84,6 +84,25 @@ class ResolvedExperiment:
             for keys in arms:
                 pin_changed_stages(self.store, keys, self.settings)
         return arms
+
+    def check_paid_stages(self) -> None:
+        """Refuse to recompute stages that cost money only because code changed.
+
+        Raises
+        ------
+        ChangedCodeError
+            With the stages, their cost and the changed modules; unless
+            ``settings.paid_code_changes`` is set.
+        """
+        if self.settings.paid_code_changes != "stop":
+            return
+        changed: list[ChangedStage] = []
+        for keys in self.keys:
+            changed += pin_changed_stages(self.store, keys, self.settings)
+        if message := paid_again(changed):
+            raise ChangedCodeError(message)
+        if changed:  # and free, so that they are computed again
+            del self.keys
 
     def with_settings(self, **changes: object) -> ResolvedExperiment:
         """Return the same experiment with other settings."""

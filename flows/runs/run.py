@@ -18,7 +18,6 @@ from flows.process.environment import (
     prepare_environment,
 )
 from flows.process.progress import ProgressStyle, shown_progress
-from flows.runs.pinned_stages import check_paid_stages
 from flows.runs.preflight import check_experiment
 from flows.runs.resolve import (
     RESOLVED_EXPERIMENT,
@@ -103,10 +102,11 @@ def run_resolved(
     count = None if force else partial(_remaining_iterations, experiment)
     with shown_progress(progress, count):
         describe("Starting Prefect")
+        prepare_process(experiment.settings)  # the server starts while keys are computed
         check_experiment(experiment)
         if not force:
-            check_paid_stages(experiment)
-        return _run(experiment, {**experiment.flow_parameters(), "force": force})
+            experiment.check_paid_stages()
+        return _run(experiment, force=force)
 
 
 def _remaining_iterations(experiment: ResolvedExperiment) -> int | None:
@@ -116,8 +116,7 @@ def _remaining_iterations(experiment: ResolvedExperiment) -> int | None:
     return remaining_iterations(experiment)
 
 
-def _run(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> ExperimentResult:
-    prepare_process(experiment.settings)
+def _run(experiment: ResolvedExperiment, *, force: bool) -> ExperimentResult:
     if experiment.fork is not None:  # before the flow run, which may be retried without this
         experiment.fork.write(experiment.run_path)
     try:
@@ -125,7 +124,7 @@ def _run(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> Experime
         temporary_server.ensure(experiment.settings.home)
         log_to_prefect()
         hide_tracebacks()
-        return ExperimentResult.from_dict(run_to_end(lambda: _run_flow(experiment, parameters)))
+        return ExperimentResult.from_dict(run_to_end(lambda: _run_flow(experiment, force)))
     except RatchetError:
         raise
     except Exception as error:
@@ -177,12 +176,12 @@ def _run_anywhere(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         return thread.submit(context.run, asyncio.run, run()).result()
 
 
-async def _run_flow(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> dict[str, Any]:
+async def _run_flow(experiment: ResolvedExperiment, force: bool) -> dict[str, Any]:
     from prefect.context import SyncClientContext
 
     from flows.experiment_flow import experiment as flow
 
     RESOLVED_EXPERIMENT.set(experiment)  # until this task ends
     with SyncClientContext():  # else Prefect creates many clients, which load certificates
-        result: dict[str, Any] = await flow(**parameters)
+        result: dict[str, Any] = await flow(**experiment.flow_parameters(), force=force)
     return result

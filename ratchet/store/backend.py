@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ratchet.errors import RatchetError, StoreError
 
 if TYPE_CHECKING:
-    from ratchet.store.local import LocalFolder
     from ratchet.store.locks import FileLock, LeasedLock
     from ratchet.store.manifest import Manifest
 
@@ -35,11 +34,6 @@ class FolderFacts(NamedTuple):
 
 class Backend(ABC):
     """Storage of finished stages; a stage is complete or absent."""
-
-    @property
-    @abstractmethod
-    def folder(self) -> LocalFolder:
-        """The local folder with locks and work folders; with copies if stages are at a URL."""
 
     @property
     @abstractmethod

@@ -39,7 +39,7 @@ class LocalFolder(Backend):
 
     @property
     def folder(self) -> LocalFolder:
-        """The object itself."""
+        """The folder with locks and work folders, as of a remote folder: the object itself."""
         return self
 
     @property

@@ -18,13 +18,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.errors import DamagedStageError, StoreError
-from ratchet.store.backend import DEVICE_ERRORS, Backend, store_error, store_errors
+from ratchet.store.backend import DEVICE_ERRORS, store_error, store_errors
 from ratchet.store.claim import Claim
 from ratchet.store.keys import check_key
 from ratchet.store.local import LocalFolder
 from ratchet.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from ratchet.store.remote import RemoteFolder
+
+    AnyBackend: TypeAlias = LocalFolder | RemoteFolder
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT_RESERVE = 32 * 2**20
@@ -86,7 +92,7 @@ class StageStore:
         return self._backend.location
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> AnyBackend:
         """The storage of the stages, for maintenance."""
         return self._backend
 
@@ -425,7 +431,7 @@ def _is_about(error: OSError, work: Path) -> bool:
     return not isinstance(name, str | os.PathLike) or Path(name).is_relative_to(work)
 
 
-def _backend(url: str | Path, copies: str | Path | None, lease_seconds: float) -> Backend:
+def _backend(url: str | Path, copies: str | Path | None, lease_seconds: float) -> AnyBackend:
     text = str(url)
     for prefix in ("file://", "local://"):
         if text.startswith(prefix):

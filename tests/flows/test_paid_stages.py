@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from flows.planning.plan import plan
-from flows.runs.pinned_stages import check_paid_stages
 from flows.runs.resolve import ResolvedExperiment, resolve
 from ratchet.errors import ChangedCodeError
 from ratchet.parameters.settings import ExperimentSettings
@@ -88,7 +87,7 @@ def states(found: ResolvedExperiment) -> dict[str, str]:
 def test_a_run_stops_before_paying_again_and_reports_modules_and_costs(tmp_path):
     store_first_stages(experiment(tmp_path), MODULE)
     with pytest.raises(ChangedCodeError) as caught:
-        check_paid_stages(experiment(tmp_path))
+        experiment(tmp_path).check_paid_stages()
     text = str(caught.value)
     assert text.startswith("1 stages that cost money (sample_rollouts) are stored")
     assert f"{MODULE} changed" in text
@@ -102,7 +101,7 @@ def test_a_run_stops_before_paying_again_and_reports_modules_and_costs(tmp_path)
 def test_kept_stages_are_cache_hits_with_all_their_inputs(tmp_path):
     store_first_stages(experiment(tmp_path), MODULE)
     keeping = experiment(tmp_path, "keep")
-    check_paid_stages(keeping)
+    keeping.check_paid_stages()
     kept = "kept from an earlier run"
     assert states(keeping) == {
         "build_scenario": "stored",
@@ -114,17 +113,17 @@ def test_kept_stages_are_cache_hits_with_all_their_inputs(tmp_path):
 def test_stages_are_recomputed_on_request(tmp_path):
     store_first_stages(experiment(tmp_path), MODULE)
     again = experiment(tmp_path, "recompute")
-    check_paid_stages(again)
+    again.check_paid_stages()
     assert states(again) == {"build_scenario": "stored"}
 
 
 def test_free_and_unchanged_stages_do_not_stop_a_run(tmp_path):
-    check_paid_stages(experiment(tmp_path))
+    experiment(tmp_path).check_paid_stages()
     store_first_stages(experiment(tmp_path))
-    check_paid_stages(experiment(tmp_path))
+    experiment(tmp_path).check_paid_stages()
     free = experiment(tmp_path / "free", use_dummy_api=True)
     store_first_stages(free, MODULE)
-    check_paid_stages(experiment(tmp_path / "free", use_dummy_api=True))
+    experiment(tmp_path / "free", use_dummy_api=True).check_paid_stages()
 
 
 def test_unknown_costs_of_a_custom_trainer_stop_a_run_only_before_stages_that_call_models(tmp_path):
@@ -133,9 +132,9 @@ def test_unknown_costs_of_a_custom_trainer_stop_a_run_only_before_stages_that_ca
         folder = str(Path(__file__).parent)
         return resolve(CUSTOM, ExperimentSettings(**settings, base_dir=folder))
 
-    check_paid_stages(custom())
+    custom().check_paid_stages()
     store_first_stages(custom(), TEXT_TASKS)
     with pytest.raises(ChangedCodeError) as caught:
-        check_paid_stages(custom())
+        custom().check_paid_stages()
     assert "1 stages that cost money (sample_rollouts)" in str(caught.value)
     assert "without a price" in str(caught.value)

@@ -215,11 +215,13 @@ def test_runs_from_python_show_their_progress(monkeypatch: pytest.MonkeyPatch) -
     from flows.runs import run
 
     heard = []
-    resolved = SimpleNamespace(settings=SimpleNamespace(progress="plain"), flow_parameters=dict)
+    resolved = SimpleNamespace(
+        settings=SimpleNamespace(progress="plain"), check_paid_stages=lambda: None
+    )
     monkeypatch.setattr(run, "resolve", lambda *_, **__: resolved)
     monkeypatch.setattr(run, "check_experiment", lambda _: None)
-    monkeypatch.setattr(run, "check_paid_stages", lambda _: None)
-    monkeypatch.setattr(run, "_run", lambda *_: heard.append(has_reporter()))
+    monkeypatch.setattr(run, "prepare_process", lambda _: None)
+    monkeypatch.setattr(run, "_run", lambda *_, **__: heard.append(has_reporter()))
     run.run_experiment({})
     resolved.settings.progress = "none"
     run.run_experiment({})
