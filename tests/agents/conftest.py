@@ -14,8 +14,10 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.base import ProtocolHandler
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
-from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import (
+    GraphAgentBuilder,
+    GraphIsomorphismEnvironment,
+)
 
 SMALL = {"num_gnn_layers": 2, "num_transformer_layers": 1, "d_gin_mlp": 8, "d_transformer_mlp": 8}
 

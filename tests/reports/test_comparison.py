@@ -12,9 +12,8 @@ from made_runs import hyper_params, make_run, make_sweep, table
 from ratchet.errors import DataError, ParameterError
 from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.comparison.figures import aggregate_figures, learning_figures
-from ratchet.reports.comparison.files import BEGIN, END, write_comparison, write_document
+from ratchet.reports.comparison.files import BEGIN, END, to_data, write_comparison, write_document
 from ratchet.reports.comparison.options import Options, reference_values
-from ratchet.reports.comparison.plain_data import to_data
 from ratchet.reports.comparison.svg_figure import draw_svg
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.reports.labels import ranges

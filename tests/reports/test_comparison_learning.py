@@ -10,10 +10,10 @@ from made_runs import hyper_params, make_run, make_sweep, table
 
 from ratchet.errors import DataError
 from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.files import to_data
 from ratchet.reports.comparison.learning import cumulative_cost
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.pairs import compare_pairs
-from ratchet.reports.comparison.plain_data import to_data
 from ratchet.reports.comparison.runs import ComparedRun, Group
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.tracking.manifest import RunManifest

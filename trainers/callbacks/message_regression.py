@@ -7,6 +7,7 @@ of that iteration; its accuracy on held-out datapoints is logged. Agents are not
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,13 +15,12 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.networks.layers import Initializer
+from ratchet.agents.networks.layers import Initializer, Mlp, activation
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.options import MessageRegressionParameters
 from ratchet.scenarios.environment import Environment
 from ratchet.seeding import torch_generator
 from trainers.callbacks.base import Callback, CallbackState, Moment
-from trainers.callbacks.message_regression_networks import REGRESSORS
 from trainers.callbacks.registry import register_callback
 from trainers.staged import Metrics, StagedTrainer
 from trainers.tensordict.optimization.optimizer import (
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.options import MessageRegressionParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
     from trainers.callbacks.base import CallbackSpec
     from trainers.tensordict.base import TensorDictTrainer
+
 
 STAGE = "train"
 GROUP = "message_regression"
@@ -255,3 +257,70 @@ def _choose_agents(
                 f"{nearest(name, agent_names)}"
             )
     return parameters.agents
+
+
+NUM_LABELS = 2
+_KERNEL = 3
+
+
+class MlpRegressor(nn.Module):
+    """A multilayer perceptron over all R rounds of F features.
+
+    ``num_layers`` hidden layers of ``hidden_size`` with ``activation`` between them.
+    """
+
+    def __init__(
+        self,
+        section: MessageRegressionParameters,
+        num_rounds: int,
+        num_features: int,
+        init: Initializer,
+    ) -> None:
+        super().__init__()
+        hidden = [section.hidden_size] * section.num_layers
+        sizes = [num_rounds * num_features, *hidden, NUM_LABELS]
+        self.mlp = Mlp(sizes, section.activation, init)
+
+    def forward(self, said: Tensor) -> Tensor:
+        """Map f32 [K, R, F] to logits [K, 2]."""
+        logits: Tensor = self.mlp(said.flatten(1))
+        return logits
+
+
+class CnnRegressor(nn.Module):
+    """Convolutions over three rounds each, followed by a maximum over rounds.
+
+    It detects evidence for y in any round. Parameters as for :class:`MlpRegressor`.
+    """
+
+    def __init__(
+        self,
+        section: MessageRegressionParameters,
+        num_rounds: int,
+        num_features: int,
+        init: Initializer,
+    ) -> None:
+        super().__init__()
+        widths = [num_features, *[section.hidden_size] * section.num_layers]
+        self.convs = nn.ModuleList(
+            init.linear(_KERNEL * before, after) for before, after in pairwise(widths)
+        )
+        self.out = init.linear(widths[-1], NUM_LABELS)
+        self._activation = activation(section.activation)
+
+    def forward(self, said: Tensor) -> Tensor:
+        """Map f32 [K, R, F] to logits [K, 2]."""
+        x = said
+        for conv in self.convs:
+            before, after = torch.zeros_like(x[:, :1]), torch.zeros_like(x[:, :1])
+            padded = torch.cat([before, x, after], dim=1)
+            windows = padded.unfold(1, _KERNEL, 1).flatten(2)  # [K, R, F * kernel]
+            x = self._activation(conv(windows))
+        logits: Tensor = self.out(x.amax(1))
+        return logits
+
+
+REGRESSORS: dict[str, type[MlpRegressor] | type[CnnRegressor]] = {
+    "mlp": MlpRegressor,
+    "cnn": CnnRegressor,
+}

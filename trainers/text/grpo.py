@@ -6,25 +6,34 @@ in SPIRAL's self-play (Liu et al. 2025).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.errors import ParameterError
+import numpy as np
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
+from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
+from ratchet.rollouts.outcomes import episode_rewards
+from ratchet.rollouts.tokens import tokens_of
+from ratchet.rollouts.trajectory import Trajectory
 from ratchet.scenarios.pure_text.agents.group_state import TokenTraining
 from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
 from ratchet.seeding import numpy_generator
 from trainers.registry import register_trainer
 from trainers.text.base import PureTextRlTrainer
-from trainers.text.reply_trajectories import reply_trajectories
-from trainers.text.token_steps import training_steps
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.parameters.text_trainers import PureTextGrpoParameters
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
+    from ratchet.rollouts.tokens import ReplyTokens
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
     from trainers.text.sampling import Calls
     from trainers.text.staged import Metrics
+
 
 STAGE = "create_fine_tune_jobs"
 _ACTOR = {"kl": "approximate_kl"}
@@ -197,3 +207,140 @@ def _check_agent(name: str, agent: TextAgentParameters) -> None:
             f"agents.{name}: got a service without training sessions, expected base_url embedded,"
             " or that of `ratchet llm serve`. Or freeze the agent."
         )
+
+
+def reply_trajectories(
+    rollouts: NestedArrayDict, agent: str, agent_index: int, *, model_version: int = 0
+) -> list[Trajectory]:
+    """Return a trajectory for each reply of an agent in rollouts [N], grouped by rollout.
+
+    The replies of a rollout are segments of one run, each with the sum of the agent's rewards. A
+    group consists of the agent's runs on one datapoint. If invalid replies were retried, the last
+    one is used.
+
+    Raises
+    ------
+    DataError
+        If a reply's tokens are missing or incomplete.
+    """
+    rewards = episode_rewards(rollouts)[:, agent_index]
+    acted = rollouts.array(("agents", "active"))[:, :, agent_index] & ~rollouts.array("padding")
+    cut = rollouts.array(("agents", "token_limit"))[:, :, agent_index]
+    made = []
+    for row, step in np.argwhere(acted).tolist():
+        where = f"rollout {row}, step {step}, agent {agent!r}"
+        prompt, written, log_probs = _complete(tokens_of(rollouts, row, step, agent_index), where)
+        datapoint = int(rollouts["datapoint_id"][row])
+        made.append(
+            Trajectory(
+                tokens=[*prompt, *written],
+                loss_mask=[0] * len(prompt) + [1] * len(written),
+                logprobs=[0.0] * len(prompt) + [*log_probs],
+                reward=float(rewards[row]),
+                group_id=f"{datapoint}/{agent}",
+                run_id=f"{datapoint}/{agent}",
+                attempt_id=f"{row}",
+                task_id=f"{datapoint}",
+                agent=agent,
+                finish_reason="length" if cut[row, step] else "stop",
+                is_truncated=bool(cut[row, step]),
+                model_version=model_version,
+            )
+        )
+    return made
+
+
+def _complete(
+    tokens: ReplyTokens | None, where: str
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+    """Return prompt tokens, reply tokens, and the latter's log-probabilities."""
+    if tokens is not None and tokens.prompt_token_ids and tokens.token_ids is not None:
+        written, log_probs = tokens.token_ids, tokens.log_probs
+        if log_probs is not None and len(written) == len(log_probs):
+            return tokens.prompt_token_ids, written, log_probs
+    found = "nothing" if tokens is None else sorted(tokens.to_dict())
+    raise DataError(
+        f"{where}: the service returned {found} of the reply's tokens, expected token ids of"
+        " prompt and reply, and a log-probability for each token of the reply. Run the agent on"
+        " the embedded service or `ratchet llm serve`, or freeze it."
+    )
+
+
+_LOSSES = {"clip": "ppo"}
+"""Ratchet's name of a loss → the service's, if different."""
+
+
+def training_steps(
+    trajectories: Sequence[Trajectory],
+    parameters: PureTextGrpoParameters,
+    generator: np.random.Generator,
+    *,
+    longest_reply: int,
+) -> TrainingSteps | None:
+    """Return the steps that train on trajectories; None if no trajectory has an advantage.
+
+    Trajectories without one count in means, but are not sent. If a pass has several steps, the
+    generator samples the trajectories of each.
+    """
+    taken = [one for one in trajectories if one.num_written]
+    size = parameters.batch_size or max(1, len(taken))
+    examples: list[TrainingExample] = []
+    batches = []
+    for _ in range(parameters.num_epochs):
+        order = generator.permutation(len(taken)) if size < len(taken) else range(len(taken))
+        for start in range(0, len(taken), size):
+            batch = [taken[place] for place in order[start : start + size]]
+            first = len(examples)
+            examples += _examples(batch, parameters, longest_reply)
+            if len(examples) > first:
+                batches.append(range(first, len(examples)))
+    if not batches:
+        return None
+    optimizer = OptimizerSettings(
+        learning_rate=parameters.lr,
+        beta1=parameters.beta1,
+        beta2=parameters.beta2,
+        weight_decay=parameters.weight_decay,
+        max_grad_norm=parameters.max_grad_norm,
+    )
+    name = _LOSSES.get(parameters.policy_loss, parameters.policy_loss)
+    loss = ServiceLoss(name, _loss_config(parameters), of_sampler=True)
+    optimizers = [optimizer] * len(batches)
+    return TrainingSteps(examples, batches, optimizers, loss, parameters.micro_batch_size)
+
+
+def _loss_config(parameters: PureTextGrpoParameters) -> Mapping[str, float]:
+    if parameters.policy_loss in ("importance_sampling", "reinforce"):
+        return {}
+    return {
+        "clip_low_threshold": 1 - parameters.clip_low,
+        "clip_high_threshold": 1 + parameters.clip_high,
+    }
+
+
+def _examples(
+    batch: Sequence[Trajectory], parameters: PureTextGrpoParameters, longest_reply: int
+) -> list[TrainingExample]:
+    """Return the examples of a step, weighted so that their sum is the loss."""
+    num_tokens = sum(one.num_written for one in batch)
+    constant = parameters.aggregation_constant or longest_reply
+
+    def weight(one: Trajectory) -> float:
+        return {
+            "token_mean": 1 / num_tokens,
+            "sequence_mean_token_mean": 1 / (len(batch) * one.num_written),
+            "sequence_mean_token_sum": 1 / len(batch),
+            "constant": 1 / (len(batch) * constant),
+        }[parameters.aggregation]
+
+    return [
+        TrainingExample(
+            tokens=tuple(one.tokens),
+            loss_mask=tuple(one.loss_mask),
+            weights=tuple(weight(one) * shown for shown in one.loss_mask),
+            advantages=tuple(one.advantage * shown for shown in one.loss_mask),
+            log_probs=tuple(one.logprobs),
+        )
+        for one in batch
+        if one.advantage
+    ]

@@ -13,8 +13,12 @@ from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters import HyperParameters
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
 from ratchet.scenarios.code_validation.generator import examples as examples_module
-from ratchet.scenarios.code_validation.generator.examples import ExamplePlan, generate_examples
-from ratchet.scenarios.code_validation.generator.levels import LEVELS, Level
+from ratchet.scenarios.code_validation.generator.examples import (
+    LEVELS,
+    ExamplePlan,
+    Level,
+    generate_examples,
+)
 from ratchet.scenarios.code_validation.generator.problem import Problem, call_tests
 from ratchet.scenarios.code_validation.mutation import RULES, normalize
 from ratchet.scenarios.code_validation.parameters import (

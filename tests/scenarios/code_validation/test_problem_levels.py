@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 
-from ratchet.scenarios.code_validation.generator.levels import LEVELS
+from ratchet.scenarios.code_validation.generator.examples import LEVELS
 from ratchet.scenarios.code_validation.generator.phrases import draw_condition, draw_number
 from ratchet.scenarios.code_validation.parameters import MAX_LEVEL
 from ratchet.scenarios.sandbox.programs import Program, run_programs

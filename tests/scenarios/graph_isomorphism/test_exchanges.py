@@ -12,9 +12,11 @@ from ratchet.agents.tapes import only_plain_operations
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
 from ratchet.scenarios.graph_isomorphism.body import GraphPerception, exchange_lengths, tie_rounds
-from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import (
+    GraphAgentBuilder,
+    GraphIsomorphismEnvironment,
+)
 
 NODES = 8
 ROUNDS = {"max_message_rounds": 6}

@@ -8,9 +8,11 @@ import torch
 from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
-from ratchet.scenarios.graph_isomorphism.scenario import GraphIsomorphismEnvironment
+from ratchet.scenarios.graph_isomorphism.scenario import (
+    GraphAgentBuilder,
+    GraphIsomorphismEnvironment,
+)
 
 MANUAL = {"use_manual_architecture": True}
 BUILDER = GraphAgentBuilder()

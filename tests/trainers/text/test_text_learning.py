@@ -10,7 +10,7 @@ import pytest
 from ratchet.errors import ParameterError
 from ratchet.rollouts.outcomes import episode_rewards, final_decisions
 from trainers import PureTextRlTrainer
-from trainers.text.tree_sampling import nodes_per_tree
+from trainers.text.malt import nodes_per_tree
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ from ratchet.scenarios.pure_text.agents.group_state import (
     TokenTraining,
 )
 from trainers.registry import trainer_class
-from trainers.text.reply_trajectories import reply_trajectories
+from trainers.text.grpo import reply_trajectories, training_steps
 from trainers.text.state import State
-from trainers.text.token_steps import training_steps
 
 NAME = "pure_text_grpo"
 

@@ -14,11 +14,17 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ratchet.errors import DataError
 from ratchet.scenarios.code_validation.bug_writer import BugTask
-from ratchet.scenarios.code_validation.generator.levels import LEVELS
+from ratchet.scenarios.code_validation.generator import level0
+from ratchet.scenarios.code_validation.generator.branches import branching_problem
+from ratchet.scenarios.code_validation.generator.compositions import composed_problem
+from ratchet.scenarios.code_validation.generator.loops import looping_problem
 from ratchet.scenarios.code_validation.generator.problem import Problem
-from ratchet.scenarios.code_validation.mutation import Mutant, mutants, normalize
+from ratchet.scenarios.code_validation.generator.sequences import sequence_problem
+from ratchet.scenarios.code_validation.mutation import RULES, Mutant, mutants, normalize
 from ratchet.scenarios.code_validation.parameters import UNKNOWN_BUG, bug_number
 from ratchet.scenarios.sandbox.programs import (
     BUGGY,
@@ -30,6 +36,25 @@ from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
     from ratchet.scenarios.code_validation.bug_writer import BugWriter
+
+
+@dataclass(frozen=True)
+class Level:
+    """How a level's problems are drawn, and which kinds of bugs their programs get."""
+
+    draw: Callable[[np.random.Generator], Problem]
+    bug_kinds: tuple[str, ...] = tuple(RULES)
+
+
+LEVELS = (
+    Level(level0.level0_program, level0.BUG_KINDS),
+    Level(branching_problem),
+    Level(looping_problem),
+    Level(sequence_problem),
+    Level(composed_problem),
+)
+"""Straight-line arithmetic, branches, loops, lists and texts, all of these together."""
+
 
 MAX_STEPS = 60_000
 """Instructions of a generated program: no true one comes near, an endless loop always does."""
