@@ -7,6 +7,7 @@ client retries. Its UI does not retry: a click on *Submit* would fail.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -49,10 +50,18 @@ def _migrate(path: Path) -> None:
 
 
 def create_app() -> ASGIApp:
-    """Return Prefect's server with retries while SQLite is busy."""
+    """Return Prefect's server with retries while SQLite is busy.
+
+    Imported objects are never freed, and looking for garbage among them takes a seventh of the
+    start.
+    """
+    gc.disable()
     from prefect.server.api.server import create_app as create_prefect
 
-    return retry_when_busy(create_prefect(final=True))
+    app = retry_when_busy(create_prefect(final=True))
+    gc.freeze()
+    gc.enable()
+    return app
 
 
 def retry_when_busy(server: ASGIApp) -> ASGIApp:

@@ -8,6 +8,7 @@ separate session, so that Ctrl-C in a terminal does not stop it before the run h
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import select
 import socket
@@ -168,6 +169,7 @@ def _free_port() -> int:
 
 def _serve(port: int) -> None:
     """Serve until a signal arrives or the parent process is gone."""
+    gc.disable()  # until the server is imported
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     import uvicorn
 
