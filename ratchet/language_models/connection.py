@@ -83,6 +83,11 @@ class _Clients:
     chat_url: str
     turns: _Turns
 
+    @property
+    def root(self) -> str:
+        """The service's URL, without ``/v1``."""
+        return str(self.sdk.base_url).removesuffix("/").removesuffix("/v1")
+
     def chat_url_of(self, model: str) -> str:
         """Return the URL for completions; Azure's contains ``{model}``."""
         if "{model}" not in self.chat_url:
@@ -184,7 +189,8 @@ class Connection:
     ) -> bytes:
         """Send a request that the SDK does not support, once, and return the response body.
 
-        ``path`` is appended to the endpoint's URL, before its query.
+        ``path`` is appended to the endpoint's URL; with a leading slash, to the service's, which
+        has no ``/v1``.
 
         Raises
         ------
@@ -208,7 +214,9 @@ class Connection:
         try:
             async with clients.session.request(
                 method,
-                f"{str(clients.sdk.base_url).rstrip('/')}/{path}",
+                f"{clients.root}{path}"
+                if path.startswith("/")
+                else f"{clients.sdk.base_url}{path}",
                 data=data,
                 headers=headers,
                 allow_redirects=False,
@@ -274,7 +282,7 @@ class Connection:
     async def health(self) -> Mapping[str, Any]:
         """Return the service's ``/health`` response; empty if it has no such endpoint."""
         clients = await self._loop_clients()
-        url = str(clients.sdk.base_url).removesuffix("/").removesuffix("/v1") + "/health"
+        url = f"{clients.root}/health"
         try:
             async with clients.session.get(url, allow_redirects=False) as response:
                 body = json.loads(await response.read())

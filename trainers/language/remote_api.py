@@ -62,7 +62,6 @@ class RemoteApiTrainer(BaseTrainer):
         self._optimizer = given.optimizer(self.language.optimizer)
         self._initial: InitialModel | None = None
         self._session_id, self._model, self._steps = "", "", 0
-        self._first_session = ""  # without training steps; until there is another
         self._base: str | None = None
         self._built: LanguageModel | None = None
         self._tokenizer: ChatTokenizer | None = None
@@ -123,10 +122,7 @@ class RemoteApiTrainer(BaseTrainer):
     def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
         """Sample completions at the service with the model saved last."""
         model = self._model or self._base_model()
-        if not self._session_id and not self._first_session:
-            self._first_session = self._backend.first_sampler(lambda: self._session("play"))
-        sampler = self._session_id or self._first_session
-        return self._backend.sample(sampler, model, requests)
+        return self._backend.sample(self._session_id, model, requests)
 
     def _session(self, content: str) -> TrainingService:
         """Open or find the session in which this model is trained on this content."""

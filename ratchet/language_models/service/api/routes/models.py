@@ -10,8 +10,12 @@ from starlette.datastructures import UploadFile
 
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.api.request_parsing import refuse_unknown
-from ratchet.language_models.service.api.schemas.objects import Deleted, ModelList, ModelObject
-from ratchet.language_models.service.api.schemas.training import TokenizerObject
+from ratchet.language_models.service.api.schemas.objects import (
+    Deleted,
+    ModelList,
+    ModelObject,
+    TokenizerObject,
+)
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.training_sessions.uploads import add_model, tokenizer_files
 
