@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from ratchet.errors import DataError, StateError
 from ratchet.language_models.endpoints import ModelAddress
-from ratchet.language_models.local.rollout_engine import Completion, RolloutEngine, SampleRequest
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.rollouts import (
+    Completion,
+    RolloutEngine,
+    RolloutModel,
+    SampleRequest,
+)
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.parameters.language import TINKER, PolicyLossParameters
@@ -266,7 +271,7 @@ class _ServiceEngine:
         """Return completions in the order of the requests."""
         return self._trainer.sample(requests)
 
-    def update(self, model: LanguageModel) -> None:
+    def update(self, model: RolloutModel) -> None:
         """Do nothing: the service has the weights."""
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import EMBEDDED, Endpoint, ModelAddress
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.local.model_locations import find_model
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.client import (
     HttpTrainingService,
     SyncClient,
@@ -30,7 +30,7 @@ from ratchet.parameters.language import TINKER
 from trainers.language.remote_settings import ServiceConfig
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+    from ratchet.language_models.engines.rollouts import Completion, SampleRequest
     from ratchet.language_models.training_service.interface import TrainingService
     from ratchet.parameters.language import TrainServiceParameters
 

@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.engines.adapters import AdapterBase, weights_print
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_locations import find_model
 from ratchet.language_models.local.plain_model import PlainLanguageModel
-from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
 from ratchet.models.folders import ADAPTER_CONFIG_FILE
 from ratchet.models.llama_shape import plain_shape
 from ratchet.models.lora import Lora

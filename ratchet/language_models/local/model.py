@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.model_folder import GenerationCache
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.model_folder import GenerationCache
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

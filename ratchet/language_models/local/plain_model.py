@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ratchet.language_models.engines.model_folder import GenerationCache, save_llama
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
-from ratchet.language_models.service.engine.model_folder import GenerationCache, save_llama
 from ratchet.models.folders import WEIGHTS_FILE, read_weights
 from ratchet.models.llama import Cache, PlainLlama
 from ratchet.models.llama_shape import LlamaShape

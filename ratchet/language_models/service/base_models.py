@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.engine.interface import Engine
+from ratchet.language_models.engines.interface import Engine
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.settings import BASE_MODEL, SMALL_MODEL, ServiceSettings
 
@@ -19,8 +19,8 @@ _RECIPES = {
 }
 """Models that can be generated: name → function from home to folder."""
 _ENGINES = {
-    "torch": "ratchet.language_models.service.engine.torch_engine:TorchEngine",
-    "vllm": "ratchet.language_models.service.engine.vllm_engine:VllmEngine",
+    "torch": "ratchet.language_models.engines.torch_engine:TorchEngine",
+    "vllm": "ratchet.language_models.engines.vllm_engine:VllmEngine",
 }
 
 

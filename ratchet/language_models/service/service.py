@@ -8,9 +8,9 @@ from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 
+from ratchet.language_models.engines.interface import Engine
+from ratchet.language_models.service.batching import Batcher
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine.batching import Batcher
-from ratchet.language_models.service.engine.interface import Engine
 from ratchet.language_models.service.files import FileStore
 from ratchet.language_models.service.jobs.history import JobHistory
 from ratchet.language_models.service.jobs.jobs import JobStore

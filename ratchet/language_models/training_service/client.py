@@ -21,7 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ratchet.language_models.connection import Connection, StatusError
 from ratchet.language_models.endpoints import EMBEDDED, Endpoint
-from ratchet.language_models.local.rollout_engine import Completion, FinishReason, SampleRequest
+from ratchet.language_models.engines.interface import FinishReason
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.retrying import RetryPolicy, with_retries
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,

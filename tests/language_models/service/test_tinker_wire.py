@@ -10,9 +10,9 @@ import urllib.request
 import pytest
 from micro_model import write_micro_model
 
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.service.api.tinker import wire
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.training_service import SampleRequest, TrainingExample, connect
 
 MODEL = "ratchet-tiny"

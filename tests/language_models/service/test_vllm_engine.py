@@ -22,14 +22,14 @@ from micro_model import write_adapter, write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.errors import LanguageServiceError, ParameterError
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     GenerationRequest,
     PromptToken,
     RequestRefusedError,
     TokenChoice,
 )
-from ratchet.language_models.service.engine.vllm_engine import VllmEngine
+from ratchet.language_models.engines.vllm_engine import VllmEngine
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.low_rank import LowRankChange
 

@@ -14,7 +14,7 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.training_service import client
 from ratchet.language_models.training_service.client import SyncClient

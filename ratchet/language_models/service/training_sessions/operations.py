@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.service.api.schemas.messages import RequestModel
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError, RatchetError
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.engines.adapters import weights_print
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine.adapters import weights_print
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.training_sessions.operations import (
     CreateSessionRequest,

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ratchet.algorithms.kl import bounded_log_ratio, kl_estimate
 from ratchet.errors import DataError
-from ratchet.language_models.local.in_process_engine import InProcessEngine
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.service.engine.model_folder import CausalModel, GenerationCache
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.model_folder import CausalModel, GenerationCache
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training_sessions.trainable import open_trainable
 from ratchet.language_models.training_service.interface import (

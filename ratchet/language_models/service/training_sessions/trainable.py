@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel, load_model
-from ratchet.language_models.service.engine.model_folder import CausalModel, PlainModel
+from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel, load_model
+from ratchet.language_models.engines.model_folder import CausalModel, PlainModel
 from ratchet.language_models.service.models import StoredModel
 from ratchet.models.lora import Lora
 from ratchet.models.low_rank import LlamaAdapter

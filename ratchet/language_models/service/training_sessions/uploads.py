@@ -12,8 +12,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ratchet.errors import DataError
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.training_service.models import check_model_files, uploaded_model_id
 
@@ -52,7 +52,7 @@ def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> s
 
 def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
     """Return the files of a model's tokenizer by name."""
-    from ratchet.language_models.service.engine.model_folder import configuration_files
+    from ratchet.language_models.engines.model_folder import configuration_files
 
     folder = models.get(model_id).complete_folder
     found = [file for file in configuration_files(folder) if file.suffix in _READABLE]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ratchet.errors import DataError
-from ratchet.language_models.local.rollout_engine import Completion
+from ratchet.language_models.engines.rollouts import Completion
 
 PROTOBUF = "application/x-protobuf"
 _PACKAGE = "tinker_public"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from ratchet.errors import DataError
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, from_validation
 from ratchet.language_models.service.api.tinker import requests as wire
 from ratchet.language_models.service.api.tinker.messages import PROTOBUF, write_pass, write_samples

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ratchet.errors import LanguageServiceError, ParameterError
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     FinishReason,
@@ -29,8 +29,8 @@ from ratchet.language_models.service.engine.interface import (
     TokenChoice,
     tokens_within,
 )
-from ratchet.language_models.service.engine.prompts import read_prompt
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.prompts import read_prompt
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 from ratchet.models.low_rank import compose
 

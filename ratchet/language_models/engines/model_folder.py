@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -68,6 +69,17 @@ class CausalModel(Protocol):
     def save(self, folder: Path) -> None:
         """Write weights and configuration."""
         ...
+
+
+def pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return ids int64[B, T] and a mask of the tokens that are not padding, bool[B, T]."""
+    longest = max(map(len, prompts))
+    ids = np.zeros((len(prompts), longest), np.int64)
+    readable = np.zeros((len(prompts), longest), np.bool_)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = prompt
+        readable[row, longest - len(prompt) :] = True
+    return torch.from_numpy(ids), torch.from_numpy(readable)
 
 
 def copy_configuration(source: Path, folder: Path) -> None:

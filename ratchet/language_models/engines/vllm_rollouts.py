@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import MissingPackageError, ParameterError
-from ratchet.language_models.local.engines import ENGINES
-from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.vllm_engine import lora_room
+from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.engines.rollouts import (
+    ENGINES,
+    Completion,
+    RolloutModel,
+    SampleRequest,
+)
+from ratchet.language_models.engines.vllm_engine import lora_room
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 
 
@@ -40,7 +43,7 @@ class VllmRollouts:
         If vLLM is not installed.
     """
 
-    def __init__(self, model: LanguageModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
+    def __init__(self, model: RolloutModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
         try:
             self._vllm: Any = importlib.import_module("vllm")
         except ImportError as error:
@@ -56,7 +59,7 @@ class VllmRollouts:
         self._number = 0
         self._is_stale = True
 
-    def update(self, model: LanguageModel) -> None:
+    def update(self, model: RolloutModel) -> None:
         """Use this model's weights from the next call on."""
         self._model, self._is_stale = model, True
 
