@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import MissingPackageError, ParameterError
+from ratchet.errors import ParameterError
 from ratchet.language_models.engines.adapters import AdapterBase
 from ratchet.language_models.engines.rollouts import (
     ENGINES,
@@ -21,7 +21,7 @@ from ratchet.language_models.engines.rollouts import (
     RolloutModel,
     SampleRequest,
 )
-from ratchet.language_models.engines.vllm_engine import lora_room
+from ratchet.language_models.engines.vllm_engine import import_vllm, lora_room, reload_weights
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 
 
@@ -44,13 +44,7 @@ class VllmRollouts:
     """
 
     def __init__(self, model: RolloutModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
-        try:
-            self._vllm: Any = importlib.import_module("vllm")
-        except ImportError as error:
-            raise MissingPackageError(
-                "language.engine: 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or"
-                " omit language.engine."
-            ) from error
+        self._vllm = import_vllm("the default of language.engine")
         self._model, self._options = model, options
         self._place = tempfile.TemporaryDirectory(prefix="ratchet-rollouts-")
         self._folder = Path(self._place.name) / "model"
@@ -108,9 +102,7 @@ class VllmRollouts:
             self._llm = self._make(self._folder)
         else:
             self._llm.sleep(level=2)
-            self._llm.wake_up(tags=["weights"])
-            self._llm.collective_rpc("reload_weights")
-            self._llm.wake_up(tags=["kv_cache"])
+            reload_weights(self._llm)
         self._is_stale = False
 
     def _take_adapter(self) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import count
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import aiohttp
@@ -304,12 +303,7 @@ class HttpTrainingService:
     def __enter__(self) -> HttpTrainingService:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _pass(

@@ -13,8 +13,8 @@ from micro_model import write_micro_model
 
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.api.routes.models import add_model
 from ratchet.language_models.service.settings import RetentionRules
-from ratchet.language_models.service.training_sessions import uploads
 from ratchet.language_models.training_service import OptimizerSettings, TrainingExample, connect
 from ratchet.language_models.training_service.client import SyncClient
 from ratchet.language_models.training_service.models import upload_model
@@ -31,7 +31,7 @@ def model(tmp_path_factory):
 
 def bring(service, model, name):
     files = {file.name: file.read_bytes() for file in model.iterdir() if file.suffix != ".lock"}
-    return uploads.add_model(service.service.models, name, files)
+    return add_model(service.service.models, name, files)
 
 
 def learn(service, *, saves=1, **asked):
