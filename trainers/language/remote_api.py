@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from ratchet.errors import DataError, StateError
 from ratchet.language_models.endpoints import ModelAddress
-from ratchet.language_models.engines.rollouts import (
-    Completion,
-    RolloutEngine,
-    RolloutModel,
-    SampleRequest,
-)
+from ratchet.language_models.engines.rollouts import Completion, RolloutEngine, SampleRequest
 from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import TrainingSteps
@@ -33,6 +28,7 @@ from trainers.language.remote_settings import ServiceConfig, check_loss, check_s
 from trainers.language.remote_update import PolicyWeighing, update_metrics
 
 if TYPE_CHECKING:
+    from ratchet.language_models.engines.model_folder import RolloutModel
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.language_models.training_service.interface import TrainingService
     from ratchet.parameters.hyper_parameters import HyperParameters

@@ -137,6 +137,9 @@ class HuggingFaceModel:
         If transformers can't load it.
     """
 
+    end_ids: tuple[int, ...] = ()  # those of its tokenizer are its users'
+    device = torch.device("cpu")  # of prompts and logits, wherever the weights are
+
     def __init__(self, folder: Path, adapters: Sequence[Path] = (), *, training: bool) -> None:
         model = read_network(folder, "auto")
         self.folder = folder
@@ -155,6 +158,11 @@ class HuggingFaceModel:
     def context_length(self) -> int:
         """Maximal tokens of prompt and completion together."""
         return int(self._model.config.get_text_config().max_position_embeddings)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return int(self._model.get_output_embeddings().weight.shape[0])
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts padded on the left; return logits [B, V] of the next token."""

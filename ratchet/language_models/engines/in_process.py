@@ -14,13 +14,8 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.engines.model_folder import GenerationCache, pad_left
-from ratchet.language_models.engines.rollouts import (
-    ENGINES,
-    Completion,
-    GeneratingModel,
-    SampleRequest,
-)
+from ratchet.language_models.engines.model_folder import GeneratingModel, GenerationCache, pad_left
+from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
 from ratchet.language_models.engines.sampling import nucleus, pick, uniforms
 
 MAX_BATCH_SIZE = 256

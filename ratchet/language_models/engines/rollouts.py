@@ -14,10 +14,7 @@ from ratchet.language_models.engines.interface import FinishReason
 from ratchet.registry import Registry
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from ratchet.language_models.engines.model_folder import GenerationCache
+    from ratchet.language_models.engines.model_folder import RolloutModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,46 +79,6 @@ class Completion:
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
-
-
-class GeneratingModel(Protocol):
-    """A model of this process, as engines use it."""
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        """The tokens that end a message."""
-        ...
-
-    @property
-    def context_length(self) -> int:
-        """Maximal tokens of prompt and completion together."""
-        ...
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens in the vocabulary."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device of prompts and logits."""
-        ...
-
-    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        """Read prompts int[B, T] padded on the left; return the next token's logits [B, V]."""
-        ...
-
-    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        """Read one more token per row, int[B]; return the next token's logits [B, V]."""
-        ...
-
-
-class RolloutModel(GeneratingModel, Protocol):
-    """A trainer's model, which engines outside the process read from a folder."""
-
-    def save(self, folder: Path) -> None:
-        """Save in Hugging Face's layout; an adapter in PEFT's."""
-        ...
 
 
 class RolloutEngine(Protocol):

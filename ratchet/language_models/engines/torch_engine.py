@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MAX_BATCH_SIZE = 256
-_ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
 _NEXT_KEEP = 0.75  # the batch shrinks when fewer of its rows than this are active
 
 
@@ -117,8 +116,7 @@ class _Loaded:
     def grammar(self, schema: str) -> Grammar:
         """Build the grammar of a schema over this model's tokens."""
         if self.grammars is None:
-            vocabulary = self.model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
-            self.grammars = GrammarTokenizer(self.tokenizer, vocabulary)
+            self.grammars = GrammarTokenizer(self.tokenizer, self.model.vocabulary_size)
         return Grammar(self.grammars, schema)
 
 

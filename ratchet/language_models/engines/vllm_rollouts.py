@@ -15,12 +15,8 @@ from typing import Any
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.engines.adapters import AdapterBase
-from ratchet.language_models.engines.rollouts import (
-    ENGINES,
-    Completion,
-    RolloutModel,
-    SampleRequest,
-)
+from ratchet.language_models.engines.model_folder import RolloutModel
+from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
 from ratchet.language_models.engines.vllm_engine import import_vllm, lora_room, reload_weights
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from ratchet.errors import DataError
 from ratchet.language_models.engines.adapters import AdapterBase
 from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel, load_model
 from ratchet.language_models.engines.in_process import InProcessEngine
-from ratchet.language_models.engines.model_folder import CausalModel, GenerationCache, PlainModel
+from ratchet.language_models.engines.model_folder import CausalModel, PlainModel
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
@@ -34,8 +34,6 @@ from ratchet.models.low_rank import LlamaAdapter
 from ratchet.models.optimizers import Adam
 
 _ROWS_AT_ONCE = 32
-_CPU = torch.device("cpu")
-_ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
 
 
 class Trainable(Protocol):
@@ -112,26 +110,6 @@ def open_trainable(start: StoredModel, lora: Lora, seed: int) -> Trainable:
     return AdaptedTransformer(model, start, lora, seed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answering:
-    """A model with the engine's interface: tokens on any device, logits on the CPU."""
-
-    model: CausalModel
-    end_ids: tuple[int, ...]
-    vocabulary_size: int
-    device: torch.device = _CPU
-
-    @property
-    def context_length(self) -> int:
-        return self.model.context_length
-
-    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        return self.model.start(ids, readable)
-
-    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        return self.model.step(tokens, cache)
-
-
 @dataclass(slots=True)
 class _Part:
     """Results of a part of the examples."""
@@ -154,8 +132,6 @@ class SessionState:
         self._weights = self._trainable.weights
         self._adam = Adam(self._weights)
         self._gradients: list[Tensor] | None = None
-        with torch.no_grad():
-            self._vocabulary = self._model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
 
     def forward_backward(
         self,
@@ -229,7 +205,8 @@ class SessionState:
     ) -> list[Completion]:
         """Sample with the current weights; ``end_ids`` replace the model's end tokens."""
         ends = self._end_ids if end_ids is None else tuple(end_ids)
-        return InProcessEngine(_Answering(self._model, ends, self._vocabulary)).generate(requests)
+        ending = [replace(each, stop_ids=(*ends, *each.stop_ids)) for each in requests]
+        return InProcessEngine(self._model).generate(ending)
 
     def save_model(self, folder: Path) -> None:
         """Write the weights as a model's folder."""
@@ -280,10 +257,10 @@ class SessionState:
                 " the model's context."
             )
         for token in (min(example.tokens), max(example.tokens)):
-            if not 0 <= token < self._vocabulary:
+            if not 0 <= token < self._model.vocabulary_size:
                 raise DataError(
-                    f"examples[{number}]: got token {token}, expected 0 to {self._vocabulary - 1},"
-                    " the model's vocabulary."
+                    f"examples[{number}]: got token {token}, expected 0 to"
+                    f" {self._model.vocabulary_size - 1}, the model's vocabulary."
                 )
 
     def _read(
