@@ -272,6 +272,10 @@ class Connection:
             f"{self.endpoint.label}: the response is not valid for its API; it starts with {shown}"
         )
 
+    def refusal(self, answer: Mapping[str, Any]) -> LanguageModelError:
+        """Return the error for a refusal that a service reports in a successful response."""
+        return self._status_failure(_Answer(400, {}, json.dumps(answer).encode(), ""))
+
     def redact(self, text: str) -> str:
         """Remove the key from an external text, and shorten it."""
         key = self.endpoint.api_key()

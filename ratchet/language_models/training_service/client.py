@@ -102,11 +102,11 @@ class SyncClient:
     def result(
         self, path: str, body: Mapping[str, Any], /, **fields: TypeAdapter[Any]
     ) -> dict[str, Any]:
-        """Submit an operation; wait until its result is there, and return its fields.
+        """Submit an operation, wait for its result, and return its fields.
 
         Raises
         ------
-        StatusError
+        LanguageModelError
             If the service refuses it.
         """
         submitted = self.request("POST", f"{_API}/{path}", body, request_id=_TEXT)
@@ -115,8 +115,7 @@ class SyncClient:
             if answer.get("type") == "try_again":
                 return None
             if "error" in answer:
-                reason = self._connection.redact(str(answer["error"]))
-                raise StatusError(f"{self.endpoint.label}: answered 400: {reason}", 400)
+                raise self._connection.refusal(answer)
             return _read(answer, fields)
 
         result: dict[str, Any] | None = None

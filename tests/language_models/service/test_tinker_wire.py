@@ -181,7 +181,10 @@ def test_samples_that_a_restart_lost_are_requested_again(served, monkeypatch):
     monkeypatch.setattr(wire.Wire, "_retrieve_samples", forgetful)
     requests = [SampleRequest((1, 2), 5, seed) for seed in range(3)]
     with connect(served.url, model=MODEL, policy=RetryPolicy(max_attempts=1)) as ours:
-        assert ours.sample(requests) == ours.sample(requests)
+        current = ours.sample(requests)
+        assert ours.sample(requests) == current
+        saved = ours.save_weights(sequence=0, name="current")  # as samplers of a session's
+        assert ours.sample(requests, model=saved) == current
     assert len(lost) == 1
 
 

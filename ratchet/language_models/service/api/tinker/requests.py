@@ -250,8 +250,8 @@ class TensorData(WireModel):
 class Datum(WireModel):
     """An example: its tokens but the last, and vectors with a value for each token but the first.
 
-    Besides Tinker's vectors there may be a ``loss_mask``, 1 for each token to train on; by default
-    all are.
+    In addition to those of Tinker, there may be a ``loss_mask``, 1 for each token to train on; by
+    default all are.
     """
 
     model_input: ModelInput
@@ -286,7 +286,7 @@ class Datum(WireModel):
         )
 
     def _shifted(self, name: str) -> tuple[float, ...]:
-        """Return a vector, with 0 for the first token; empty if there is none."""
+        """Return a vector, with 0 for the first token; empty if it is missing."""
         given = self.loss_fn_inputs.get(name)
         return () if given is None else (0.0, *given.data)
 

@@ -186,7 +186,7 @@ class Wire:
         self, body: wire.Sample, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None
     ) -> Future[Samples]:
         sampler = body.sampling_session_id
-        if f":{_CURRENT}:" in sampler:
+        if sampler.split(":")[1:2] == [_CURRENT]:
             return self._training.sample(sampler.rpartition(":")[2], requests)
         prompt = body.prompt.tokens if body.prompt_logprobs else None
         return self._training.sample_and_score(self.sampled(sampler), requests, prompt, end_ids)
