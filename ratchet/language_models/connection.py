@@ -88,6 +88,12 @@ class _Clients:
         """The service's URL, without ``/v1``."""
         return str(self.sdk.base_url).removesuffix("/").removesuffix("/v1")
 
+    def url_of(self, path: str) -> str:
+        """Return the URL of a path: below the endpoint's, or with a leading slash the service's."""
+        if path.startswith("/"):
+            return f"{self.root}{path}"
+        return f"{str(self.sdk.base_url).rstrip('/')}/{path}"
+
     def chat_url_of(self, model: str) -> str:
         """Return the URL for completions; Azure's contains ``{model}``."""
         if "{model}" not in self.chat_url:
@@ -214,9 +220,7 @@ class Connection:
         try:
             async with clients.session.request(
                 method,
-                f"{clients.root}{path}"
-                if path.startswith("/")
-                else f"{clients.sdk.base_url}{path}",
+                clients.url_of(path),
                 data=data,
                 headers=headers,
                 allow_redirects=False,
