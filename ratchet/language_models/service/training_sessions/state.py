@@ -7,19 +7,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from ratchet.algorithms.kl import bounded_log_ratio, kl_estimate
 from ratchet.errors import DataError
 from ratchet.language_models.engines.adapters import AdapterBase
 from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel, load_model
 from ratchet.language_models.engines.in_process import InProcessEngine
-from ratchet.language_models.engines.model_folder import CausalModel, PlainModel
+from ratchet.language_models.engines.model_folder import PlainModel
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
@@ -36,80 +35,6 @@ from ratchet.models.optimizers import Adam
 _ROWS_AT_ONCE = 32
 
 
-class Trainable(Protocol):
-    """A model that a session trains."""
-
-    @property
-    def model(self) -> CausalModel:
-        """The model, for scoring and sampling."""
-        ...
-
-    @property
-    def weights(self) -> list[nn.Parameter]:
-        """The trainable weights, always in the same order."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write the model's folder, or the adapter's with a reference to its base."""
-        ...
-
-
-class WholeModel:
-    """A model with all weights trainable."""
-
-    def __init__(self, model: CausalModel) -> None:
-        self.model = model
-        self.weights = model.parameters()
-
-    def save(self, folder: Path) -> None:
-        """Write the model."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.model.save(folder)
-
-
-class AdaptedLlama:
-    """A small Llama with a trainable adapter."""
-
-    def __init__(self, model: PlainModel, start: StoredModel, lora: Lora, seed: int) -> None:
-        self.model = model
-        self._start = start
-        self._adapter = LlamaAdapter(model.llama, lora, seed)
-        self.weights = self._adapter.parameters()
-
-    def save(self, folder: Path) -> None:
-        """Write the adapter."""
-        self._adapter.save(folder, self._start.id)
-        AdapterBase.of(self._start.id, self._start.folder).write(folder)
-
-
-class AdaptedTransformer:
-    """A model of transformers with a trainable adapter of PEFT."""
-
-    def __init__(self, model: HuggingFaceModel, start: StoredModel, lora: Lora, seed: int) -> None:
-        model.adapt(lora, seed)
-        self.model = model
-        self._start = start
-        self.weights = model.parameters()
-
-    def save(self, folder: Path) -> None:
-        """Write the adapter."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.model.save(folder)
-        AdapterBase.of(self._start.id, self._start.folder).write(folder)
-
-
-def open_trainable(start: StoredModel, lora: Lora, seed: int) -> Trainable:
-    """Load a model for training, in float32, with a new adapter if the rank is above 0."""
-    torch.set_num_threads(1)  # sums in one order, for equal bits
-    model = load_model(start.complete_folder, start.adapters, training=True, shares_prompts=True)
-    if not lora.rank:
-        return WholeModel(model)
-    if isinstance(model, PlainModel):
-        return AdaptedLlama(model, start, lora, seed)
-    assert isinstance(model, HuggingFaceModel)
-    return AdaptedTransformer(model, start, lora, seed)
-
-
 @dataclass(slots=True)
 class _Part:
     """Results of a part of the examples."""
@@ -120,16 +45,24 @@ class _Part:
 
 
 class SessionState:
-    """The model that a session trains.
+    """The model that a session trains, in float32: all weights, or an adapter of a rank above 0.
 
     The same calls in the same order give the same bits on a CPU.
     """
 
     def __init__(self, start: StoredModel, lora: Lora, seed: int) -> None:
-        self._trainable = open_trainable(start, lora, seed)
-        self._model = self._trainable.model
-        self._end_ids = ChatTokenizer(start.complete_folder).end_ids
-        self._weights = self._trainable.weights
+        torch.set_num_threads(1)  # sums in one order, for equal bits
+        folder = start.complete_folder
+        self._model = load_model(folder, start.adapters, training=True, shares_prompts=True)
+        self._end_ids = ChatTokenizer(folder).end_ids
+        self._base = AdapterBase.of(start.id, start.folder) if lora.rank else None
+        self._adapter: LlamaAdapter | None = None
+        if lora.rank and isinstance(self._model, PlainModel):
+            self._adapter = LlamaAdapter(self._model.llama, lora, seed)
+        elif lora.rank:
+            assert isinstance(self._model, HuggingFaceModel)
+            self._model.adapt(lora, seed)
+        self._weights = (self._adapter or self._model).parameters()
         self._adam = Adam(self._weights)
         self._gradients: list[Tensor] | None = None
 
@@ -209,8 +142,14 @@ class SessionState:
         return InProcessEngine(self._model).generate(ending)
 
     def save_model(self, folder: Path) -> None:
-        """Write the weights as a model's folder."""
-        self._trainable.save(folder)
+        """Write the model's folder, or the adapter's with a reference to its base."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._adapter is None or self._base is None:
+            self._model.save(folder)
+        else:
+            self._adapter.save(folder, self._base.name)
+        if self._base is not None:
+            self._base.write(folder)
 
     def write(self, file: Path) -> None:
         """Write weights and moments, between steps, atomically."""
