@@ -1,6 +1,6 @@
 """Trainable causal language models: log-probabilities with gradients.
 
-Trainers use models only through this interface; ``plain_model`` implements it for small Llamas,
+Trainers use models only through this interface; ``loading`` implements it for small Llamas,
 ``hugging_face`` for all others.
 """
 
