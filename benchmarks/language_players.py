@@ -25,7 +25,7 @@ import torch
 import yaml
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.rollouts.dataset import DataOrder

@@ -17,7 +17,7 @@ import psutil
 import torch
 from omegaconf import OmegaConf
 
-from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.rollouts.trajectory import Trajectory

@@ -35,8 +35,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers.utils import logging as transformers_logging
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.interface import GenerationRequest
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.training import train as training
 from ratchet.language_models.service.training.job_folder import Method, TrainingJob
 from ratchet.language_models.service.training.trl import train as trl_training

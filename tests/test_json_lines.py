@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ratchet.analysis.results import JudgedMessage, read_results, write_results
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.service.training.examples import check_training_file
+from ratchet.language_models.service.files import check_training_file
 from ratchet.language_models.service.training.tokens import _lines
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.rollouts.transcripts import read_report_transcripts

@@ -19,8 +19,8 @@ import yaml
 from ratchet.errors import DataError, StateError, UnknownNameError, nearest
 from ratchet.language_models.auxiliary_calls import ModelCalls
 from ratchet.language_models.dummy import dummy_completion
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.ledger import Ledger
-from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.pricing import Budget
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.language_models.usage import UsageMeter

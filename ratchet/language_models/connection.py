@@ -83,6 +83,17 @@ class _Clients:
     chat_url: str
     turns: _Turns
 
+    @property
+    def root(self) -> str:
+        """The service's URL, without ``/v1``."""
+        return str(self.sdk.base_url).removesuffix("/").removesuffix("/v1")
+
+    def url_of(self, path: str) -> str:
+        """Return the URL of a path: below the endpoint's, or with a leading slash the service's."""
+        if path.startswith("/"):
+            return f"{self.root}{path}"
+        return f"{str(self.sdk.base_url).rstrip('/')}/{path}"
+
     def chat_url_of(self, model: str) -> str:
         """Return the URL for completions; Azure's contains ``{model}``."""
         if "{model}" not in self.chat_url:
@@ -184,7 +195,8 @@ class Connection:
     ) -> bytes:
         """Send a request that the SDK does not support, once, and return the response body.
 
-        ``path`` is appended to the endpoint's URL, before its query.
+        ``path`` is appended to the endpoint's URL; with a leading slash, to the service's, which
+        has no ``/v1``.
 
         Raises
         ------
@@ -208,7 +220,7 @@ class Connection:
         try:
             async with clients.session.request(
                 method,
-                f"{str(clients.sdk.base_url).rstrip('/')}/{path}",
+                clients.url_of(path),
                 data=data,
                 headers=headers,
                 allow_redirects=False,
@@ -264,6 +276,10 @@ class Connection:
             f"{self.endpoint.label}: the response is not valid for its API; it starts with {shown}"
         )
 
+    def refusal(self, answer: Mapping[str, Any]) -> LanguageModelError:
+        """Return the error for a refusal that a service reports in a successful response."""
+        return self._status_failure(_Answer(400, {}, json.dumps(answer).encode(), ""))
+
     def redact(self, text: str) -> str:
         """Remove the key from an external text, and shorten it."""
         key = self.endpoint.api_key()
@@ -274,7 +290,7 @@ class Connection:
     async def health(self) -> Mapping[str, Any]:
         """Return the service's ``/health`` response; empty if it has no such endpoint."""
         clients = await self._loop_clients()
-        url = str(clients.sdk.base_url).removesuffix("/").removesuffix("/v1") + "/health"
+        url = f"{clients.root}/health"
         try:
             async with clients.session.get(url, allow_redirects=False) as response:
                 body = json.loads(await response.read())

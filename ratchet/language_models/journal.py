@@ -11,7 +11,6 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ratchet.errors import StoreError
@@ -83,12 +82,7 @@ class CallJournal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _append(self, call_id: str, digest: str, completion: Completion) -> None:

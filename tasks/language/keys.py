@@ -216,7 +216,7 @@ class LanguageArmKeys(ArmKeys):
 
     def _code_of(self, stage: str) -> tuple[Callable[..., object], ...]:
         """Add the engine that generates responses."""
-        from ratchet.language_models.local.engines import find_engine
+        from ratchet.language_models.engines.rollouts import find_engine
 
         engine = find_engine(self.hyper_params.language.engine.name, self.base_path)
         return (*super()._code_of(stage), engine)

@@ -79,8 +79,9 @@ class Service:
         assert self.url
 
     def sessions(self):
-        with urllib.request.urlopen(f"{self.url}/training/sessions") as answer:
-            return json.load(answer)["data"]
+        url = self.url.removesuffix("/v1")
+        with urllib.request.urlopen(f"{url}/api/v1/training_runs") as answer:
+            return json.load(answer)["training_runs"]
 
 
 @pytest.fixture
@@ -126,6 +127,6 @@ def test_kills_and_a_fork_do_not_change_the_result(lab, tmp_path, services, mode
     assert state == stored(tmp_path / "other", whole), "expected an identical model"
     assert state.learners["agent"]["steps"] == 6
     assert forked["states"] != resumed["states"]
-    sent = [number for each in service.sessions() if (number := each["next_sequence"])]
+    sent = [number for each in service.sessions() if (number := each["next_seq_id"] - 1)]
     verbs = 2 + 2 * (2 + 1) + 1  # scores in two batches, two steps, and the model
     assert sent == [verbs] * (3 + 2), "each iteration of the parent and of the fork exactly once"

@@ -80,9 +80,10 @@ class LosingProxy:
         return web.Response(body=content, status=status, headers={"content-type": kind})
 
     async def _send(self, request: web.Request, body: bytes) -> tuple[int, bytes, str]:
-        kind = {"content-type": request.headers.get("content-type", "application/json")}
+        names = ("accept", "content-type")
+        headers = {name: request.headers.get(name, "application/json") for name in names}
         url = f"{self.target}{request.path_qs}"
-        async with self._session.request(request.method, url, data=body, headers=kind) as got:
+        async with self._session.request(request.method, url, data=body, headers=headers) as got:
             return got.status, await got.read(), got.headers["content-type"]
 
     def _cut(self, request: web.Request) -> web.Response:

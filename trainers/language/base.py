@@ -25,9 +25,9 @@ from trainers.custom_state import StoredAttributes
 
 if TYPE_CHECKING:
     from ratchet.language_models.endpoints import ModelAddress
+    from ratchet.language_models.engines.rollouts import RolloutEngine
+    from ratchet.language_models.engines.tokenizer import ChatTokenizer
     from ratchet.language_models.local.model import LanguageModel
-    from ratchet.language_models.local.rollout_engine import RolloutEngine
-    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.rollouts.trajectory import Trajectory

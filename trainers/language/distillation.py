@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ratchet.algorithms.language.losses import distillation_advantages
 from ratchet.errors import ParameterError
+from ratchet.language_models.engines.rollouts import RolloutEngine
 from ratchet.language_models.local.loading import load_language_model
-from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import DistillationParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
 from trainers.language.ranks.rows import of_rows

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ratchet.algorithms.language.losses import value_loss
 from ratchet.algorithms.language.returns import token_gae, whiten_tokens
 from ratchet.algorithms.language.token_weights import weighted_sum
-from ratchet.language_models.local.rollout_engine import RolloutEngine
+from ratchet.language_models.engines.rollouts import RolloutEngine
 from ratchet.parameters.language import LanguagePpoParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
 from trainers.language.ranks.rows import of_rows

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from ratchet.errors import DataError, StateError
 from ratchet.language_models.endpoints import ModelAddress
-from ratchet.language_models.local.rollout_engine import Completion, RolloutEngine, SampleRequest
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.rollouts import Completion, RolloutEngine, SampleRequest
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.parameters.language import TINKER, PolicyLossParameters
@@ -28,6 +28,7 @@ from trainers.language.remote_settings import ServiceConfig, check_loss, check_s
 from trainers.language.remote_update import PolicyWeighing, update_metrics
 
 if TYPE_CHECKING:
+    from ratchet.language_models.engines.model_folder import RolloutModel
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.language_models.training_service.interface import TrainingService
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -62,7 +63,6 @@ class RemoteApiTrainer(BaseTrainer):
         self._optimizer = given.optimizer(self.language.optimizer)
         self._initial: InitialModel | None = None
         self._session_id, self._model, self._steps = "", "", 0
-        self._first_session = ""  # without training steps; until there is another
         self._base: str | None = None
         self._built: LanguageModel | None = None
         self._tokenizer: ChatTokenizer | None = None
@@ -123,10 +123,7 @@ class RemoteApiTrainer(BaseTrainer):
     def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
         """Sample completions at the service with the model saved last."""
         model = self._model or self._base_model()
-        if not self._session_id and not self._first_session:
-            self._first_session = self._backend.first_sampler(lambda: self._session("play"))
-        sampler = self._session_id or self._first_session
-        return self._backend.sample(sampler, model, requests)
+        return self._backend.sample(self._session_id, model, requests)
 
     def _session(self, content: str) -> TrainingService:
         """Open or find the session in which this model is trained on this content."""
@@ -270,7 +267,7 @@ class _ServiceEngine:
         """Return completions in the order of the requests."""
         return self._trainer.sample(requests)
 
-    def update(self, model: LanguageModel) -> None:
+    def update(self, model: RolloutModel) -> None:
         """Do nothing: the service has the weights."""
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import EMBEDDED, Endpoint, ModelAddress
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.local.model_locations import find_model
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.training_service.client import HttpTrainingService, open_session
+from ratchet.language_models.training_service.client import (
+    HttpTrainingService,
+    SyncClient,
+    open_session,
+)
 from ratchet.language_models.training_service.models import download_tokenizer, upload_model
-from ratchet.language_models.training_service.sync_client import SyncClient
 from ratchet.language_models.training_service.tinker_client import (
     TinkerTrainingService,
     open_tinker_client,
@@ -27,7 +30,7 @@ from ratchet.parameters.language import TINKER
 from trainers.language.remote_settings import ServiceConfig
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+    from ratchet.language_models.engines.rollouts import Completion, SampleRequest
     from ratchet.language_models.training_service.interface import TrainingService
     from ratchet.parameters.language import TrainServiceParameters
 
@@ -59,10 +62,6 @@ class ServiceBackend(ABC):
         """
 
     @abstractmethod
-    def first_sampler(self, open_session: Callable[[], TrainingService]) -> str:
-        """Return the sampler before any weights are saved, as :meth:`sampler` does."""
-
-    @abstractmethod
     def sampler(self, session: TrainingService) -> str:
         """Return the id of a sampler with the weights that a session has saved."""
 
@@ -70,7 +69,7 @@ class ServiceBackend(ABC):
     def sample(
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
-        """Sample completions from a model."""
+        """Sample completions from a model; without a sampler, from an initial one."""
 
     @abstractmethod
     def address(self, model: str) -> ModelAddress:
@@ -108,10 +107,6 @@ class RatchetBackend(ServiceBackend):
         """Open a session, or find the one with the same intent."""
         return open_session(self._client, asked)
 
-    def first_sampler(self, open_session: Callable[[], TrainingService]) -> str:
-        """Open a session without training steps."""
-        return open_session().session_id
-
     def sampler(self, session: TrainingService) -> str:
         """Return the session's id."""
         return session.session_id
@@ -119,11 +114,11 @@ class RatchetBackend(ServiceBackend):
     def sample(
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
-        """Sample through any session."""
-        session = HttpTrainingService(self._client, sampler)
+        """Sample a saved model."""
         found: list[Completion] = []
         for start in range(0, len(requests), _SAMPLED_AT_ONCE):
-            found += session.sample(requests[start : start + _SAMPLED_AT_ONCE], model=model)
+            some = requests[start : start + _SAMPLED_AT_ONCE]
+            found += self._client.sample(some, model_path=model)
         return found
 
     def address(self, model: str) -> ModelAddress:
@@ -187,10 +182,6 @@ class TinkerBackend(ServiceBackend):
             seed=asked["seed"],
             resume=asked["resume"],
         )
-
-    def first_sampler(self, open_session: Callable[[], TrainingService]) -> str:
-        """Return an empty id: the base model is sampled."""
-        return ""
 
     def sampler(self, session: TrainingService) -> str:
         """Save weights for sampling, separate from those for training."""

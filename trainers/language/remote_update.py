@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ratchet.algorithms.language.token_weights import importance_weights
-from ratchet.language_models.local.rollout_engine import log_prob_differences
+from ratchet.language_models.engines.rollouts import log_prob_differences
 from ratchet.rollouts.padding import pad_rows
 from trainers.language.policy_loss import PolicyLoss
 

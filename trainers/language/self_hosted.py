@@ -20,8 +20,7 @@ from ratchet.algorithms.language.losses import penalised_rewards
 from ratchet.algorithms.language.metrics import log_rollout_metrics
 from ratchet.algorithms.language.trajectories import batch_advantages
 from ratchet.errors import ParameterError
-from ratchet.language_models.local.engines import make_engine
-from ratchet.language_models.local.rollout_engine import RolloutEngine
+from ratchet.language_models.engines.rollouts import RolloutEngine, make_engine
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
 from ratchet.rollouts.padding import scores_of_tokens
@@ -34,9 +33,9 @@ from trainers.language.policy_loss import PolicyLoss, on_device
 from trainers.language.ranks.rows import RankShare, of_rows
 
 if TYPE_CHECKING:
+    from ratchet.language_models.engines.rollouts import RolloutEngine
+    from ratchet.language_models.engines.tokenizer import ChatTokenizer
     from ratchet.language_models.local.model import LanguageModel, TokenScores
-    from ratchet.language_models.local.rollout_engine import RolloutEngine
-    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from trainers.language.ranks.group import Ranks
@@ -405,7 +404,7 @@ class SelfHostedTrainer(BaseTrainer):
 
     def save_whole_model(self, folder: Path) -> None:
         """Write the current model with all its weights: an adapter is merged into them."""
-        from ratchet.language_models.service.engine.adapters import AdapterBase
+        from ratchet.language_models.engines.adapters import AdapterBase
         from ratchet.language_models.service.export import write_atomically
 
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:

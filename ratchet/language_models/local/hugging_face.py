@@ -14,19 +14,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.model_files import ModelFiles
-from ratchet.language_models.service.engine.adapters import (
+from ratchet.language_models.engines.adapters import (
     AdapterBase,
     peft_config,
     without_peft_warnings,
 )
-from ratchet.language_models.service.engine.hugging_face_model import (
+from ratchet.language_models.engines.hugging_face_model import (
     HuggingFaceCache,
     head_at,
+    read_network,
     read_on,
 )
-from ratchet.language_models.service.engine.model_folder import GenerationCache
+from ratchet.language_models.engines.model_folder import GenerationCache
+from ratchet.language_models.local.model import LanguageModel
+from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, read_weights
 from ratchet.models.lora import Lora
 from ratchet.seeding import derive_seed, seeded_globals
@@ -80,7 +81,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         DataError
             If transformers can't load it.
         """
-        network = _read_network(folder, dtype).requires_grad_(True)
+        network = read_network(folder, dtype).requires_grad_(True)
         return cls(ModelFiles(folder), network, device)
 
     @classmethod
@@ -95,7 +96,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         seed = derive_seed(seed, "adapter", purpose="weights")
         with seeded_globals(seed), without_peft_warnings():
             try:
-                network = get_peft_model(_read_network(folder, dtype), config)
+                network = get_peft_model(read_network(folder, dtype), config)
             except ValueError as error:
                 raise DataError(f"PEFT cannot adapt the model in {folder}: {error}") from error
         base = AdapterBase.of(folder.name, folder)
@@ -108,7 +109,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         """Load an adapter for further training, with its base model."""
         from peft import PeftModel
 
-        whole = _read_network(Path(base.folder), dtype)
+        whole = read_network(Path(base.folder), dtype)
         # new layers are initialised first
         with torch.random.fork_rng(), without_peft_warnings():
             try:
@@ -208,7 +209,7 @@ class HuggingFaceLanguageModel(LanguageModel):
             self.load_state_dict(read_weights(folder / ADAPTER_WEIGHTS_FILE))
             return
         dtype = str(self._whole.dtype).removeprefix("torch.")
-        self.load_state_dict(_named(_read_network(folder, dtype)))
+        self.load_state_dict(_named(read_network(folder, dtype)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return a copy of the trainable weights; an adapter's by PEFT's names."""
@@ -249,14 +250,3 @@ def _named(network: Any) -> dict[str, Tensor]:  # noqa: ANN401 -- PreTrainedMode
 def _as_json(value: object) -> object:
     """Return PEFT's configuration, converted to JSON types."""
     return sorted(value) if isinstance(value, set) else str(value)
-
-
-def _read_network(folder: Path, dtype: str) -> Any:  # noqa: ANN401 -- PreTrainedModel
-    from transformers import AutoModelForCausalLM
-
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"transformers cannot load the model in {folder}: {error}") from error

@@ -1,6 +1,6 @@
 """Trainable causal language models: log-probabilities with gradients.
 
-Trainers use models only through this interface; ``plain_model`` implements it for small Llamas,
+Trainers use models only through this interface; ``loading`` implements it for small Llamas,
 ``hugging_face`` for all others.
 """
 
@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.model_folder import GenerationCache
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.model_folder import GenerationCache
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

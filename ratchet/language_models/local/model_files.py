@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.language_models.service.engine.model_folder import configuration_files
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.model_folder import configuration_files
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.models.folders import read_json
 from ratchet.models.llama_shape import LlamaShape
 

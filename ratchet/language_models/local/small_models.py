@@ -94,7 +94,7 @@ def make_small_model(
     ParameterError
         If the alphabet is empty.
     """
-    from ratchet.language_models.service.engine.model_folder import save_llama
+    from ratchet.language_models.engines.model_folder import save_llama
     from ratchet.models.llama import PlainLlama
     from ratchet.seeding import torch_generator
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from ratchet.errors import LanguageServiceError
+from ratchet.language_models.engines.hugging_face_model import with_adapters
+from ratchet.language_models.engines.model_folder import copy_configuration
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine.hugging_face_model import with_adapters
-from ratchet.language_models.service.engine.model_folder import copy_configuration
 from ratchet.language_models.service.models import find_stored_model
 from ratchet.language_models.service.settings import ServiceSettings
 from ratchet.models.folders import WEIGHTS_FILE, read_weights

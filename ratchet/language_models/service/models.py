@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ratchet.language_models.engines.adapters import AdapterBase, weights_print
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.language_models.service.database import UNFINISHED, Database, record_deleted
-from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
 from ratchet.store.local import sync_folder, sync_tree
 
 logger = logging.getLogger(__name__)

@@ -1,25 +1,122 @@
-"""The parts of a running model service, combined."""
+"""The parts of a running model service, combined, and deletion of what its rules do not retain."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 
+from ratchet.errors import RatchetError
+from ratchet.language_models.engines.interface import Engine
+from ratchet.language_models.service.batching import Batcher
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine.batching import Batcher
-from ratchet.language_models.service.engine.interface import Engine
 from ratchet.language_models.service.files import FileStore
 from ratchet.language_models.service.jobs.history import JobHistory
 from ratchet.language_models.service.jobs.jobs import JobStore
 from ratchet.language_models.service.jobs.runner import JobRunner
 from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER, JobTrainer
-from ratchet.language_models.service.models import ModelRegistry, StoredModel
-from ratchet.language_models.service.retention import Retention
-from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.models import BROUGHT, ModelRegistry, StoredModel
+from ratchet.language_models.service.settings import RetentionRules, ServiceSettings
+from ratchet.language_models.service.training_sessions.records import RUN_SESSION, TINKER
 from ratchet.language_models.service.training_sessions.sessions import TrainingSessions
+
+logger = logging.getLogger(__name__)
+
+_DAY = 86400.0
+_OF_A_RUN = "json_extract(jobs.metadata, '$.ratchet_intent') IS NOT NULL"
+"""Jobs whose models and files are referenced by a run of Ratchet, on any machine."""
+_OF_A_RUNS_CLIENT = f"training_sessions.intent LIKE '{TINKER}{RUN_SESSION}%'"
+_STARTS_OF_RUNS = f"SELECT model FROM jobs WHERE {_OF_A_RUN}"
+_SURPLUS = f"""
+SELECT model_id FROM (
+    SELECT model_id, ROW_NUMBER() OVER (PARTITION BY job_id ORDER BY sequence DESC) AS place
+    FROM checkpoints WHERE model_id IN (SELECT id FROM models)
+    AND model_id NOT IN (SELECT fine_tuned_model FROM jobs WHERE fine_tuned_model IS NOT NULL)
+) WHERE place > ? AND model_id NOT IN ({_STARTS_OF_RUNS})
+"""
+_SURPLUS_OF_SESSIONS = f"""
+SELECT model_id FROM (
+    SELECT models.id AS model_id,
+    ROW_NUMBER() OVER (PARTITION BY job_id ORDER BY models.rowid DESC) AS place
+    FROM models JOIN training_sessions ON training_sessions.id = job_id
+    WHERE training_sessions.intent IS NULL OR NOT {_OF_A_RUNS_CLIENT}
+) WHERE place > 1 + ? AND model_id NOT IN ({_STARTS_OF_RUNS})
+"""
+_OTHERS_MODELS = f"""
+SELECT models.id, models.created FROM models
+LEFT JOIN jobs ON jobs.id = models.job_id
+LEFT JOIN training_sessions ON training_sessions.id = models.job_id
+WHERE models.id NOT IN ({_STARTS_OF_RUNS}) AND (
+    models.job_id = '{BROUGHT}' OR (jobs.id IS NOT NULL AND NOT ({_OF_A_RUN}))
+    OR (training_sessions.id IS NOT NULL AND (training_sessions.intent IS NULL
+        OR (training_sessions.intent LIKE '{TINKER}%' AND NOT {_OF_A_RUNS_CLIENT})))
+) ORDER BY models.created DESC, models.rowid DESC
+"""
+_OTHERS_FILES = f"""
+SELECT id, MAX(created_at, COALESCE(
+    (SELECT MAX(created_at) FROM jobs WHERE files.id IN (training_file, validation_file)), 0
+)) AS last FROM files WHERE last < ? AND NOT EXISTS (
+    SELECT 1 FROM jobs
+    WHERE files.id IN (training_file, validation_file, result_file) AND {_OF_A_RUN}
+)
+"""
+
+
+class Retention:
+    """Deletes everything that a service's rules do not retain.
+
+    ``forget`` is called with the ids of deleted models.
+    """
+
+    def __init__(
+        self,
+        rules: RetentionRules,
+        database: Database,
+        files: FileStore,
+        models: ModelRegistry,
+        training: TrainingSessions,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._rules = rules
+        self._database = database
+        self._files = files
+        self._models = models
+        self._training = training
+        self._forget = forget
+
+    def sweep(self) -> None:
+        """Delete what is not retained; data in use stays until the next sweep."""
+        if self._rules.checkpoints is not None:
+            kept = self._rules.checkpoints
+            for surplus, whose in ((_SURPLUS, "job"), (_SURPLUS_OF_SESSIONS, "training session")):
+                for row in self._database.rows(surplus, (kept,)):
+                    reason = f"of a {whose}'s checkpoints, {kept} are kept"
+                    self._delete_model(row["model_id"], reason)
+        if self._rules.days is None:
+            return
+        before = time.time() - self._rules.days * _DAY
+        reason = f"unused for {self._rules.days:g} days"
+        for row in self._database.rows(_OTHERS_MODELS):  # adapters before their base models
+            if max(row["created"], self._models.last_used(row["id"])) < before:
+                self._delete_model(row["id"], reason)
+        self._training.forget_unused(before, reason)
+        for row in self._database.rows(_OTHERS_FILES, (before,)):
+            try:
+                self._files.delete(row["id"], reason=reason)
+            except RatchetError as error:
+                logger.info("Kept the file %s: %s", row["id"], error)
+
+    def _delete_model(self, model_id: str, reason: str) -> None:
+        try:
+            self._models.delete(model_id, reason=reason)
+        except RatchetError as error:
+            logger.info("Kept the model %s: %s", model_id, error)
+            return
+        self._forget(model_id)
 
 
 class ModelService:

@@ -1,9 +1,14 @@
-"""Server process: one service per home, found by an address file in its folder."""
+"""Server process: one service per home, found by an address file in its folder.
+
+Its base model and engine, and timeouts of incomplete requests.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import importlib
 import json
 import logging
 import os
@@ -11,25 +16,28 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ratchet.errors import LanguageServiceError
+from ratchet.errors import LanguageServiceError, ParameterError
+from ratchet.language_models.engines.interface import Engine
 from ratchet.language_models.service.api.app import create_app
-from ratchet.language_models.service.api.connections import server_config
-from ratchet.language_models.service.base_models import (
-    describe_base_model,
-    find_base_model,
-    further_models,
-    make_engine,
-)
 from ratchet.language_models.service.jobs.trainer_choice import choose_trainer
+from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.parent_watchdog import exit_without_users
 from ratchet.language_models.service.service import ModelService
-from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.settings import (
+    BASE_MODEL,
+    SMALL_MODEL,
+    Limits,
+    ServiceSettings,
+)
 from ratchet.store.locks import FileLock
 from ratchet.tracking.files import write_atomically
 
@@ -41,6 +49,17 @@ STARTING_FILE = "starting.txt"
 _LOCK_FILE = "service.lock"
 _ADDRESS_FILE = "service.json"
 _BACKLOG = 2048
+_HEAD_BYTES = 64 * 1024
+_BUILD = "ratchet.scenarios.code_validation.tiny_model.build"
+_RECIPES = {
+    BASE_MODEL: f"{_BUILD}:ensure_base_model",
+    SMALL_MODEL: f"{_BUILD}:ensure_small_model",
+}
+"""Models that can be generated: name → function from home to folder."""
+_ENGINES = {
+    "torch": "ratchet.language_models.engines.torch_engine:TorchEngine",
+    "vllm": "ratchet.language_models.engines.vllm_engine:VllmEngine",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +194,145 @@ def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+
+
+def find_base_model(settings: ServiceSettings) -> StoredModel:
+    """Find, download or generate the base model.
+
+    Raises
+    ------
+    ParameterError
+        If ``settings.model`` is neither a model's folder nor a name on the hub.
+    """
+    name = settings.model or BASE_MODEL
+    if name in _RECIPES:
+        return StoredModel(name, _make(name, settings.home), name)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        name = folder.resolve().name
+        return StoredModel(name, folder.resolve(), name)
+    return StoredModel(name, _fetch(name), name)
+
+
+def further_models(settings: ServiceSettings) -> dict[str, Callable[[], Path]]:
+    """Return other models that can be generated, by name; none next to a user's base model."""
+    name = settings.model or BASE_MODEL
+    others = [other for other in _RECIPES if name in _RECIPES and other != name]
+    return {other: partial(_make, other, settings.home) for other in others}
+
+
+def describe_base_model(settings: ServiceSettings) -> str:
+    """Describe the work of :func:`find_base_model`, for progress messages."""
+    name = settings.model or BASE_MODEL
+    if name in _RECIPES:
+        return f"Preparing the base model {name}, which is generated once per home"
+    return f"{'Reading' if Path(name).expanduser().is_dir() else 'Fetching'} the model {name}"
+
+
+def make_engine(settings: ServiceSettings) -> Engine:
+    """Build the configured engine; imports its packages.
+
+    Raises
+    ------
+    ParameterError
+        If the engine does not exist, or its packages are not installed.
+    """
+    name = settings.engine
+    module, _, attribute = _ENGINES.get(name, name).partition(":")
+    options = {}
+    if name == "vllm":
+        options = {"max_loras": settings.max_loras, "sleep_level": settings.sleep_level}
+    try:
+        engine: Engine = getattr(importlib.import_module(module), attribute)(**options)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ParameterError(
+            f"The engine {name!r} is not available: {error}. Known: {', '.join(_ENGINES)}, or a"
+            " class given as module:Class."
+        ) from error
+    return engine
+
+
+def _make(name: str, home: Path) -> Path:
+    module, _, function = _RECIPES[name].partition(":")
+    make: Callable[[Path], Path] = getattr(importlib.import_module(module), function)
+    return make(home)
+
+
+def _fetch(name: str) -> Path:
+    """Find a model in the Hugging Face cache, or download it."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ParameterError(
+            f"The model {name!r} is neither a local folder nor available from the Hugging Face hub"
+            f" ({type(error).__name__}). Give a folder with config.json and model.safetensors, or a"
+            " name on the hub."
+        ) from error
+
+
+class IdleTimeoutProtocol(HttpToolsProtocol):
+    """Closes a connection if no complete head arrives within the idle timeout.
+
+    uvicorn closes one that is idle after a response, but waits forever for the first request's
+    head, and for the rest of a partial one. ``Gate`` handles incomplete bodies.
+    """
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _in_request = False
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of a partial head; further data do not extend the timeout."""
+        super().data_received(data)
+        if self._in_request:
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > _HEAD_BYTES:  # the parser accepts any number of bytes
+            self.send_400_response("The request's head is too large.")
+        elif self._head_timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """Stop waiting: the application reads the body."""
+        self._in_request, self._head_bytes = True, 0
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head, unless it has arrived already."""
+        self._in_request = bool(self.pipeline)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
+    """Build the server's configuration for an app."""
+    return uvicorn.Config(
+        app,
+        http=IdleTimeoutProtocol,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=limits.idle_seconds,
+    )

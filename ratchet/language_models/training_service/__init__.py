@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ratchet.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.rollout_engine import Completion as Completion
-    from ratchet.language_models.local.rollout_engine import SampleRequest as SampleRequest
+    from ratchet.language_models.engines.rollouts import Completion as Completion
+    from ratchet.language_models.engines.rollouts import SampleRequest as SampleRequest
     from ratchet.language_models.training_service.client import connect as connect
     from ratchet.language_models.training_service.interface import (
         ForwardBackward as ForwardBackward,

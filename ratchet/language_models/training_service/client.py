@@ -1,35 +1,173 @@
-"""A training session at Ratchet's service, over HTTP.
+"""A training session at Ratchet's service, over HTTP in the JSON form of Tinker's protocol.
 
 Operations are numbered, so that a request whose response was lost, truncated or late is sent again:
-the service executes it once.
+the service executes it once. What the protocol lacks is in its metadata and in extra fields: an
+intent, the exact adapter and seed, masks, several prompts with their own seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from types import TracebackType
-from typing import Any
-from urllib.parse import quote
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter
+import aiohttp
+from pydantic import TypeAdapter, ValidationError
 
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.retrying import RetryPolicy
+from ratchet.language_models.connection import Connection, StatusError
+from ratchet.language_models.endpoints import EMBEDDED, Endpoint
+from ratchet.language_models.engines.interface import FinishReason
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
+from ratchet.language_models.retrying import RetryPolicy, with_retries
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
 )
-from ratchet.language_models.training_service.sync_client import SyncClient
 
-_SESSIONS = "training/sessions"
-_FIELDS = tuple(field.name for field in fields(TrainingExample))
+_API = "/api/v1"
+_SCHEME = "tinker://"
+_GONE = 410
+_INTEGERS = ("target_tokens", "loss_mask")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    data: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: FinishReason
+
+
 _METRICS = TypeAdapter(dict[str, float])
-_LOG_PROBS = TypeAdapter(tuple[tuple[float, ...], ...])
-_COMPLETIONS = TypeAdapter(list[Completion])
+_OUTPUTS = TypeAdapter(list[dict[Literal["logprobs"], _Tensor]])
+_SEQUENCES = TypeAdapter(list[_Sequence])
 _TEXT = TypeAdapter(str)
 _NUMBER = TypeAdapter(int)
+
+
+class SyncClient:
+    """Calls a service in a separate event loop, with retries.
+
+    Parameters
+    ----------
+    url
+        The service's, with or without ``/v1``, or ``"embedded"`` for the one that Ratchet starts.
+    api_key_name
+        The environment variable that contains the key.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key_name: str | None = None,
+        *,
+        timeout_seconds: float = 600.0,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        if url != EMBEDDED and not url.rstrip("/").endswith("/v1"):
+            url = f"{url.rstrip('/')}/v1"
+        self.endpoint = Endpoint(url, api_key_name, timeout_seconds=timeout_seconds)
+        self._connection = Connection(self.endpoint)
+        self._policy = policy or RetryPolicy()
+        self._runner = asyncio.Runner()
+        # chosen here, so that a repeated request does not open another session
+        self._session_id = f"ses-{secrets.token_hex(12)}"
+        self._models, self._samples = count(), count()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        make_form: Callable[[], aiohttp.FormData] | None = None,
+        /,
+        **fields: TypeAdapter[Any],
+    ) -> dict[str, Any]:
+        """Retry until a response has these fields; return them.
+
+        A form can be sent only once, so one is created for each attempt.
+        """
+        return self._call(method, path, body, lambda answer: _read(answer, fields), make_form)
+
+    def result(
+        self, path: str, body: Mapping[str, Any], /, **fields: TypeAdapter[Any]
+    ) -> dict[str, Any]:
+        """Submit an operation, wait for its result, and return its fields.
+
+        Raises
+        ------
+        LanguageModelError
+            If the service refuses it.
+        """
+        submitted = self.request("POST", f"{_API}/{path}", body, request_id=_TEXT)
+
+        def read(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+            if answer.get("type") == "try_again":
+                return None
+            if "error" in answer:
+                raise self._connection.refusal(answer)
+            return _read(answer, fields)
+
+        result: dict[str, Any] | None = None
+        while result is None:
+            result = self._call("POST", f"{_API}/retrieve_future", submitted, read)
+        return result
+
+    def create_model(self, path: str, body: Mapping[str, Any]) -> str:
+        """Open a session for a model to train; return its id."""
+        named = {"session_id": self._session_id, "model_seq_id": next(self._models)}
+        return str(self.result(path, {**named, **body}, model_id=_TEXT)["model_id"])
+
+    def sample(self, requests: Sequence[SampleRequest], **weights: str | None) -> list[Completion]:
+        """Sample with a saved model, ``model_path``, or a session's weights, ``model_id``."""
+        named = {"session_id": self._session_id, "sampling_session_seq_id": 0, **weights}
+        path = f"{_API}/create_sampling_session"
+        sampler = self.request("POST", path, named, sampling_session_id=_TEXT)
+        prompts = [asdict(request) for request in requests]
+        while True:
+            body = {**sampler, "seq_id": next(self._samples), "requests": prompts}
+            try:
+                found = self.result("asample", body, sequences=_SEQUENCES)["sequences"]
+            except StatusError as error:
+                if error.status != _GONE:  # lost at a restart of the service
+                    raise
+                continue
+            return [Completion(one.tokens, one.logprobs, one.stop_reason) for one in found]
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        read: Callable[[Mapping[str, Any]], _Result],
+        make_form: Callable[[], aiohttp.FormData] | None = None,
+    ) -> _Result:
+        async def once() -> _Result:
+            form = None if make_form is None else make_form()
+            answer = await self._connection.request_json(method, path, body, form=form)
+            try:
+                return read(answer)
+            except (KeyError, ValidationError):
+                raise self._connection.unreadable(str(answer)) from None
+
+        return self._runner.run(
+            with_retries(once, self._policy, f"{self.endpoint.label}: {method} {path}")
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        with ThreadPoolExecutor(1) as thread:  # the caller may be in another event loop
+            thread.submit(self._runner.close).result()
 
 
 def connect(
@@ -57,7 +195,6 @@ def connect(
         Size of the trained adapter; rank 0 trains all weights.
     intent
         An identifier of the session, such as a run's key: equal intents open the same session.
-        Without it, a lost response may leave an unused session.
     resume
         The model was saved with its optimizer; continue from there.
     api_key_name
@@ -84,11 +221,16 @@ def connect(
         raise
 
 
-def open_session(client: SyncClient, asked: Mapping[str, object]) -> HttpTrainingService:
+def open_session(client: SyncClient, asked: Mapping[str, Any]) -> HttpTrainingService:
     """Open a session through a client; ``asked`` as the arguments of :func:`connect`."""
-    return HttpTrainingService(
-        client, str(client.request("POST", _SESSIONS, asked, id=_TEXT)["id"])
-    )
+    options = {name: asked[name] for name in ("intent", "seed", "lora_alpha")}
+    body: dict[str, Any] = {"user_metadata": {"ratchet": options}}
+    if asked["resume"]:
+        body |= {"path": f"{_SCHEME}{asked['model']}", "optimizer": True}
+        return HttpTrainingService(client, client.create_model("load_weights", body))
+    rank = asked["lora_rank"]
+    body |= {"base_model": asked["model"], "lora_config": {"rank": rank} if rank else None}
+    return HttpTrainingService(client, client.create_model("create_model", body))
 
 
 class HttpTrainingService:
@@ -105,8 +247,9 @@ class HttpTrainingService:
 
     def next_sequence(self) -> int:
         """Return the next sequence number that the session expects."""
-        path = f"{_SESSIONS}/{quote(self._session_id)}"
-        return int(self._client.request("GET", path, next_sequence=_NUMBER)["next_sequence"])
+        body = {"model_id": self._session_id}
+        found = self._client.request("POST", f"{_API}/get_info", body, next_seq_id=_NUMBER)
+        return int(found["next_seq_id"]) - 1
 
     def forward_backward(
         self,
@@ -125,27 +268,32 @@ class HttpTrainingService:
 
     def optim_step(self, optimizer: OptimizerSettings, *, sequence: int) -> dict[str, float]:
         """Apply the accumulated gradient; see :class:`TrainingService`."""
-        body = {"sequence": sequence, "optimizer": asdict(optimizer)}
-        metrics: dict[str, float] = self._verb("optim_step", body, metrics=_METRICS)["metrics"]
+        params = asdict(optimizer)
+        params["grad_clip_norm"] = params.pop("max_grad_norm")
+        body = {"adam_params": params}
+        metrics: dict[str, float] = self._verb("optim_step", body, sequence, metrics=_METRICS)[
+            "metrics"
+        ]
         return metrics
 
     def sample(
         self, requests: Sequence[SampleRequest], *, model: str | None = None
     ) -> list[Completion]:
         """Sample; see :class:`TrainingService`."""
-        body = {"requests": [asdict(request) for request in requests], "model": model}
-        found: list[Completion]
-        found = self._verb("sample", body, completions=_COMPLETIONS)["completions"]
-        return found
+        if model is None:
+            return self._client.sample(requests, model_id=self._session_id)
+        return self._client.sample(requests, model_path=model)
 
     def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
         """Save the weights as a model; see :class:`TrainingService`."""
-        body = {"sequence": sequence, "name": name, "optimizer": optimizer}
-        return str(self._verb("save_weights", body, model=_TEXT)["model"])
+        verb = "save_weights" if optimizer else "save_weights_for_sampler"
+        path = self._verb(verb, {"path": name}, sequence, path=_TEXT)["path"]
+        return str(path).removeprefix(_SCHEME)
 
     def delete(self) -> None:
         """Delete the session at the service; the models that it saved remain."""
-        self._client.request("DELETE", f"{_SESSIONS}/{quote(self._session_id)}")
+        body = {"model_id": self._session_id, "delete": True}
+        self._client.request("POST", f"{_API}/unload_model", body)
 
     def close(self) -> None:
         """Close the connections; the session remains."""
@@ -154,12 +302,7 @@ class HttpTrainingService:
     def __enter__(self) -> HttpTrainingService:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _pass(
@@ -171,26 +314,44 @@ class HttpTrainingService:
         *,
         backward: bool,
     ) -> ForwardBackward:
-        given = [
-            {name: value for name in _FIELDS if (value := getattr(example, name)) is not None}
-            for example in examples
-        ]
-        body = {
-            "sequence": sequence,
-            "examples": given,
-            "loss": loss,
-            "loss_config": dict(config),
-            "backward": backward,
+        given = {
+            "data": [_datum(example) for example in examples],
+            "loss_fn": loss,
+            "loss_fn_config": dict(config),
         }
-        answer = self._verb("forward_backward", body, metrics=_METRICS, log_probs=_LOG_PROBS)
-        return ForwardBackward(answer["metrics"], answer["log_probs"])
+        body = {"forward_backward_input": given, "forward_only": not backward}
+        answer = self._verb(
+            "forward_backward", body, sequence, metrics=_METRICS, loss_fn_outputs=_OUTPUTS
+        )
+        metrics = {name.partition(":")[0]: value for name, value in answer["metrics"].items()}
+        rows = [(0.0, *output["logprobs"].data) for output in answer["loss_fn_outputs"]]
+        return ForwardBackward(metrics, tuple(rows))
 
     def _verb(
-        self,
-        verb: str,
-        body: Mapping[str, Any],
-        **fields: TypeAdapter[Any],
+        self, verb: str, body: Mapping[str, Any], sequence: int, /, **fields: TypeAdapter[Any]
     ) -> dict[str, Any]:
-        return self._client.request(
-            "POST", f"{_SESSIONS}/{quote(self._session_id)}/{verb}", body, **fields
-        )
+        numbered = {"model_id": self._session_id, "seq_id": sequence + 1, **body}
+        return self._client.result(verb, numbered, **fields)
+
+
+def _datum(example: TrainingExample) -> dict[str, Any]:
+    """Return an example in the protocol's form: targets, and vectors from the second token on."""
+    vectors = {
+        "target_tokens": example.tokens,
+        "loss_mask": example.loss_mask,
+        "weights": example.weights,
+        "advantages": example.advantages,
+        "logprobs": example.log_probs,
+    }
+    return {
+        "model_input": {"chunks": [{"type": "encoded_text", "tokens": example.tokens[:-1]}]},
+        "loss_fn_inputs": {
+            name: {"data": values[1:], "dtype": "int64" if name in _INTEGERS else "float32"}
+            for name, values in vectors.items()
+            if values is not None
+        },
+    }
+
+
+def _read(answer: Mapping[str, Any], fields: Mapping[str, TypeAdapter[Any]]) -> dict[str, Any]:
+    return {name: adapter.validate_python(answer[name]) for name, adapter in fields.items()}

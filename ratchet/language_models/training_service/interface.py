@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Protocol
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 
 RUN_METADATA = "ratchet_run"
 """Tag of a ``tinker`` client whose saved models are referenced by a run."""

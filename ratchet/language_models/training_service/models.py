@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from ratchet.errors import DataError
 from ratchet.language_models.connection import StatusError
-from ratchet.language_models.training_service.sync_client import SyncClient
+from ratchet.language_models.training_service.client import SyncClient
 
 _TEXT = TypeAdapter(str)
 _FILES = TypeAdapter(dict[str, str])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError, StateError
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.training_service.interface import (
     RUN_METADATA,
     ForwardBackward,

@@ -21,9 +21,9 @@ from ratchet.scenarios.language_task.rollout_generation import (
 from ratchet.scenarios.language_task.task import TaskDataset, prompt_format
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.rollout_engine import RolloutEngine
+    from ratchet.language_models.engines.rollouts import RolloutEngine
+    from ratchet.language_models.engines.tokenizer import ChatTokenizer
     from ratchet.language_models.local.warm_up import Demonstration
-    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters

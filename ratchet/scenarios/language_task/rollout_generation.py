@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError, RatchetError, RolloutError, TaskCodeError
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.types import ChatMessage
 from ratchet.plugins import custom_code_location, readable_name
 from ratchet.scenarios.language_task.evaluators import checked
@@ -24,8 +24,8 @@ from ratchet.scenarios.language_task.task import prompt_format
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.rollout_engine import Completion, RolloutEngine
-    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+    from ratchet.language_models.engines.rollouts import Completion, RolloutEngine
+    from ratchet.language_models.engines.tokenizer import ChatTokenizer
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
     from ratchet.scenarios.language_task.evaluators import Evaluator

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import uvicorn
 
+from ratchet.language_models.engines.interface import GenerationResult
 from ratchet.language_models.service.api.app import create_app
-from ratchet.language_models.service.engine.interface import GenerationResult
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService

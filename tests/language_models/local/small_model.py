@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 
 ALPHABET = "abcdefgh"

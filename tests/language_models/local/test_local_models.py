@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from small_model import ALPHABET, ASSISTANT, END, FIRST, USER, prompts, write_small_model
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import (
     ROLES,
@@ -18,7 +19,6 @@ from ratchet.language_models.local.small_models import (
     make_small_model,
 )
 from ratchet.language_models.local.warm_up import Demonstration, warm_up
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.lora import Lora
 
@@ -179,7 +179,7 @@ def test_warm_up_refuses_what_it_cannot_do(plain):
 def test_a_gpu_says_and_writes_the_same(folder):
     from small_model import requests
 
-    from ratchet.language_models.local.in_process_engine import InProcessEngine
+    from ratchet.language_models.engines.in_process import InProcessEngine
 
     here, there = read(folder), read(folder, device="cuda")
     torch.testing.assert_close(said(there).cpu(), said(here), rtol=0, atol=1e-4)

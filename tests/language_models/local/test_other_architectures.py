@@ -8,9 +8,9 @@ import pytest
 import torch
 from small_model import END, prompts, requests
 
-from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import log_prob_differences
 from ratchet.language_models.local.loading import load_language_model
-from ratchet.language_models.local.rollout_engine import log_prob_differences
 
 pytestmark = pytest.mark.slow
 

@@ -17,11 +17,10 @@ import pytest
 import uvicorn
 
 from ratchet.language_models.service.api.app import create_app
-from ratchet.language_models.service.api.connections import server_config
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
-from ratchet.language_models.service.serving import ServiceAddress
+from ratchet.language_models.service.serving import ServiceAddress, server_config
 from ratchet.language_models.service.settings import ServiceSettings
 
 HERE = Path(__file__).parent

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.interface import (
     EmbeddingResult,
     GeneratedToken,
     GenerationChunk,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file, save_file
 
-from ratchet.language_models.service.engine.model_folder import save_llama
+from ratchet.language_models.engines.model_folder import save_llama
 from ratchet.models.llama import PlainLlama
 from ratchet.scenarios.code_validation.tiny_model import pretraining, vocabulary
 from ratchet.seeding import torch_generator

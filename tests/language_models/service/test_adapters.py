@@ -13,13 +13,13 @@ from micro_model import ALPHA, RANK, write_adapter, write_micro_model
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import DataError, LanguageServiceError
+from ratchet.language_models.engines.adapters import AdapterBase, weights_print
+from ratchet.language_models.engines.hugging_face_model import load_model
+from ratchet.language_models.engines.interface import GenerationRequest
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
-from ratchet.language_models.service.engine.hugging_face_model import load_model
-from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.export import export_model
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.training.job_folder import TrainingJob

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.interface import GenerationRequest
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.types import ChatMessage
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler

@@ -11,7 +11,7 @@ from tools_template import CALLS_TOOLS
 
 pytest.importorskip("llguidance", reason="llguidance is not installed (extra 'llm')")
 
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.torch_engine import TorchEngine
 
 MODEL = "ratchet-tiny"
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from ratchet.language_models.service.base_models import find_base_model, further_models
+from ratchet.language_models.service.serving import find_base_model, further_models
 from ratchet.language_models.service.settings import BASE_MODEL, SMALL_MODEL, ServiceSettings
 
 ASKED = [{"role": "user", "content": "?"}]

@@ -7,8 +7,8 @@ import torch
 from micro_model import write_micro_model
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.hugging_face_model import load_model
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.hugging_face_model import load_model
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.folders import read_json
 from ratchet.models.llama_shape import LlamaShape

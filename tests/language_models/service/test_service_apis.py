@@ -12,11 +12,11 @@ import pytest
 from micro_model import write_micro_model
 from tools_template import CALLS_TOOLS
 
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.api.chat_responses import read_calls
 from ratchet.language_models.service.api.schemas.formats import FunctionTool
 from ratchet.language_models.service.api.schemas.strict_json import closed
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
 
 MODEL = "ratchet-tiny"
 VERDICT = {

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.language_models.service.api.errors import from_engine
-from ratchet.language_models.service.engine.batching import Batcher
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.interface import (
     EngineError,
     EngineStoppedError,
     GenerationRequest,
@@ -18,6 +16,8 @@ from ratchet.language_models.service.engine.interface import (
     QueueFullError,
     RequestRefusedError,
 )
+from ratchet.language_models.service.api.errors import from_engine
+from ratchet.language_models.service.batching import Batcher
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.types import ChatMessage
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 from micro_model import write_micro_model
 
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.settings import Limits
 
 ASK = {"model": "ratchet-tiny", "messages": [{"role": "user", "content": "?"}]}

@@ -9,7 +9,7 @@ import openai
 import pytest
 from micro_model import write_micro_model
 
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER
 
 MODEL = "ratchet-tiny"

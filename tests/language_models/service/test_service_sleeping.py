@@ -9,8 +9,8 @@ import time
 import pytest
 from fake_engine import FakeEngine
 
-from ratchet.language_models.service.engine.batching import Batcher
-from ratchet.language_models.service.engine.interface import GenerationRequest
+from ratchet.language_models.engines.interface import GenerationRequest
+from ratchet.language_models.service.batching import Batcher
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.types import ChatMessage
 

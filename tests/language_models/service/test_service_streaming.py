@@ -8,8 +8,8 @@ import httpx
 import pytest
 from micro_model import write_micro_model
 
-from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.interface import GenerationRequest
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.types import ChatMessage
 
 CHAT = {"model": "ratchet-tiny", "messages": [{"role": "user", "content": "?"}], "seed": 1}

@@ -19,8 +19,8 @@ import torch
 from micro_model import write_micro_model
 from safetensors.torch import load_file
 
-from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.hugging_face_model import load_model
+from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.engines.hugging_face_model import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

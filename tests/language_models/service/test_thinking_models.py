@@ -10,7 +10,7 @@ from micro_model import write_micro_model
 from thinking_template import THINKS
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER
 from ratchet.language_models.service.training import train as training
 from ratchet.language_models.service.training.job_folder import TrainingJob

@@ -9,7 +9,7 @@ import pytest
 from micro_model import write_micro_model
 
 from ratchet.errors import StateError
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.training_service import (
     OptimizerSettings,
     SampleRequest,

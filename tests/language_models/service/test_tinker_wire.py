@@ -10,8 +10,10 @@ import urllib.request
 import pytest
 from micro_model import write_micro_model
 
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
-from ratchet.language_models.training_service import TrainingExample, connect
+from ratchet.language_models.engines.torch_engine import TorchEngine
+from ratchet.language_models.retrying import RetryPolicy
+from ratchet.language_models.service.api.tinker import wire
+from ratchet.language_models.training_service import SampleRequest, TrainingExample, connect
 
 MODEL = "ratchet-tiny"
 SESSION = "ses-45b6123c475403d2f5cf1777"
@@ -34,11 +36,12 @@ def served(tmp_path_factory, running_service):
         yield service
 
 
-def _ask(served, path, body=None):
+def _ask(served, path, body=None, accept="application/x-protobuf"):
     kind = "application/x-protobuf" if isinstance(body, bytes) else "application/json"
     data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
     request = urllib.request.Request(f"{served.url}/api/v1/{path}", data)
     request.add_header("content-type", kind)
+    request.add_header("accept", accept)
     with urllib.request.urlopen(request) as answer:
         content = answer.read()
         is_json = answer.headers["content-type"].startswith("application/json")
@@ -97,6 +100,109 @@ def test_the_bytes_of_a_step_and_of_samples(served):
     assert samples[18:20] == b"\x1a\x0c"
     assert all(0 <= token < 2**16 for token in struct.unpack("<3i", samples[6:18]))
     assert all(value < 0 for value in struct.unpack("<3f", samples[20:]))
+
+
+def _vector(*values):
+    return {"data": values, "dtype": "float32"}
+
+
+def test_passes_in_json_equal_those_in_protobuf(served):
+    datum = {
+        "model_input": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+        "loss_fn_inputs": {
+            "target_tokens": _vector(2, 3, 4),
+            "advantages": _vector(0, 1, -1),
+            "logprobs": _vector(-6, -6, -6),
+        },
+    }
+    given = {"data": [datum], "loss_fn": "ppo", "loss_fn_config": {"clip_low_threshold": 0.8}}
+    answers = []
+    for session in ("ses-one", "ses-two"):
+        create = {"session_id": session, "model_seq_id": 0, "base_model": MODEL}
+        create["lora_config"] = {"rank": 2, "seed": 1}
+        model_id = _ask(served, "create_model", create)["model_id"]
+        if session == "ses-one":
+            body = {"model_id": model_id, "seq_id": 1, "forward_backward_input": given}
+        else:
+            named = SESSION.encode() + b":train:0"
+            model = model_id.encode()
+            body = PASS.replace(bytes([len(named)]) + named, bytes([len(model)]) + model)
+        future = _ask(served, "forward_backward", body)
+        request = {"request_id": future["request_id"]}
+        answers.append(_ask(served, "retrieve_future", request, accept="application/json"))
+    assert answers[0] == answers[1]
+    assert len(answers[0]["loss_fn_outputs"][0]["logprobs"]["data"]) == 3
+    assert answers[0]["metrics"].keys() >= {"loss:sum", "entropy:mean"}
+
+
+def test_a_model_with_an_intent_is_reopened_by_any_client(served):
+    options = {"intent": "shared", "seed": 3, "lora_alpha": 8}
+    create = {"base_model": MODEL, "lora_config": {"rank": 2}, "model_seq_id": 0}
+    create["user_metadata"] = {"ratchet": options, "other": "ignored"}
+    ids = {
+        _ask(served, "create_model", {**create, "session_id": session})["model_id"]
+        for session in ("ses-one", "ses-two")
+    }
+    with connect(
+        served.url, model=MODEL, lora_rank=2, lora_alpha=8, seed=3, intent="shared"
+    ) as ours:
+        assert ids == {ours.session_id}
+        with urllib.request.urlopen(f"{served.url}/api/v1/training_runs") as answer:
+            runs = json.load(answer)["training_runs"]
+        (run,) = [run for run in runs if run["training_run_id"] == ours.session_id]
+        assert (run["base_model"], run["lora_rank"], run["next_seq_id"]) == (MODEL, 2, 1)
+
+
+def test_results_that_take_longer_than_a_response_are_polled(served, monkeypatch):
+    monkeypatch.setattr(wire, "_POLL_SECONDS", 1e-4)
+    sent, real = [], wire.Wire.retrieve
+
+    async def counted(self, request_id, **how):
+        sent.append(request_id)
+        return await real(self, request_id, **how)
+
+    monkeypatch.setattr(wire.Wire, "retrieve", counted)
+    policy = RetryPolicy(max_attempts=1)
+    with connect(served.url, model=MODEL, policy=policy) as ours:
+        for number in range(4):
+            example = TrainingExample((1, 2, 3, 4) * 4, (0, 1, 1, 1) * 4)
+            ours.forward([example] * 40, sequence=number)
+    assert len(sent) > len(set(sent)) == 5
+
+
+def test_samples_that_a_restart_lost_are_requested_again(served, monkeypatch):
+    real, lost = wire.Wire._retrieve_samples, []
+
+    async def forgetful(self, request_id, as_protobuf):
+        if not lost:
+            lost.append(self._samples.pop(request_id))
+        return await real(self, request_id, as_protobuf)
+
+    monkeypatch.setattr(wire.Wire, "_retrieve_samples", forgetful)
+    requests = [SampleRequest((1, 2), 5, seed) for seed in range(3)]
+    with connect(served.url, model=MODEL, policy=RetryPolicy(max_attempts=1)) as ours:
+        current = ours.sample(requests)
+        assert ours.sample(requests) == current
+        saved = ours.save_weights(sequence=0, name="current")  # as samplers of a session's
+        assert ours.sample(requests, model=saved) == current
+    assert len(lost) == 1
+
+
+def test_stored_samples_are_limited(served, monkeypatch):
+    monkeypatch.setattr(wire, "_KEPT_SAMPLES", 4)
+    stored, real = [], wire.Wire.sample
+
+    def counted(self, body):
+        answer = real(self, body)
+        stored.append(self._num_samples())
+        return answer
+
+    monkeypatch.setattr(wire.Wire, "sample", counted)
+    with connect(served.url, model=MODEL) as ours:
+        for number in (3, 2, 6, 1):
+            found = ours.sample([SampleRequest((1, 2), 2, seed) for seed in range(number)])
+            assert len(found) == number
+    assert stored[-4:] == [3, 2, 6, 1]
 
 
 def test_its_key_is_sent_in_a_dedicated_header(tmp_path, running_service):

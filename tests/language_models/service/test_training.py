@@ -9,11 +9,11 @@ from micro_model import write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.service.engine.hugging_face_model import load_model
-from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.model_folder import PlainModel
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.hugging_face_model import load_model
+from ratchet.language_models.engines.interface import GenerationRequest
+from ratchet.language_models.engines.model_folder import PlainModel
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.training import train as training
 from ratchet.language_models.service.training.job_folder import (
     TrainingJob,
@@ -260,7 +260,7 @@ def score(model, sequence):
 
 @pytest.mark.slow
 def test_transformers_models_are_trained_and_load_again(tmp_path, base, monkeypatch):
-    from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
+    from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel
 
     monkeypatch.setattr(
         training,

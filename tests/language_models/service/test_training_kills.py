@@ -14,16 +14,16 @@ from micro_model import write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.language_models.retrying import RetryPolicy
-from ratchet.language_models.service.api.schemas.training import (
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.service.serving import ServiceAddress
+from ratchet.language_models.service.training_sessions import sessions as sessions_module
+from ratchet.language_models.service.training_sessions.operations import (
     CreateSessionRequest,
     ForwardBackwardRequest,
     OptimStepRequest,
     SaveWeightsRequest,
 )
-from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.models import ModelRegistry, StoredModel
-from ratchet.language_models.service.serving import ServiceAddress
-from ratchet.language_models.service.training_sessions import sessions as sessions_module
 from ratchet.language_models.service.training_sessions.records import SessionRecords
 from ratchet.language_models.service.training_sessions.sessions import TrainingSessions
 from ratchet.language_models.service.training_sessions.state import SessionState

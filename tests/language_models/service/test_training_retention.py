@@ -13,11 +13,11 @@ from micro_model import write_micro_model
 
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.api.routes.models import add_model
 from ratchet.language_models.service.settings import RetentionRules
-from ratchet.language_models.service.training_sessions import uploads
 from ratchet.language_models.training_service import OptimizerSettings, TrainingExample, connect
+from ratchet.language_models.training_service.client import SyncClient
 from ratchet.language_models.training_service.models import upload_model
-from ratchet.language_models.training_service.sync_client import SyncClient
 
 MODEL = "ratchet-tiny"
 EXAMPLES = [TrainingExample((1, 2, 3), (0, 1, 1), advantages=(0, -1.0, 2.0))]
@@ -31,7 +31,7 @@ def model(tmp_path_factory):
 
 def bring(service, model, name):
     files = {file.name: file.read_bytes() for file in model.iterdir() if file.suffix != ".lock"}
-    return uploads.add_model(service.service.models, name, files)
+    return add_model(service.service.models, name, files)
 
 
 def learn(service, *, saves=1, **asked):
@@ -162,7 +162,7 @@ def test_unreadable_weights_are_refused(make_service, model, broken, tmp_path):
         (folder / name).write_bytes(content)
     with (
         make_service(model=model).serving() as service,
-        SyncClient(service.url) as link,
+        contextlib.closing(SyncClient(service.url)) as link,
         pytest.raises(StatusError, match=r"model\.safetensors: cannot be read") as error,
     ):
         upload_model(link, folder, name="broken")

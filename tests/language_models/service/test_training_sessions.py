@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 
 from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import StatusError
+from ratchet.language_models.engines import hugging_face_model
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.engine import hugging_face_model
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.api.routes.models import add_model
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training_sessions import sessions
 from ratchet.language_models.service.training_sessions.state import SessionState
-from ratchet.language_models.service.training_sessions.uploads import add_model
 from ratchet.language_models.training_service import (
     OptimizerSettings,
     SampleRequest,

@@ -10,7 +10,7 @@ from micro_model import write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.language_models.endpoints import Endpoint
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.training_service import OptimizerSettings, TrainingExample, connect
 from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
 from ratchet.parameters.chat_agents import TextAgentParameters

@@ -15,10 +15,10 @@ from micro_model import write_micro_model
 from safetensors.torch import load_file, save_file
 from thinking_template import THINKS
 
-from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel, load_model
-from ratchet.language_models.service.engine.model_folder import copy_configuration
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel, load_model
+from ratchet.language_models.engines.model_folder import copy_configuration
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
     TrainingJob,
     TrainingResult,

@@ -9,10 +9,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.rollouts.trajectory import Trajectory
 

@@ -8,9 +8,9 @@ import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError, StateError
-from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.loading import load_language_model
-from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.registry import build_scenario_instance

@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 
 from ratchet.errors import ParameterError, RankError, StateError
-from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.models.lora import Lora
 from ratchet.parameters.hyper_parameters import HyperParameters

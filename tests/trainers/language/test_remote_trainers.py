@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.retrying import RetryPolicy
-from ratchet.language_models.training_service import client, sync_client
+from ratchet.language_models.training_service import client
+from ratchet.language_models.training_service.client import SyncClient
 from ratchet.language_models.training_service.models import upload_model
-from ratchet.language_models.training_service.sync_client import SyncClient
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from ratchet.scenarios.registry import build_scenario_instance
 from tasks.language.keys import LanguageArmKeys
@@ -156,7 +157,7 @@ def test_lost_and_doubled_answers_change_nothing(served, begin, play, monkeypatc
     through = begin(**config)
     told = learn(through, play)
     quick = RetryPolicy(max_attempts=30, first_delay_seconds=0.001, max_delay_seconds=0.01)
-    monkeypatch.setattr(sync_client, "RetryPolicy", lambda: quick)
+    monkeypatch.setattr(client, "RetryPolicy", lambda: quick)
     proxy = LosingProxy(served.url, share=0.4, seed=1)
     try:
         lossy = begin(url=proxy.url, **config)
@@ -178,9 +179,9 @@ def test_an_update_that_was_cut_off_goes_on_where_it_was(served, begin, play, mo
     sent = []
     real = client.HttpTrainingService._verb
 
-    def counted(self, verb, body, **fields):
+    def counted(self, verb, *given, **fields):
         sent.append(verb)
-        return real(self, verb, body, **fields)
+        return real(self, verb, *given, **fields)
 
     monkeypatch.setattr(client.HttpTrainingService, "_verb", counted)
     learn(begin(**config), play, steps=1)
@@ -189,11 +190,11 @@ def test_an_update_that_was_cut_off_goes_on_where_it_was(served, begin, play, mo
     state = None
     for cut in range(0, verbs, 3):  # as if the process had ended there
 
-        def failing(self, verb, body, left=[cut], **fields):  # noqa: B006 -- it is counted down
+        def failing(self, *given, left=[cut], **fields):  # noqa: B006 -- it is counted down
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
-            return real(self, verb, body, **fields)
+            return real(self, *given, **fields)
 
         monkeypatch.setattr(client.HttpTrainingService, "_verb", failing)
         trainer = begin(**config)
@@ -328,7 +329,7 @@ def test_what_the_service_cannot_is_refused(more, named):
 def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
     with (
         RunningService(tmp_path, FakeEngine(0.0)).serving() as service,
-        SyncClient(service.url) as one,
+        contextlib.closing(SyncClient(service.url)) as one,
     ):
         model = upload_model(one, model_folder, name="mine")
         assert model == upload_model(one, model_folder, name="mine")
@@ -343,7 +344,7 @@ def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
             upload_model(one, broken, name="mine")
     with (
         RunningService(tmp_path, FakeEngine(0.0)).serving() as service,
-        SyncClient(service.url) as one,
+        contextlib.closing(SyncClient(service.url)) as one,
     ):
         assert service.service.models.get(model).folder.is_dir()
         assert upload_model(one, model_folder, name="mine") == model

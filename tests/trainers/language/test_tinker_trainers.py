@@ -10,9 +10,9 @@ import pytest
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.retention import Retention
+from ratchet.language_models.service.service import Retention
 from ratchet.language_models.service.settings import RetentionRules
 from ratchet.language_models.training_service.tinker_client import connect_tinker
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters

@@ -61,8 +61,8 @@ def outcome(home, url):
         str(file.relative_to(home)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted((home / "llm" / "models").rglob("*.safetensors"))
     }
-    with urlopen(f"{url}/training/sessions") as answer:
-        verbs = [session["next_sequence"] for session in json.load(answer)["data"]]
+    with urlopen(f"{url.removesuffix('/v1')}/api/v1/training_runs") as answer:
+        verbs = [run["next_seq_id"] - 1 for run in json.load(answer)["training_runs"]]
     return names, weights, verbs
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from torch import nn
 
+    from ratchet.language_models.engines.rollouts import RolloutEngine
     from ratchet.language_models.local.model import LanguageModel
-    from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.parameters.language import LanguageParameters
     from ratchet.rollouts.batch import Batch
     from trainers.language.base import TrainingPosition

@@ -18,7 +18,6 @@ from ratchet.language_models.service.api.routes.files import file_routes
 from ratchet.language_models.service.api.routes.fine_tuning import fine_tuning_routes
 from ratchet.language_models.service.api.routes.models import model_routes, training_model_routes
 from ratchet.language_models.service.api.routes.tinker import tinker_routes
-from ratchet.language_models.service.api.routes.training import training_routes
 from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest
 from ratchet.language_models.service.api.schemas.completions import (
     EmbeddingsRequest,
@@ -28,20 +27,12 @@ from ratchet.language_models.service.api.schemas.fine_tuning import CreateJobReq
 from ratchet.language_models.service.api.schemas.messages import RequestModel
 from ratchet.language_models.service.api.schemas.objects import Health
 from ratchet.language_models.service.api.schemas.responses import ResponseRequest
-from ratchet.language_models.service.api.schemas.training import (
-    CreateSessionRequest,
-    ForwardBackwardRequest,
-    OptimStepRequest,
-    SampleBody,
-    SaveWeightsRequest,
-)
 from ratchet.language_models.service.service import ModelService
 
 _TITLE = "Ratchet's model service"
 _BODIES: tuple[type[RequestModel], ...] = (
     *(ChatCompletionRequest, TextCompletionRequest, ResponseRequest, EmbeddingsRequest),
-    *(CreateJobRequest, CreateSessionRequest, ForwardBackwardRequest, OptimStepRequest),
-    *(SaveWeightsRequest, SampleBody),
+    CreateJobRequest,
 )
 
 
@@ -66,7 +57,7 @@ def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
         responses={"4XX": {"model": ApiErrorBody, "description": "Refused"}},
     )
     install_error_handlers(app)
-    kinds = (chat_routes, file_routes, fine_tuning_routes, model_routes, training_routes)
+    kinds = (chat_routes, file_routes, fine_tuning_routes, model_routes)
     for routes in (*kinds, training_model_routes, tinker_routes):
         app.include_router(routes(service))
 

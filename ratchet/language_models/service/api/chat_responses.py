@@ -15,17 +15,17 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest, StoppingRequest
-from ratchet.language_models.service.api.schemas.formats import FunctionTool
-from ratchet.language_models.service.api.schemas.strict_json import closed
-from ratchet.language_models.service.api.streaming import DONE, data_event, encode, response_id
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.interface import (
     GeneratedToken,
     GenerationChunk,
     GenerationRequest,
     GenerationResult,
     TokenChoice,
 )
+from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest, StoppingRequest
+from ratchet.language_models.service.api.schemas.formats import FunctionTool
+from ratchet.language_models.service.api.schemas.strict_json import closed
+from ratchet.language_models.service.api.streaming import DONE, data_event, encode, response_id
 from ratchet.language_models.types import ToolCall
 from ratchet.seeding import derive_seed
 

@@ -6,6 +6,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from ratchet.language_models.engines.interface import (
+    GeneratedToken,
+    GenerationChunk,
+    GenerationRequest,
+    GenerationResult,
+    PromptToken,
+)
 from ratchet.language_models.service.api.chat_responses import (
     MOST_IMPROBABLE,
     fingerprint,
@@ -17,13 +24,6 @@ from ratchet.language_models.service.api.schemas.completions import (
     prompts_of,
 )
 from ratchet.language_models.service.api.streaming import DONE, data_event, encode, response_id
-from ratchet.language_models.service.engine.interface import (
-    GeneratedToken,
-    GenerationChunk,
-    GenerationRequest,
-    GenerationResult,
-    PromptToken,
-)
 
 _MAX_TOKENS = 16  # OpenAI's default
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.engine.interface import EngineError, RequestRefusedError
+from ratchet.language_models.engines.interface import EngineError, RequestRefusedError
 from ratchet.language_models.service.jobs.trainer_process import NO_ROOM_ERRORS
 
 logger = logging.getLogger(__name__)

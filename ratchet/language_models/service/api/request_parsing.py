@@ -36,6 +36,18 @@ def body_of(schema: type[RequestModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
+def form_of(**fields: dict[str, Any]) -> dict[str, Any]:
+    """Describe the form of a route that parses it itself, by the schemas of its fields."""
+    schema = {
+        "type": "object",
+        "required": list(fields),
+        "properties": fields,
+        "additionalProperties": False,
+    }
+    content = {"multipart/form-data": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def refuse_unknown(request: Request, known: Collection[str]) -> None:
     """Refuse unknown query parameters."""
     for name in request.query_params:

@@ -7,13 +7,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ratchet.language_models.service.api.schemas.responses import ResponseRequest
-from ratchet.language_models.service.api.streaming import data_event, encode, response_id
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.interface import (
     GenerationChunk,
     GenerationRequest,
     GenerationResult,
 )
+from ratchet.language_models.service.api.schemas.responses import ResponseRequest
+from ratchet.language_models.service.api.streaming import data_event, encode, response_id
 
 Emit = Callable[..., bytes]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastapi.responses import StreamingResponse
 
+from ratchet.language_models.engines.interface import EngineError, RequestRefusedError
 from ratchet.language_models.service.api.errors import ApiError, from_engine
-from ratchet.language_models.service.engine.interface import EngineError, RequestRefusedError
 
 DONE = b"data: [DONE]\n\n"
 

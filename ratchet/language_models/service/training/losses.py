@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ratchet.algorithms.language.losses import preference_loss
-from ratchet.language_models.service.engine.model_folder import CausalModel
+from ratchet.language_models.engines.model_folder import CausalModel
 from ratchet.language_models.service.training.tokens import Preference
 from ratchet.models.optimizers import ScheduledAdam
 from ratchet.models.supervision import TokenSequence, pad

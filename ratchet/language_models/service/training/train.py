@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.engine.hugging_face_model import load_model
-from ratchet.language_models.service.engine.model_folder import CausalModel
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.hugging_face_model import load_model
+from ratchet.language_models.engines.model_folder import CausalModel
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
     CHECKPOINTS_FOLDER,
     MODEL_FOLDER,

@@ -15,8 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
-from ratchet.language_models.service.api.schemas.training import CreateSessionRequest, SessionObject
 from ratchet.language_models.service.database import Database, record_deleted
+from ratchet.language_models.service.training_sessions.operations import (
+    CreateSessionRequest,
+    SessionObject,
+)
 from ratchet.language_models.training_service.interface import KEPT_ANSWERS
 
 _FORGOTTEN = "{}"

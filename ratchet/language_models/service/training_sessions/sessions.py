@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError, RatchetError
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.engines.adapters import weights_print
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, not_found
-from ratchet.language_models.service.api.schemas.training import (
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.service.training_sessions.operations import (
     CreateSessionRequest,
     ForwardBackwardRequest,
     OptimStepRequest,
@@ -32,9 +35,6 @@ from ratchet.language_models.service.api.schemas.training import (
     SessionObject,
     SessionOperation,
 )
-from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine.adapters import weights_print
-from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
 from ratchet.language_models.training_service.interface import TrainingExample
 from ratchet.models.lora import Lora
@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # need torch, which the engine's start imports in parallel
 
 logger = logging.getLogger(__name__)
 
+Samples = tuple[list[Completion], list[float] | None]
+"""Completions, and the log-probabilities of a prompt if requested."""
 VERBS: dict[str, type[SessionOperation]] = {
     "forward_backward": ForwardBackwardRequest,
     "optim_step": OptimStepRequest,
@@ -129,13 +131,9 @@ class TrainingSessions:
         self.records.accept(session_id, name, verb.sequence, request)
         return self._thread.submit(self._do_up_to, session_id, verb.sequence)
 
-    def sample(
-        self, session_id: str, requests: Sequence[SampleRequest], model: str | None = None
-    ) -> Future[list[Completion]]:
-        """Sample with a session's weights after all its verbs, or with those of a saved model."""
+    def sample(self, session_id: str, requests: Sequence[SampleRequest]) -> Future[Samples]:
+        """Sample with a session's weights after all its verbs."""
         self.records.used(session_id)
-        if model is not None:
-            return self._thread.submit(self._sample_model, self._models.get(model), requests)
         return self._thread.submit(self._sample, session_id, requests)
 
     def again(self, session_id: str, sequence: int) -> Future[dict[str, Any]]:
@@ -150,7 +148,7 @@ class TrainingSessions:
         requests: Sequence[SampleRequest],
         prompt: Sequence[int] | None = None,
         end_ids: Sequence[int] | None = None,
-    ) -> Future[tuple[list[Completion], list[float] | None]]:
+    ) -> Future[Samples]:
         """Sample with the weights of a model, and return a prompt's log-probabilities under it.
 
         ``end_ids`` replace the model's end tokens.
@@ -180,18 +178,9 @@ class TrainingSessions:
         self._open.pop(session_id, None)
         shutil.rmtree(self._folder / session_id, ignore_errors=True)
 
-    def _sample(self, session_id: str, requests: Sequence[SampleRequest]) -> list[Completion]:
+    def _sample(self, session_id: str, requests: Sequence[SampleRequest]) -> Samples:
         last = self.records.next_sequence(session_id) - 1
-        state = self._done_up_to(session_id, last).state
-        try:
-            return state.sample(requests)
-        except RatchetError as error:
-            raise ApiError(400, str(error), code="invalid_value", param="requests") from error
-
-    def _sample_model(
-        self, model: StoredModel, requests: Sequence[SampleRequest]
-    ) -> list[Completion]:
-        return self._sample_and_score(model, requests, None, None)[0]
+        return _sampled(self._done_up_to(session_id, last).state, requests)
 
     def _sample_and_score(
         self,
@@ -199,17 +188,8 @@ class TrainingSessions:
         requests: Sequence[SampleRequest],
         prompt: Sequence[int] | None,
         end_ids: Sequence[int] | None,
-    ) -> tuple[list[Completion], list[float] | None]:
-        state = self._sampler(model)
-        try:
-            if prompt is None:
-                return state.sample(requests, end_ids), None
-            mask = (0, *[1] * (len(prompt) - 1))
-            example = TrainingExample(tuple(prompt), mask)
-            found = state.forward_backward([example], "cross_entropy", {}, backward=False)
-            return state.sample(requests, end_ids), [math.nan, *found.log_probs[0][1:]]
-        except RatchetError as error:
-            raise ApiError(400, str(error), code="invalid_value", param="requests") from error
+    ) -> Samples:
+        return _sampled(self._sampler(model), requests, prompt, end_ids)
 
     def _sampler(self, model: StoredModel) -> SessionState:
         """Return a saved model, loaded into memory."""
@@ -352,6 +332,22 @@ class TrainingSessions:
 
     def _file(self, session_id: str, done: int) -> Path:
         return self._folder / session_id / f"state-{done}.safetensors"
+
+
+def _sampled(
+    state: SessionState,
+    requests: Sequence[SampleRequest],
+    prompt: Sequence[int] | None = None,
+    end_ids: Sequence[int] | None = None,
+) -> Samples:
+    try:
+        if prompt is None:
+            return state.sample(requests, end_ids), None
+        example = TrainingExample(tuple(prompt), (0, *[1] * (len(prompt) - 1)))
+        found = state.forward_backward([example], "cross_entropy", {}, backward=False)
+        return state.sample(requests, end_ids), [math.nan, *found.log_probs[0][1:]]
+    except RatchetError as error:
+        raise ApiError(400, str(error), code="invalid_value", param="requests") from error
 
 
 def _apply(state: SessionState, request: SessionOperation) -> dict[str, Any]:

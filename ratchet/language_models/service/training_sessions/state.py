@@ -1,11 +1,12 @@
-"""State of a session in memory: weights, moments and the accumulated gradient."""
+"""State of a session in memory: weights, moments and the accumulated gradient; its losses."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,45 +15,82 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.algorithms.kl import bounded_log_ratio, kl_estimate
-from ratchet.errors import DataError
-from ratchet.language_models.local.in_process_engine import InProcessEngine
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.service.engine.model_folder import CausalModel, GenerationCache
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.algorithms.language import losses
+from ratchet.algorithms.language.losses import TokenLoss
+from ratchet.errors import DataError, ParameterError, nearest
+from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel, load_model
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.model_folder import PlainModel
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.training_sessions.trainable import open_trainable
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
 )
-from ratchet.language_models.training_service.token_losses import Loss, find_loss
 from ratchet.models.lora import Lora
+from ratchet.models.low_rank import LlamaAdapter
 from ratchet.models.optimizers import Adam
 
 _ROWS_AT_ONCE = 32
-_CPU = torch.device("cpu")
-_ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], TokenLoss]
+"""Log-probabilities, those of the sampler, advantages and mask, ``[B, T]`` each → the loss."""
+
+LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
+"""Bounds of the ratio, as Tinker names them: 1 − ε_lo and 1 + ε_hi of the formulas."""
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "cross_entropy": (),
+    "reinforce": (),
+    "importance_sampling": (),
+    "ppo": (LOW, HIGH),
+    "gspo": (LOW, HIGH),
+    "cispo": (LOW, HIGH),
+    "dro": ("beta",),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class _Answering:
-    """A model with the engine's interface: tokens on any device, logits on the CPU."""
+def find_loss(name: str, config: Mapping[str, float]) -> Loss:
+    """Return the loss of a name with the parameters of ``config``.
 
-    model: CausalModel
-    end_ids: tuple[int, ...]
-    vocabulary_size: int
-    device: torch.device = _CPU
+    Raises
+    ------
+    ParameterError
+        If the name is unknown, or the loss has no such parameter.
+    """
+    if name not in _PARAMETERS:
+        hint = nearest(name, _PARAMETERS)
+        raise ParameterError(f"loss: got {name!r}, expected one of {', '.join(_PARAMETERS)}.{hint}")
+    for parameter in config:
+        if parameter not in _PARAMETERS[name]:
+            expected = ", ".join(sorted(_PARAMETERS[name])) or "none"
+            raise ParameterError(f"loss_config of {name}: got {parameter!r}, expected {expected}.")
+    match name:
+        case "cross_entropy":
+            return lambda log_prob, _old, _advantage, mask: losses.cross_entropy(log_prob, mask)
+        case "reinforce":
+            return lambda log_prob, _old, advantage, mask: losses.reinforce(
+                log_prob, advantage, mask
+            )
+        case "importance_sampling":
+            return losses.importance_sampling
+        case "dro":
+            return partial(losses.dro, beta=config.get("beta", 0.05))
+        case "cispo":
+            low, high = config.get(LOW, 0.8), config.get(HIGH, 1.2)
+            return partial(losses.cispo, min_ratio=low, max_ratio=high)
+        case "ppo":
+            low, high = _distances(config, 0.2, 0.2)
+            return partial(losses.ppo_clip, clip_low=low, clip_high=high)
+        case _:
+            low, high = _distances(config, 3e-4, 4e-4)
+            return partial(losses.gspo, clip_low=low, clip_high=high)
 
-    @property
-    def context_length(self) -> int:
-        return self.model.context_length
 
-    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        return self.model.start(ids, readable)
-
-    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        return self.model.step(tokens, cache)
+def _distances(config: Mapping[str, float], low: float, high: float) -> tuple[float, float]:
+    """Return ε_lo and ε_hi: distances of the bounds from 1."""
+    return 1 - config.get(LOW, 1 - low), config.get(HIGH, 1 + high) - 1
 
 
 @dataclass(slots=True)
@@ -65,20 +103,26 @@ class _Part:
 
 
 class SessionState:
-    """The model that a session trains.
+    """The model that a session trains, in float32: all weights, or an adapter of a rank above 0.
 
     The same calls in the same order give the same bits on a CPU.
     """
 
     def __init__(self, start: StoredModel, lora: Lora, seed: int) -> None:
-        self._trainable = open_trainable(start, lora, seed)
-        self._model = self._trainable.model
-        self._end_ids = ChatTokenizer(start.complete_folder).end_ids
-        self._weights = self._trainable.weights
+        torch.set_num_threads(1)  # sums in one order, for equal bits
+        folder = start.complete_folder
+        self._model = load_model(folder, start.adapters, training=True, shares_prompts=True)
+        self._end_ids = ChatTokenizer(folder).end_ids
+        self._base = AdapterBase.of(start.id, start.folder) if lora.rank else None
+        self._adapter: LlamaAdapter | None = None
+        if lora.rank and isinstance(self._model, PlainModel):
+            self._adapter = LlamaAdapter(self._model.llama, lora, seed)
+        elif lora.rank:
+            assert isinstance(self._model, HuggingFaceModel)
+            self._model.adapt(lora, seed)
+        self._weights = (self._adapter or self._model).parameters()
         self._adam = Adam(self._weights)
         self._gradients: list[Tensor] | None = None
-        with torch.no_grad():
-            self._vocabulary = self._model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
 
     def forward_backward(
         self,
@@ -152,11 +196,18 @@ class SessionState:
     ) -> list[Completion]:
         """Sample with the current weights; ``end_ids`` replace the model's end tokens."""
         ends = self._end_ids if end_ids is None else tuple(end_ids)
-        return InProcessEngine(_Answering(self._model, ends, self._vocabulary)).generate(requests)
+        ending = [replace(each, stop_ids=(*ends, *each.stop_ids)) for each in requests]
+        return InProcessEngine(self._model).generate(ending)
 
     def save_model(self, folder: Path) -> None:
-        """Write the weights as a model's folder."""
-        self._trainable.save(folder)
+        """Write the model's folder, or the adapter's with a reference to its base."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._adapter is None or self._base is None:
+            self._model.save(folder)
+        else:
+            self._adapter.save(folder, self._base.name)
+        if self._base is not None:
+            self._base.write(folder)
 
     def write(self, file: Path) -> None:
         """Write weights and moments, between steps, atomically."""
@@ -203,10 +254,10 @@ class SessionState:
                 " the model's context."
             )
         for token in (min(example.tokens), max(example.tokens)):
-            if not 0 <= token < self._vocabulary:
+            if not 0 <= token < self._model.vocabulary_size:
                 raise DataError(
-                    f"examples[{number}]: got token {token}, expected 0 to {self._vocabulary - 1},"
-                    " the model's vocabulary."
+                    f"examples[{number}]: got token {token}, expected 0 to"
+                    f" {self._model.vocabulary_size - 1}, the model's vocabulary."
                 )
 
     def _read(

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import torch
 
+from ratchet.language_models.engines import tokenizer
+from ratchet.language_models.engines.model_folder import save_llama
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.local import model_files
 from ratchet.language_models.local.model_files import write_configuration
-from ratchet.language_models.service.engine import tokenizer
-from ratchet.language_models.service.engine.model_folder import save_llama
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.models import llama, llama_shape, optimizers, supervision
 from ratchet.models.llama_shape import LlamaShape
 from ratchet.scenarios.code_validation.generator import level0

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.models.llama import PlainLlama
 from ratchet.models.llama_shape import LlamaShape
 from ratchet.models.optimizers import ScheduledAdam

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from ratchet.language_models.engines.interface import EmbeddingRequest, EmbeddingResult
 from ratchet.language_models.service.api.chat_responses import ChatResponse, generation_requests
 from ratchet.language_models.service.api.completion_responses import (
     CompletionResponse,
@@ -29,7 +30,6 @@ from ratchet.language_models.service.api.schemas.completions import (
 )
 from ratchet.language_models.service.api.schemas.responses import ResponseObject, ResponseRequest
 from ratchet.language_models.service.api.streaming import encode, streamed
-from ratchet.language_models.service.engine.interface import EmbeddingRequest, EmbeddingResult
 from ratchet.language_models.service.service import ModelService
 
 _JSON = "application/json"

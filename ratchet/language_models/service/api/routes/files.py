@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse
@@ -11,28 +11,12 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.api.request_parsing import refuse_unknown
+from ratchet.language_models.service.api.request_parsing import form_of, refuse_unknown
 from ratchet.language_models.service.api.schemas.objects import Deleted, FileObject, Page
 from ratchet.language_models.service.service import ModelService
 
-_UPLOAD: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file", "purpose"],
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        "purpose": {"type": "string", "enum": ["fine-tune"]},
-                    },
-                    "additionalProperties": False,
-                }
-            }
-        },
-    }
-}
+_BYTES = {"type": "string", "format": "binary"}
+_UPLOAD = form_of(file=_BYTES, purpose={"type": "string", "enum": ["fine-tune"]})
 
 
 def file_routes(service: ModelService) -> APIRouter:

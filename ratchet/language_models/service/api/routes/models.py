@@ -1,19 +1,32 @@
-"""``/v1/models``, ``/v1/training/models`` and ``/v1/training/tokenizer``."""
+"""``/v1/models``, and models that clients upload: ``/v1/training/models``, ``…/tokenizer``."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 
 from fastapi import APIRouter, Request
+from safetensors import SafetensorError, safe_open
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
+from ratchet.errors import DataError
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.api.request_parsing import refuse_unknown
-from ratchet.language_models.service.api.schemas.objects import Deleted, ModelList, ModelObject
-from ratchet.language_models.service.api.schemas.training import TokenizerObject
+from ratchet.language_models.service.api.request_parsing import form_of, refuse_unknown
+from ratchet.language_models.service.api.schemas.objects import (
+    Deleted,
+    ModelList,
+    ModelObject,
+    TokenizerObject,
+)
+from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.service.service import ModelService
-from ratchet.language_models.service.training_sessions.uploads import add_model, tokenizer_files
+from ratchet.language_models.training_service.models import check_model_files, uploaded_model_id
 
 
 def model_routes(service: ModelService) -> APIRouter:
@@ -44,24 +57,8 @@ def model_routes(service: ModelService) -> APIRouter:
 
 
 _MOST_FILES = 64
-_UPLOAD: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["name", "files"],
-                    "properties": {
-                        "name": {"type": "string"},
-                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
-                    },
-                    "additionalProperties": False,
-                }
-            }
-        },
-    }
-}
+_BYTES = {"type": "string", "format": "binary"}
+_UPLOAD = form_of(name={"type": "string"}, files={"type": "array", "items": _BYTES})
 
 
 def training_model_routes(service: ModelService) -> APIRouter:
@@ -89,3 +86,58 @@ def training_model_routes(service: ModelService) -> APIRouter:
         return TokenizerObject(model=model, files=tokenizer_files(service.models, model))
 
     return router
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_READABLE = frozenset({".json", ".jinja"})
+
+
+def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> str:
+    """Store a model; return its id, derived from its name and files.
+
+    Raises
+    ------
+    ApiError
+        400 if it isn't a complete model with a tokenizer.
+    """
+    if not _NAME.fullmatch(name):
+        message = f"name: got {name!r}, expected 1 to 64 letters, digits, '.', '_' or '-'."
+        raise ApiError(400, message, code="invalid_value", param="name")
+    model_id = uploaded_model_id(name, files)
+    aside = Path(tempfile.mkdtemp(prefix="upload-", dir=models.folder))
+    try:
+        check_model_files(files)
+        for file, content in files.items():
+            if Path(file).suffix == ".json":
+                json.loads(content)
+            (aside / file).write_bytes(content)
+        _check_weights(aside)
+        ChatTokenizer(aside)
+        models.add(model_id, aside)
+    except ValueError as error:  # of JSON, or a DataError
+        raise ApiError(400, str(error), code="invalid_value", param="files") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return model_id
+
+
+def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
+    """Return the files of a model's tokenizer by name."""
+    from ratchet.language_models.engines.model_folder import configuration_files
+
+    folder = models.get(model_id).complete_folder
+    found = [file for file in configuration_files(folder) if file.suffix in _READABLE]
+    return {file.name: file.read_text("utf-8") for file in found}
+
+
+def _check_weights(folder: Path) -> None:
+    """Refuse truncated files and files that are not safetensors, by their headers."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except SafetensorError as error:
+            raise DataError(
+                f"{file.name}: cannot be read as safetensors ({error}), expected a whole file."
+                " Save the model again."
+            ) from error

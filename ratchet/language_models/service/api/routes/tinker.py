@@ -18,11 +18,11 @@ from starlette.concurrency import run_in_threadpool
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError, from_validation
-from ratchet.language_models.service.api.schemas.training import OptimStepRequest
 from ratchet.language_models.service.api.tinker import requests as wire
-from ratchet.language_models.service.api.tinker.messages import read_pass
+from ratchet.language_models.service.api.tinker.messages import PROTOBUF, as_json, read_pass
 from ratchet.language_models.service.api.tinker.wire import SCHEME, Json, Wire
 from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.training_sessions.operations import OptimStepRequest
 from ratchet.language_models.service.training_sessions.records import RUN_SESSION
 from ratchet.language_models.training_service.interface import RUN_METADATA
 
@@ -41,7 +41,8 @@ def tinker_routes(service: ModelService) -> APIRouter:
     @router.post("/retrieve_future")
     async def retrieve_future(request: Request) -> Response:
         asked = await _read(request, wire.RetrieveFuture)
-        return await wired.retrieve(asked.request_id)
+        as_protobuf = PROTOBUF in request.headers.get("accept", "")
+        return await wired.retrieve(asked.request_id, as_protobuf=as_protobuf)
 
     return router
 
@@ -93,50 +94,42 @@ def _add_models(router: APIRouter, wired: Wire) -> None:
         lora = asked.lora_config
         if lora is not None and not (lora.train_mlp and lora.train_attn):
             raise ApiError(400, "lora_config: adapters must cover all projections of a layer.")
-        rank = 0 if lora is None else lora.rank
-        seed = None if lora is None else lora.seed
-        model_id = f"{asked.session_id}:train:{asked.model_seq_id}"
-        await run_in_threadpool(wired.create, model_id, asked.base_model, rank, seed)
-        return {"request_id": f"created|{model_id}|0", "model_id": model_id}
+        return await run_in_threadpool(wired.create, asked)
 
     @router.post("/load_weights")
     async def load_weights(request: Request) -> Json:
-        asked = await _read(request, wire.LoadWeights)
-        model_id = f"{asked.session_id}:train:{asked.model_seq_id}"
-        await run_in_threadpool(wired.create_from, model_id, asked.path, asked.optimizer)
-        return {"request_id": f"loaded|{model_id}|0", "model_id": model_id}
+        return await run_in_threadpool(wired.load, await _read(request, wire.LoadWeights))
 
     @router.post("/get_info")
     async def get_info(request: Request) -> Json:
         asked = await _read(request, wire.ModelScopedRequest)
-        session = wired.session(asked.model_id)
-        named = {"model_name": session.model, "tokenizer_id": session.model}
-        return {
-            "type": "get_info",
-            "model_id": asked.model_id,
-            "model_data": named,
-            "model_name": session.model,
-            "is_lora": session.lora_rank > 0,
-            "lora_rank": session.lora_rank or None,
-        }
+        return await run_in_threadpool(wired.info, asked.model_id)
+
+    @router.get("/training_runs")
+    def training_runs() -> Json:
+        return {"training_runs": wired.runs()}
 
     @router.post("/unload_model")
     async def unload_model(request: Request) -> Json:
-        asked = await _read(request, wire.ModelScopedRequest)
-        return {"request_id": f"unloaded|{asked.model_id}|0", "model_id": asked.model_id}
+        return await wired.unload(await _read(request, wire.UnloadModel))
 
 
 def _add_verbs(router: APIRouter, wired: Wire) -> None:
+    async def submit(asked: wire.ForwardBackward) -> Json:
+        verb = asked.to_operation()
+        return await wired.submit("passed", asked.model_id, "forward_backward", verb)
+
     @router.post("/forward_backward")
     async def forward_backward(request: Request) -> Json:
+        if not request.headers.get("content-type", "").startswith(PROTOBUF):
+            return await _numbered(request, wire.ForwardBackward, submit, wired)
         try:
             message = read_pass(await request.body())
         except DataError as error:
             raise ApiError(400, str(error), code="invalid_value") from error
         numbered = _checked(wire.Numbered, {"model_id": message.model_id, "seq_id": message.seq_id})
         with _problems() as problems:
-            verb = wire.to_pass(message)
-            return await wired.submit("passed", message.model_id, "forward_backward", verb)
+            return await submit(wire.ForwardBackward.model_validate(as_json(message)))
         return await wired.refuse(numbered.model_id, numbered.seq_id, problems[0])
 
     @router.post("/optim_step")
@@ -193,9 +186,7 @@ def _add_sampling(router: APIRouter, wired: Wire) -> None:
     @router.post("/create_sampling_session")
     async def create_sampling_session(request: Request) -> Json:
         asked = await _read(request, wire.CreateSamplingSession)
-        path = (asked.model_path or "").removeprefix(SCHEME)
-        model = await run_in_threadpool(wired.model, path or asked.base_model or "")
-        sampler = f"{asked.session_id}:sample:{asked.sampling_session_seq_id}:{model}"
+        sampler = await run_in_threadpool(wired.sampler, asked)
         return {"type": "create_sampling_session", "sampling_session_id": sampler}
 
     @router.get("/samplers/{sampler:path}")

@@ -80,3 +80,11 @@ class Health(BaseModel):
     instance: str
     model: str
     pid: int
+
+
+class TokenizerObject(BaseModel):
+    """The texts of a model's tokenizer and configuration, by file name."""
+
+    object: Literal["training.tokenizer"] = "training.tokenizer"
+    model: str
+    files: dict[str, str]

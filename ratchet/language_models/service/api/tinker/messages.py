@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ratchet.errors import DataError
-from ratchet.language_models.local.rollout_engine import Completion
+from ratchet.language_models.engines.rollouts import Completion
 
 PROTOBUF = "application/x-protobuf"
 _PACKAGE = "tinker_public"
@@ -100,8 +100,37 @@ def read_pass(content: bytes) -> Any:  # noqa: ANN401 -- a generated class
     return message
 
 
-def tokens_of(datum: Any) -> list[int]:  # noqa: ANN401
-    """Return the ids of a datum's input, which must be text."""
+def as_json(message: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return a ``ForwardBackwardRequest`` as in the JSON form of the wire.
+
+    Raises
+    ------
+    DataError
+        If an input is not text, or a tensor no dense vector.
+    """
+    data = [
+        {
+            "model_input": {"chunks": [{"tokens": _tokens_of(datum)}]},
+            "loss_fn_inputs": {
+                named.key: {"data": _numbers_of(named)} for named in datum.loss_fn_inputs
+            },
+        }
+        for datum in message.data
+    ]
+    config = {named.key: named.value for named in message.loss_fn_config}
+    return {
+        "model_id": message.model_id,
+        "seq_id": message.seq_id,
+        "forward_only": message.forward_only,
+        "forward_backward_input": {
+            "data": data,
+            "loss_fn": message.loss_fn,
+            "loss_fn_config": config,
+        },
+    }
+
+
+def _tokens_of(datum: Any) -> list[int]:  # noqa: ANN401
     ids: list[int] = []
     for chunk in datum.model_input:
         if not chunk.HasField("encoded_text"):
@@ -110,16 +139,12 @@ def tokens_of(datum: Any) -> list[int]:  # noqa: ANN401
     return ids
 
 
-def numbers_of(datum: Any, name: str) -> list[float] | None:  # noqa: ANN401
-    """Return one of a datum's vectors; None if it has none of the name."""
-    for named in datum.loss_fn_inputs:
-        if named.key == name:
-            tensor = named.value
-            if tensor.sparse_csr or len(tensor.shape) > 1 or tensor.dtype not in _NUMPY:
-                raise DataError(f"{name}: expected a dense vector of float32 or int64.")
-            values: list[float] = np.frombuffer(tensor.dense, _NUMPY[tensor.dtype]).tolist()
-            return values
-    return None
+def _numbers_of(named: Any) -> list[float]:  # noqa: ANN401
+    tensor = named.value
+    if tensor.sparse_csr or len(tensor.shape) > 1 or tensor.dtype not in _NUMPY:
+        raise DataError(f"{named.key}: expected a dense vector of float32 or int64.")
+    values: list[float] = np.frombuffer(tensor.dense, _NUMPY[tensor.dtype]).tolist()
+    return values
 
 
 def write_pass(metrics: dict[str, float], log_probs: list[list[float]]) -> bytes:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.api.schemas.training import (
+from ratchet.language_models.service.api.schemas.messages import RequestModel
+from ratchet.language_models.service.training_sessions.operations import (
     ExampleBody,
     ForwardBackwardRequest,
     OptimizerBody,
     PromptBody,
+    Seed,
 )
-from ratchet.language_models.service.api.tinker.messages import numbers_of, tokens_of
 from ratchet.seeding import derive_seed
 
 
@@ -32,17 +34,51 @@ class LoraConfig(WireModel):
     train_attn: bool = True
 
 
+class SessionOptions(RequestModel):
+    """Ratchet's own options of a trained model, in its metadata under ``ratchet``.
+
+    Equal intents are the same model. With options, a model's id is that of its session, which any
+    client can reopen.
+    """
+
+    intent: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    seed: Seed = 0
+    lora_alpha: Annotated[int, Field(ge=1)] | None = None
+
+
+class UserMetadata(WireModel):
+    """Metadata of a trained model; other keys are ignored."""
+
+    ratchet: SessionOptions | None = None
+
+
+class NewModel(WireModel):
+    """Fields of requests that create a trained model."""
+
+    session_id: str
+    model_seq_id: int
+    user_metadata: UserMetadata | None = None
+
+    @property
+    def model_id(self) -> str:
+        """The model's id for clients that set no options."""
+        return f"{self.session_id}:train:{self.model_seq_id}"
+
+    @property
+    def options(self) -> SessionOptions | None:
+        """Ratchet's options; None for other clients."""
+        return None if self.user_metadata is None else self.user_metadata.ratchet
+
+
 class CreateSession(WireModel):
     """A new client session."""
 
     user_metadata: dict[str, object] | None = None
 
 
-class CreateModel(WireModel):
+class CreateModel(NewModel):
     """A model to train."""
 
-    session_id: str
-    model_seq_id: int
     base_model: str
     lora_config: LoraConfig | None = None
     optimizer_config: dict[str, Any] = {"type": "adamw"}
@@ -64,14 +100,6 @@ class AdamParams(WireModel):
         return OptimizerBody(max_grad_norm=max(0.0, self.grad_clip_norm), **given)
 
 
-class OptimStep(WireModel):
-    """A step."""
-
-    model_id: str
-    seq_id: int = Field(ge=1)
-    adam_params: AdamParams
-
-
 class Numbered(WireModel):
     """Fields of every request in a model's sequence."""
 
@@ -79,22 +107,24 @@ class Numbered(WireModel):
     seq_id: int = Field(ge=1)
 
 
-class SaveWeights(WireModel):
+class OptimStep(Numbered):
+    """A step."""
+
+    adam_params: AdamParams
+
+
+class SaveWeights(Numbered):
     """A name for the weights; unnamed weights are for sampling only."""
 
-    model_id: str
-    seq_id: int = Field(ge=1)
     path: str | None = None
     sampling_session_seq_id: int | None = None
     kind: Literal["snapshot"] = "snapshot"
     ttl_seconds: None = None
 
 
-class LoadWeights(WireModel):
+class LoadWeights(NewModel):
     """A model to train from saved weights, with their optimizer or a new one."""
 
-    session_id: str
-    model_seq_id: int
     path: str
     optimizer: bool
 
@@ -105,13 +135,20 @@ class ModelScopedRequest(WireModel):
     model_id: str
 
 
+class UnloadModel(ModelScopedRequest):
+    """A model that a client has finished; with ``delete``, its session is deleted."""
+
+    delete: bool = False
+
+
 class CreateSamplingSession(WireModel):
-    """Weights to sample from."""
+    """Weights to sample from; ``model_id``: the current ones of a trained model."""
 
     session_id: str
     sampling_session_seq_id: int
     base_model: str | None = None
     model_path: str | None = None
+    model_id: str | None = None
 
 
 class SamplingParams(WireModel):
@@ -133,17 +170,26 @@ class EncodedText(WireModel):
 
 
 class ModelInput(WireModel):
-    """A prompt."""
+    """A prompt, or an example without its last token."""
 
     chunks: list[EncodedText]
 
+    @property
+    def tokens(self) -> list[int]:
+        """All ids."""
+        return [token for chunk in self.chunks for token in chunk.tokens]
+
 
 class Sample(WireModel):
-    """A prompt to complete several times."""
+    """A prompt to complete several times.
+
+    ``requests``, Ratchet's own, replace it: prompts with their own seeds, completed together.
+    """
 
     num_samples: int = Field(default=1, ge=1, le=4096)
-    prompt: ModelInput
-    sampling_params: SamplingParams
+    prompt: ModelInput = ModelInput(chunks=[])
+    sampling_params: SamplingParams = SamplingParams()
+    requests: Annotated[tuple[PromptBody, ...], Field(min_length=1)] | None = None
     sampling_session_id: str
     seq_id: int = 0
     prompt_logprobs: bool | None = None
@@ -152,11 +198,6 @@ class Sample(WireModel):
     target_prompt_logprobs: None = None
     prompt_alt_tokens_k: Literal[0] = 0
     prompt_logprobs_last_n: None = None
-
-    @property
-    def tokens(self) -> list[int]:
-        """The prompt's ids."""
-        return [token for chunk in self.prompt.chunks for token in chunk.tokens]
 
     @property
     def end_ids(self) -> tuple[int, ...] | None:
@@ -174,15 +215,17 @@ class Sample(WireModel):
             raise DataError("stop: got text, expected token ids.")
         return tuple(int(end) for end in stop)
 
-    def to_prompts(self, context_left: int) -> list[PromptBody]:
+    def to_prompts(self, context_left: int) -> Sequence[PromptBody]:
         """Return one prompt for each sample, each with its own seed."""
+        if self.requests is not None:
+            return self.requests
         params = self.sampling_params
         seed, purpose = params.seed, ""
         if seed is None:
             seed, purpose = self.seq_id, self.sampling_session_id
         return [
             PromptBody(
-                prompt=tuple(self.tokens),
+                prompt=tuple(self.prompt.tokens),
                 max_tokens=params.max_tokens or context_left,
                 seed=derive_seed(seed, "sample", number, purpose),
                 temperature=params.temperature,
@@ -198,49 +241,77 @@ class RetrieveFuture(WireModel):
     request_id: str
 
 
-def to_pass(message: Any) -> ForwardBackwardRequest:  # noqa: ANN401 -- a generated class
-    """Convert a ``ForwardBackwardRequest`` to an operation.
+class TensorData(WireModel):
+    """A dense vector."""
 
-    Raises
-    ------
-    DataError
-        If its targets are not the next tokens, or a vector has the wrong length.
+    data: list[float]
+
+
+class Datum(WireModel):
+    """An example: its tokens but the last, and vectors with a value for each token but the first.
+
+    In addition to those of Tinker, there may be a ``loss_mask``, 1 for each token to train on; by
+    default all are.
     """
-    return ForwardBackwardRequest(
-        sequence=message.seq_id - 1,
-        examples=tuple(_to_example(datum) for datum in message.data),
-        loss=message.loss_fn,
-        loss_config={named.key: named.value for named in message.loss_fn_config},
-        backward=not message.forward_only,
-    )
 
+    model_input: ModelInput
+    loss_fn_inputs: dict[str, TensorData]
 
-def _to_example(datum: Any) -> ExampleBody:  # noqa: ANN401
-    read, targets = tokens_of(datum), numbers_of(datum, "target_tokens")
-    if targets is None or len(targets) != len(read):
-        count = "none" if targets is None else len(targets)
-        raise DataError(
-            f"target_tokens: got {count}, expected {len(read)}, one for each token of model_input."
-        )
-    for position, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
-        if target != follows:
+    def to_example(self) -> ExampleBody:
+        """Convert it to an example of a session.
+
+        Raises
+        ------
+        DataError
+            If the targets are not the next tokens.
+        """
+        read, targets = self.model_input.tokens, self._shifted("target_tokens")[1:]
+        if not targets or len(targets) != len(read):
             raise DataError(
-                f"target_tokens[{position}]: got {target:.0f}, expected {follows}, the token of"
-                " model_input that follows. Set the weight of a token to 0 to exclude it."
+                f"target_tokens: got {len(targets) or 'none'}, expected {len(read) or 'some'}, one"
+                " for each token of model_input."
             )
-    tokens = (*read, int(targets[-1]))
+        for position, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
+            if target != follows:
+                raise DataError(
+                    f"target_tokens[{position}]: got {target:.0f}, expected {follows}, the token of"
+                    " model_input that follows. Set the weight of a token to 0 to exclude it."
+                )
+        return ExampleBody(
+            tokens=(*read, int(targets[-1])),
+            loss_mask=tuple(map(int, self._shifted("loss_mask"))) or (0, *[1] * len(read)),
+            weights=self._shifted("weights") or self._shifted("mask") or None,
+            advantages=self._shifted("advantages") or None,
+            log_probs=self._shifted("logprobs") or None,
+        )
 
-    def shifted(name: str) -> tuple[float, ...] | None:
-        values = numbers_of(datum, name)
-        return None if values is None else (0.0, *map(float, values))
+    def _shifted(self, name: str) -> tuple[float, ...]:
+        """Return a vector, with 0 for the first token; empty if it is missing."""
+        given = self.loss_fn_inputs.get(name)
+        return () if given is None else (0.0, *given.data)
 
-    mask = (0, *[1] * len(read))
-    factors, masked = shifted("weights"), shifted("mask")
-    weights = masked if factors is None else factors
-    return ExampleBody(
-        tokens=tokens,
-        loss_mask=mask,
-        weights=weights,
-        advantages=shifted("advantages"),
-        log_probs=shifted("logprobs"),
-    )
+
+class ForwardBackwardInput(WireModel):
+    """Examples and their loss."""
+
+    data: list[Datum]
+    loss_fn: str
+    loss_fn_config: dict[str, float] | None = None
+
+
+class ForwardBackward(Numbered):
+    """A pass over examples, without gradients if ``forward_only``."""
+
+    forward_backward_input: ForwardBackwardInput
+    forward_only: bool = False
+
+    def to_operation(self) -> ForwardBackwardRequest:
+        """Convert it to an operation of a session; raises DataError as the examples do."""
+        given = self.forward_backward_input
+        return ForwardBackwardRequest(
+            sequence=self.seq_id - 1,
+            examples=tuple(datum.to_example() for datum in given.data),
+            loss=given.loss_fn,
+            loss_config=given.loss_fn_config or {},
+            backward=not self.forward_only,
+        )

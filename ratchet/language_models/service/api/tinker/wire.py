@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -13,28 +14,29 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from ratchet.errors import DataError
-from ratchet.language_models.local.rollout_engine import Completion
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, from_validation
-from ratchet.language_models.service.api.schemas.training import (
+from ratchet.language_models.service.api.tinker import requests as wire
+from ratchet.language_models.service.api.tinker.messages import PROTOBUF, write_pass, write_samples
+from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.training_sessions.operations import (
     CreateSessionRequest,
     RefusedRequest,
     SaveWeightsRequest,
     SessionObject,
     SessionOperation,
 )
-from ratchet.language_models.service.api.tinker import requests as wire
-from ratchet.language_models.service.api.tinker.messages import PROTOBUF, write_pass, write_samples
-from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.training_sessions.records import TINKER
+from ratchet.language_models.service.training_sessions.sessions import Samples
 from ratchet.seeding import derive_seed
 
 SCHEME = "tinker://"
 _POLL_SECONDS = 20.0
 _KEPT_SAMPLES = 4096
 _CONFLICT = 409
+_CURRENT = "current"  # marks samplers of a session's current weights
 _MOST_TOKENS = 2**30  # the model's context is shorter
 Json = dict[str, Any]
-_SamplesAndPrompt = tuple[list[Completion], list[float] | None]
 _Result = TypeVar("_Result")
 
 
@@ -44,39 +46,98 @@ class Wire:
     def __init__(self, service: ModelService) -> None:
         self._models = service.models
         self._training = service.training
-        self._samples: OrderedDict[str, Future[_SamplesAndPrompt]] = OrderedDict()
+        self._samples: OrderedDict[str, tuple[Future[Samples], int]] = OrderedDict()
 
-    def model(self, name: str) -> str:
-        """Return a model's id if it exists."""
-        return self._models.get(name).id
+    def sampler(self, asked: wire.CreateSamplingSession) -> str:
+        """Return the id of a sampling session, which names its weights."""
+        if asked.model_id is not None:
+            kind, weights = _CURRENT, self.session(asked.model_id).id
+        else:
+            path = (asked.model_path or "").removeprefix(SCHEME) or asked.base_model or ""
+            kind, weights = "sample", self._models.get(path).id
+        return f"{asked.session_id}:{kind}:{asked.sampling_session_seq_id}:{weights}"
 
     def sampled(self, sampler: str) -> str:
         """Return the model of a sampling session."""
-        return self.model(":".join(sampler.split(":")[3:]))
+        return self._models.get(":".join(sampler.split(":")[3:])).id
 
     def session(self, model_id: str) -> SessionObject:
         """Return the session of a trained model."""
         records = self._training.records
-        return records.describe(records.of_intent(_intent(model_id)))
+        named = ":train:" in model_id
+        row = records.of_intent(f"{TINKER}{model_id}") if named else records.row(model_id)
+        return records.describe(row)
 
-    def create(self, model_id: str, base: str, rank: int, seed: int | None) -> None:
+    def runs(self) -> list[Json]:
+        """Describe all sessions, oldest first."""
+        return [_describe(session) for session in self._training.records.all()]
+
+    def info(self, model_id: str) -> Json:
+        """Describe a trained model."""
+        session = self.session(model_id)
+        named = {"model_name": session.model, "tokenizer_id": session.model}
+        return {
+            **_describe(session),
+            "type": "get_info",
+            "model_id": model_id,
+            "model_data": named,
+            "model_name": session.model,
+        }
+
+    def create(self, asked: wire.CreateModel) -> Json:
         """Open a model's session."""
-        drawn = derive_seed(0, "low-rank change", purpose=model_id)
-        seed = drawn if seed is None else seed % 2**63
-        self._training.create(
-            CreateSessionRequest(model=base, lora_rank=rank, seed=seed, intent=_intent(model_id))
+        lora = asked.lora_config
+        return self._create(
+            asked,
+            model=asked.base_model,
+            lora_rank=0 if lora is None else lora.rank,
+            seed=None if lora is None else lora.seed,
         )
 
-    def create_from(self, model_id: str, path: str, resume: bool) -> None:
+    def load(self, asked: wire.LoadWeights) -> Json:
         """Open the session of a model from saved weights, with the same adapter size."""
-        saved = self.model(path.removeprefix(SCHEME))
-        if resume:
-            self._training.create(
-                CreateSessionRequest(model=saved, intent=_intent(model_id), resume=True)
-            )
-            return
+        saved = self._models.get(asked.path.removeprefix(SCHEME)).id
+        if asked.optimizer:
+            return self._create(asked, model=saved, resume=True)
         saver = self._training.records.saver_of(saved)
-        self.create(model_id, saved, 0 if saver is None else saver["lora_rank"], None)
+        rank = 0 if saver is None else saver["lora_rank"]
+        return self._create(asked, model=saved, lora_rank=rank)
+
+    def _create(
+        self,
+        asked: wire.NewModel,
+        *,
+        model: str,
+        lora_rank: int = 0,
+        seed: int | None = None,
+        resume: bool = False,
+    ) -> Json:
+        model_id, options = asked.model_id, asked.options or wire.SessionOptions()
+        if asked.options is not None:
+            seed = options.seed
+        elif seed is None:
+            seed = derive_seed(0, "low-rank change", purpose=model_id)
+        session = self._training.create(
+            CreateSessionRequest(
+                model=model,
+                lora_rank=lora_rank,
+                lora_alpha=options.lora_alpha,
+                seed=seed % 2**63,
+                intent=options.intent or f"{TINKER}{model_id}",
+                resume=resume,
+            )
+        )
+        if asked.options is not None:
+            model_id = session.id
+        kind = "loaded" if isinstance(asked, wire.LoadWeights) else "created"
+        return {"request_id": f"{kind}|{model_id}|0", "model_id": model_id}
+
+    async def unload(self, asked: wire.UnloadModel) -> Json:
+        """Delete a model's session if requested; the models that it saved remain."""
+        if asked.delete:
+            session = await run_in_threadpool(self.session, asked.model_id)
+            await _until(self._training.delete(session.id), None)
+        return {"request_id": f"unloaded|{asked.model_id}|0", "model_id": asked.model_id}
 
     async def save(self, kind: str, body: wire.SaveWeights) -> Json:
         """Return a name for the weights, with the optimizer's state for ``state``."""
@@ -105,60 +166,73 @@ class Wire:
         return {"request_id": f"{kind}|{model_id}|{verb.sequence}", "model_id": model_id}
 
     def sample(self, body: wire.Sample) -> Json:
-        """Submit a prompt; equal requests are one."""
-        model = self.sampled(body.sampling_session_id)
+        """Submit prompts; equal requests are one."""
         request_id = f"samples|{body.sampling_session_id}|{body.seq_id}"
+        try:
+            prompts, end_ids = body.to_prompts(_MOST_TOKENS), body.end_ids
+        except DataError as error:
+            raise ApiError(400, str(error), code="invalid_value") from error
+        except ValidationError as error:
+            raise from_validation(error.errors(include_url=False)) from error
         if request_id not in self._samples:
-            try:
-                prompts, end_ids = body.to_prompts(_MOST_TOKENS), body.end_ids
-            except DataError as error:
-                raise ApiError(400, str(error), code="invalid_value") from error
-            except ValidationError as error:
-                raise from_validation(error.errors(include_url=False)) from error
-            self._samples[request_id] = self._training.sample_and_score(
-                model,
-                [prompt.to_request() for prompt in prompts],
-                body.tokens if body.prompt_logprobs else None,
-                end_ids,
-            )
-            while len(self._samples) > _KEPT_SAMPLES:
+            requests = [prompt.to_request() for prompt in prompts]
+            self._samples[request_id] = self._submit(body, requests, end_ids), len(requests)
+            while len(self._samples) > 1 and self._num_samples() > _KEPT_SAMPLES:
                 self._samples.popitem(last=False)
-        ids = [f"{request_id}|{number}" for number in range(body.num_samples)]
+        ids = [f"{request_id}|{number}" for number in range(len(prompts))]
         return {"request_id": request_id, "sample_sequence_ids": ids}
 
-    async def retrieve(self, request_id: str) -> Response:
+    def _submit(
+        self, body: wire.Sample, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None
+    ) -> Future[Samples]:
+        sampler = body.sampling_session_id
+        if sampler.split(":")[1:2] == [_CURRENT]:
+            return self._training.sample(sampler.rpartition(":")[2], requests)
+        prompt = body.prompt.tokens if body.prompt_logprobs else None
+        return self._training.sample_and_score(self.sampled(sampler), requests, prompt, end_ids)
+
+    def _num_samples(self) -> int:
+        return sum(count for _, count in self._samples.values())
+
+    async def retrieve(self, request_id: str, *, as_protobuf: bool) -> Response:
         """Return a result, or that it is pending."""
         kind, _, rest = request_id.partition("|")
         name, _, number = rest.rpartition("|")
         try:
             if kind == "samples":
-                return await self._retrieve_samples(request_id)
+                return await self._retrieve_samples(request_id, as_protobuf)
             if kind in ("created", "unloaded"):
                 return JSONResponse({"model_id": name})
             if kind == "loaded":
                 return JSONResponse({"type": "load_weights", "model_id": name})
             session = await run_in_threadpool(self.session, name)
-            verb = self._training.again(session.id, int(number))
-            return _to_wire(kind, name, number, await _within(verb))
+            answer = await _until(self._training.again(session.id, int(number)), _POLL_SECONDS)
+            return _to_wire(kind, name, number, answer, as_protobuf=as_protobuf)
         except TimeoutError:
             waiting = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
-            return JSONResponse(waiting, status_code=408)
+            return JSONResponse(waiting)
         except ApiError as error:
             if error.status >= 500 or error.status == 410:
                 raise
             return JSONResponse({"error": str(error), "category": "user"})
 
-    async def _retrieve_samples(self, request_id: str) -> Response:
-        waiting = self._samples.get(request_id)
-        if waiting is None:
+    async def _retrieve_samples(self, request_id: str, as_protobuf: bool) -> Response:
+        if request_id not in self._samples:
             raise ApiError(
                 410, "These samples are no longer stored; request them again.", code="gone"
             )
-        completions, prompt = await _within(waiting)
-        return Response(write_samples(completions, prompt), media_type=PROTOBUF)
+        completions, prompt = await _until(self._samples[request_id][0], _POLL_SECONDS)
+        if as_protobuf:
+            return Response(write_samples(completions, prompt), media_type=PROTOBUF)
+        sequences = [
+            {"stop_reason": each.finish_reason, "tokens": each.tokens, "logprobs": each.log_probs}
+            for each in completions
+        ]
+        known = None if prompt is None else [None, *prompt[1:]]  # the first has no predecessor
+        return JSONResponse({"type": "sample", "sequences": sequences, "prompt_logprobs": known})
 
 
-def _to_wire(kind: str, model_id: str, number: str, answer: Json) -> Response:
+def _to_wire(kind: str, model_id: str, number: str, answer: Json, *, as_protobuf: bool) -> Response:
     """Return an operation's response in the wire's format."""
     if kind == "passed":
         metrics = {
@@ -166,7 +240,16 @@ def _to_wire(kind: str, model_id: str, number: str, answer: Json) -> Response:
             for name, value in answer["metrics"].items()
         }
         log_probs = [values[1:] for values in answer["log_probs"]]  # the first token is no target
-        return Response(write_pass(metrics, log_probs), media_type=PROTOBUF)
+        if as_protobuf:
+            return Response(write_pass(metrics, log_probs), media_type=PROTOBUF)
+        outputs = [{"logprobs": {"data": row, "dtype": "float32"}} for row in log_probs]
+        return JSONResponse(
+            {
+                "loss_fn_output_type": "ArrayRecord",
+                "loss_fn_outputs": outputs,
+                "metrics": metrics,
+            }
+        )
     if kind == "stepped":
         return JSONResponse({"metrics": answer["metrics"]})
     if kind == "sampler":
@@ -175,11 +258,24 @@ def _to_wire(kind: str, model_id: str, number: str, answer: Json) -> Response:
     return JSONResponse({"path": f"{SCHEME}{answer['model']}"})
 
 
-def _intent(model_id: str) -> str:
-    return f"{TINKER}{model_id}"
+def _describe(session: SessionObject) -> Json:
+    return {
+        "training_run_id": session.id,
+        "base_model": session.model,
+        "is_lora": session.lora_rank > 0,
+        "lora_rank": session.lora_rank or None,
+        "next_seq_id": session.next_sequence + 1,
+    }
 
 
-async def _within(waiting: Future[_Result]) -> _Result:
-    """Wait within the time that a client keeps the connection open."""
-    future = asyncio.wrap_future(waiting)
-    return await asyncio.wait_for(asyncio.shield(future), _POLL_SECONDS)
+async def _until(waiting: Future[_Result], seconds: float | None) -> _Result:
+    """Wait for a result for the time that a client keeps the connection open.
+
+    The operation continues after that time, or if the client disconnects.
+    """
+    try:
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(waiting)), seconds)
+    except asyncio.CancelledError:
+        if waiting.cancelled():
+            raise ApiError(503, "The service is stopping.", code="stopping") from None
+        raise

@@ -11,9 +11,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.hugging_face_model import with_adapters
-from ratchet.language_models.service.engine.model_folder import copy_configuration
+from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.engines.hugging_face_model import with_adapters
+from ratchet.language_models.engines.model_folder import copy_configuration
 from ratchet.language_models.service.training.job_folder import TrainingJob
 
 _CARD = "README.md"

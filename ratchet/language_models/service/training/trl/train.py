@@ -27,8 +27,8 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from ratchet.language_models.service.engine.adapters import peft_config, without_peft_warnings
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.adapters import peft_config, without_peft_warnings
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
     MODEL_FOLDER,
     Method,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -37,21 +38,48 @@ class GenerationCache(Protocol):
         ...
 
 
-class CausalModel(Protocol):
-    """The interface of a model for generation and training."""
+class GeneratingModel(Protocol):
+    """A model of this process, as engines use it."""
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end a message."""
+        ...
 
     @property
     def context_length(self) -> int:
         """Maximal tokens of prompt and completion together."""
         ...
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device of prompts and logits."""
+        ...
+
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        """Read prompts [B, T] padded on the left; return logits [B, V] of the next token."""
+        """Read prompts int[B, T] padded on the left; return the next token's logits [B, V]."""
         ...
 
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        """Read one more token per row, int[B]; return logits [B, V] of the next."""
+        """Read one more token per row, int[B]; return the next token's logits [B, V]."""
         ...
+
+
+class RolloutModel(GeneratingModel, Protocol):
+    """A trainer's model, which engines outside the process read from a folder."""
+
+    def save(self, folder: Path) -> None:
+        """Save in Hugging Face's layout; an adapter in PEFT's."""
+        ...
+
+
+class CausalModel(RolloutModel, Protocol):
+    """A model that a service generates with and trains."""
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Return logits [n, V] after positions chosen by bool[B, T], rows padded on the right."""
@@ -65,9 +93,16 @@ class CausalModel(Protocol):
         """Return the trainable weights."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write weights and configuration."""
-        ...
+
+def pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return ids int64[B, T] and a mask of the tokens that are not padding, bool[B, T]."""
+    longest = max(map(len, prompts))
+    ids = np.zeros((len(prompts), longest), np.int64)
+    readable = np.zeros((len(prompts), longest), np.bool_)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = prompt
+        readable[row, longest - len(prompt) :] = True
+    return torch.from_numpy(ids), torch.from_numpy(readable)
 
 
 def copy_configuration(source: Path, folder: Path) -> None:
@@ -91,6 +126,8 @@ def configuration_files(folder: Path) -> list[Path]:
 class PlainModel:
     """A small Llama in plain torch: for training float32 with gradients, else float64 without."""
 
+    end_ids: tuple[int, ...] = ()  # those of its tokenizer are its users'
+    device = torch.device("cpu")
     shares_prompts = False
 
     def __init__(
@@ -109,6 +146,11 @@ class PlainModel:
     def context_length(self) -> int:
         """Maximal tokens of prompt and completion together."""
         return self.llama.shape.max_position_embeddings
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return self.llama.shape.vocab_size
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts; see :class:`CausalModel`."""

@@ -7,9 +7,9 @@ import torch
 from micro_model import write_micro_model
 
 from ratchet.errors import UnknownNameError
-from ratchet.language_models.service.engine.interface import GenerationRequest, RequestRefusedError
-from ratchet.language_models.service.engine.sampling import Sampler
-from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.engines.interface import GenerationRequest, RequestRefusedError
+from ratchet.language_models.engines.sampling import Sampler
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.types import ChatMessage
 
 
@@ -148,7 +148,7 @@ def test_repetition_penalty_reduces_repetition_and_affects_no_other_request(engi
 
 @pytest.mark.slow
 def test_transformers_models_generate_like_the_plain_one(tmp_path):
-    from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
+    from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel
 
     folder = write_micro_model(tmp_path / "m")
     plain, other = TorchEngine(), TorchEngine()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.engine.adapters import peft_config, without_peft_warnings
-from ratchet.language_models.service.engine.model_folder import (
+from ratchet.language_models.engines.adapters import peft_config, without_peft_warnings
+from ratchet.language_models.engines.model_folder import (
     CausalModel,
     GenerationCache,
     PlainModel,
@@ -58,6 +58,27 @@ class HuggingFaceCache:
             for name in ("keys", "values"):
                 parts = [_pad_left(getattr(layer, name), length, -2) for layer in (ours, theirs)]
                 setattr(ours, name, torch.cat(parts)[..., first:, :])
+
+
+def read_network(folder: Path, dtype: str) -> Any:  # noqa: ANN401 -- PreTrainedModel
+    """Load a model of transformers from a folder, with weights of a type; ``auto``: as stored.
+
+    Raises
+    ------
+    DataError
+        If transformers can't load it.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            use_safetensors=True,
+            local_files_only=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
 
 
 def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa: ANN401 -- PreTrainedModel
@@ -116,15 +137,11 @@ class HuggingFaceModel:
         If transformers can't load it.
     """
 
-    def __init__(self, folder: Path, adapters: Sequence[Path] = (), *, training: bool) -> None:
-        from transformers import AutoModelForCausalLM
+    end_ids: tuple[int, ...] = ()  # those of its tokenizer are its users'
+    device = torch.device("cpu")  # of prompts and logits, wherever the weights are
 
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype="auto", use_safetensors=True
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
+    def __init__(self, folder: Path, adapters: Sequence[Path] = (), *, training: bool) -> None:
+        model = read_network(folder, "auto")
         self.folder = folder
         self._is_adapted = False
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -141,6 +158,11 @@ class HuggingFaceModel:
     def context_length(self) -> int:
         """Maximal tokens of prompt and completion together."""
         return int(self._model.config.get_text_config().max_position_embeddings)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return int(self._model.get_output_embeddings().weight.shape[0])
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts padded on the left; return logits [B, V] of the next token."""

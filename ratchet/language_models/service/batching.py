@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     Engine,

@@ -8,55 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.engines import ENGINES
-from ratchet.language_models.local.philox import uniforms
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.service.engine.model_folder import GenerationCache
-from ratchet.language_models.service.engine.sampling import nucleus, pick
+from ratchet.language_models.engines.model_folder import GeneratingModel, GenerationCache, pad_left
+from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
+from ratchet.language_models.engines.sampling import nucleus, pick, uniforms
 
 MAX_BATCH_SIZE = 256
 _NUMBERS = 32  # random numbers generated per row at a time
 _NEXT_KEEP = 0.75  # the batch shrinks when fewer than this share of its rows are active
 _NEXT_ADMIT = 0.125  # new rows are read when this share of the slots is free
-
-
-class GeneratingModel(Protocol):
-    """The methods of a :class:`LanguageModel` that the engine uses."""
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        """The tokens that end a message."""
-        ...
-
-    @property
-    def context_length(self) -> int:
-        """Maximal tokens of prompt and completion together."""
-        ...
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens in the vocabulary."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device of prompts and logits."""
-        ...
-
-    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
-        """Read prompts int[B, T] padded on the left; return the next token's logits [B, V]."""
-        ...
-
-    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
-        """Read one more token per row, int[B]; return the next token's logits [B, V]."""
-        ...
 
 
 @ENGINES.register("in_process")
@@ -197,7 +162,7 @@ class _Batch:
         self._waiting = indices.stop
         prompts: dict[tuple[int, ...], int] = {}
         read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in indices]
-        ids, readable = _pad_left(list(prompts))
+        ids, readable = pad_left(list(prompts))
         device = self._model.device
         logits, cache = self._model.start(ids.to(device), readable.to(device))
         if len(prompts) < len(read):
@@ -279,14 +244,3 @@ class _Batch:
             )
             for written, scores, stops in parts
         ]
-
-
-def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Ids int64[B, T] and a mask of the tokens that are not padding, bool[B, T]."""
-    longest = max(map(len, prompts))
-    ids = np.zeros((len(prompts), longest), np.int64)
-    readable = np.zeros((len(prompts), longest), np.bool_)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = prompt
-        readable[row, longest - len(prompt) :] = True
-    return torch.from_numpy(ids), torch.from_numpy(readable)

@@ -21,15 +21,15 @@ import torch
 from micro_model import write_adapter, write_micro_model
 from safetensors.torch import load_file
 
-from ratchet.errors import LanguageServiceError, ParameterError
-from ratchet.language_models.service.engine.interface import (
+from ratchet.errors import LanguageServiceError, MissingPackageError
+from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     GenerationRequest,
     PromptToken,
     RequestRefusedError,
     TokenChoice,
 )
-from ratchet.language_models.service.engine.vllm_engine import VllmEngine
+from ratchet.language_models.engines.vllm_engine import VllmEngine
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.low_rank import LowRankChange
 
@@ -233,7 +233,7 @@ def test_missing_vllm_and_missing_models_are_reported(monkeypatch, engine, tmp_p
     with pytest.raises(LanguageServiceError, match=r"config\.json is missing"):
         engine.load("c", tmp_path)
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(ParameterError, match="needs vLLM and a GPU"):
+    with pytest.raises(MissingPackageError, match="needs vLLM and a GPU"):
         VllmEngine()
 
 

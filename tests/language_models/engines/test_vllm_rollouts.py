@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from ratchet.errors import MissingPackageError, ParameterError
-from ratchet.language_models.local.engines import make_engine
+from ratchet.language_models.engines.rollouts import SampleRequest, make_engine
 from ratchet.language_models.local.loading import load_language_model
-from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.models.lora import Lora
 

@@ -1,19 +1,20 @@
-"""Interface of engines that generate completions for training, with a sampler–trainer check."""
+"""Engines that generate completions for training: their interface and their registry."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.engines.interface import FinishReason
+from ratchet.registry import Registry
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.model import LanguageModel
-
-FinishReason = Literal["stop", "length"]
+    from ratchet.language_models.engines.model_folder import RolloutModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,46 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    def update(self, model: LanguageModel) -> None:
+    def update(self, model: RolloutModel) -> None:
         """Use this model's current weights from the next call on."""
         ...
+
+
+ENGINES: Registry[RolloutEngine] = Registry(
+    "rollout_engine", home="ratchet.language_models.engines", parameter="language.engine"
+)
+"""Engine classes, constructed with a model and the options of ``language.engine``."""
+
+
+def find_engine(name: str, base_dir: Path | None = None) -> type[RolloutEngine]:
+    """Return the class of an engine: by name, or ``path/to/file.py:Class``.
+
+    Raises
+    ------
+    UnknownNameError, ParameterError
+        If it does not exist.
+    """
+    return ENGINES.find(name, base_dir)
+
+
+def make_engine(
+    name: str, model: RolloutModel, given: Mapping[str, Any], base_dir: Path | None = None
+) -> RolloutEngine:
+    """Build an engine that generates with a model's weights.
+
+    Raises
+    ------
+    UnknownNameError, ParameterError
+        If the engine does not exist, or does not accept the options ``given``.
+    """
+    found: Any = find_engine(name, base_dir)
+    try:
+        engine: RolloutEngine = found(model, **given)
+    except TypeError as error:
+        raise ParameterError(
+            f"language.engine: {name} cannot be created with {dict(given)}: {error}."
+        ) from error
+    return engine
 
 
 def log_prob_differences(sampler: Sequence[float], trainer: Sequence[float]) -> dict[str, float]:

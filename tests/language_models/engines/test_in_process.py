@@ -6,9 +6,9 @@ import torch
 from small_model import ASSISTANT, END, FIRST, USER, prompts, requests
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.in_process_engine import InProcessEngine
-from ratchet.language_models.local.philox import uniforms
-from ratchet.language_models.local.rollout_engine import SampleRequest, log_prob_differences
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import SampleRequest, log_prob_differences
+from ratchet.language_models.engines.sampling import uniforms
 
 
 def trainers_log_probs(model, request, completion):

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ratchet.errors import LanguageServiceError, ParameterError
-from ratchet.language_models.service.engine.interface import (
+from ratchet.errors import LanguageServiceError, MissingPackageError, ParameterError
+from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     FinishReason,
@@ -29,8 +29,8 @@ from ratchet.language_models.service.engine.interface import (
     TokenChoice,
     tokens_within,
 )
-from ratchet.language_models.service.engine.prompts import read_prompt
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.prompts import read_prompt
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 from ratchet.models.low_rank import compose
 
@@ -80,20 +80,14 @@ class VllmEngine:
 
     Raises
     ------
-    ParameterError
+    MissingPackageError
         If vLLM is not installed.
     """
 
     shares_base = True
 
     def __init__(self, *, max_loras: int = 4, sleep_level: int = 1) -> None:
-        try:
-            self._vllm: Any = importlib.import_module("vllm")
-        except ImportError as error:
-            raise ParameterError(
-                "The engine 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or use"
-                " --engine torch."
-            ) from error
+        self._vllm = import_vllm("--engine torch")
         self._max_loras = max_loras
         self._sleep_level = sleep_level
         self._known: dict[str, _Known] = {}
@@ -196,9 +190,7 @@ class VllmEngine:
         if self._sleep_level == 1:
             llm.wake_up()
             return
-        llm.wake_up(tags=["weights"])
-        llm.collective_rpc("reload_weights")
-        llm.wake_up(tags=["kv_cache"])
+        reload_weights(llm)
         for number in self._numbers.values():  # loaded adapters are lost as well
             llm.llm_engine.remove_lora(number)
         self._numbers.clear()
@@ -275,6 +267,27 @@ class VllmEngine:
             logprobs=request.top_logprobs if request.logprobs else None,
             **more,
         )
+
+
+def import_vllm(otherwise: str) -> Any:  # noqa: ANN401 -- a module
+    """Import vLLM.
+
+    Raises MissingPackageError, which names what to use otherwise, if it is not installed.
+    """
+    try:
+        return importlib.import_module("vllm")
+    except ImportError as error:
+        raise MissingPackageError(
+            "The engine 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or use"
+            f" {otherwise}."
+        ) from error
+
+
+def reload_weights(llm: Any) -> None:  # noqa: ANN401 -- vllm.LLM
+    """Wake vLLM up with the weights of its model's folder."""
+    llm.wake_up(tags=["weights"])
+    llm.collective_rpc("reload_weights")
+    llm.wake_up(tags=["kv_cache"])
 
 
 def lora_room(rank: int) -> int:

@@ -1,12 +1,12 @@
-"""Schemas of training sessions."""
+"""Operations of training sessions, as they are recorded, and descriptions of sessions."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.service.api.schemas.messages import RequestModel
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 
@@ -113,18 +113,10 @@ class PromptBody(RequestModel):
         )
 
 
-class SampleBody(RequestModel):
-    """Prompts, and the saved model that completes them; None for the session's weights."""
-
-    requests: Annotated[tuple[PromptBody, ...], Field(min_length=1)]
-    model: str | None = None
-
-
 class SessionObject(BaseModel):
     """A session; ``next_sequence`` is the number that it expects."""
 
     id: str
-    object: Literal["training.session"] = "training.session"
     created_at: int
     model: str
     lora_rank: int
@@ -133,62 +125,3 @@ class SessionObject(BaseModel):
     intent: str | None
     next_sequence: int
     steps: int
-
-
-class SessionList(BaseModel):
-    """All sessions."""
-
-    object: Literal["list"] = "list"
-    data: list[SessionObject]
-
-
-class PassResponse(BaseModel):
-    """The result of a pass over examples."""
-
-    sequence: int
-    metrics: dict[str, float]
-    log_probs: list[list[float]]
-
-
-class StepResponse(BaseModel):
-    """The result of a step."""
-
-    sequence: int
-    metrics: dict[str, float]
-
-
-class SaveResponse(BaseModel):
-    """The id of the model that has the weights."""
-
-    sequence: int
-    model: str
-
-
-class SampledCompletion(BaseModel):
-    """A sampled completion."""
-
-    tokens: list[int]
-    log_probs: list[float]
-    finish_reason: Literal["stop", "length"]
-
-
-class SessionSampleResponse(BaseModel):
-    """Completions, in prompt order."""
-
-    completions: list[SampledCompletion]
-
-
-class SessionDeleted(BaseModel):
-    """A deleted session; the models that it saved remain."""
-
-    id: str
-    object: Literal["training.session"] = "training.session"
-    deleted: Literal[True] = True
-
-
-class TokenizerObject(BaseModel):
-    """The texts of a model's tokenizer and configuration, by file name."""
-
-    object: Literal["training.tokenizer"] = "training.tokenizer"
-    model: str
-    files: dict[str, str]

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import MissingPackageError, ParameterError
-from ratchet.language_models.local.engines import ENGINES
-from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.service.engine.adapters import AdapterBase
-from ratchet.language_models.service.engine.vllm_engine import lora_room
+from ratchet.errors import ParameterError
+from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.engines.model_folder import RolloutModel
+from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
+from ratchet.language_models.engines.vllm_engine import import_vllm, lora_room, reload_weights
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 
 
@@ -40,14 +39,8 @@ class VllmRollouts:
         If vLLM is not installed.
     """
 
-    def __init__(self, model: LanguageModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
-        try:
-            self._vllm: Any = importlib.import_module("vllm")
-        except ImportError as error:
-            raise MissingPackageError(
-                "language.engine: 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or"
-                " omit language.engine."
-            ) from error
+    def __init__(self, model: RolloutModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
+        self._vllm = import_vllm("the default of language.engine")
         self._model, self._options = model, options
         self._place = tempfile.TemporaryDirectory(prefix="ratchet-rollouts-")
         self._folder = Path(self._place.name) / "model"
@@ -56,7 +49,7 @@ class VllmRollouts:
         self._number = 0
         self._is_stale = True
 
-    def update(self, model: LanguageModel) -> None:
+    def update(self, model: RolloutModel) -> None:
         """Use this model's weights from the next call on."""
         self._model, self._is_stale = model, True
 
@@ -105,9 +98,7 @@ class VllmRollouts:
             self._llm = self._make(self._folder)
         else:
             self._llm.sleep(level=2)
-            self._llm.wake_up(tags=["weights"])
-            self._llm.collective_rpc("reload_weights")
-            self._llm.wake_up(tags=["kv_cache"])
+            reload_weights(self._llm)
         self._is_stale = False
 
     def _take_adapter(self) -> None:

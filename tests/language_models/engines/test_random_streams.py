@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ratchet.language_models.local.philox import philox, uniforms
+from ratchet.language_models.engines.sampling import philox, uniforms
 
 # the reference values of Salmon et al.'s Random123
 KNOWN = [

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, UnknownNameError, nearest
-from ratchet.language_models.service.engine.grammar import Grammar, GrammarTokenizer
-from ratchet.language_models.service.engine.hugging_face_model import load_model
-from ratchet.language_models.service.engine.interface import (
+from ratchet.language_models.engines.hugging_face_model import load_model
+from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     EmbeddingResult,
     FinishReason,
@@ -29,14 +30,81 @@ from ratchet.language_models.service.engine.interface import (
     TokenChoice,
     tokens_within,
 )
-from ratchet.language_models.service.engine.model_folder import CausalModel
-from ratchet.language_models.service.engine.prompts import read_prompt, read_text
-from ratchet.language_models.service.engine.sampling import Sampler, log_probabilities
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.engines.model_folder import CausalModel, pad_left
+from ratchet.language_models.engines.prompts import read_prompt, read_text
+from ratchet.language_models.engines.sampling import Sampler, log_probabilities
+from ratchet.language_models.engines.tokenizer import ChatTokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+    from llguidance._lib import JsonCompileOptions
 
 MAX_BATCH_SIZE = 256
-_ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
 _NEXT_KEEP = 0.75  # the batch shrinks when fewer of its rows than this are active
+
+
+class GrammarTokenizer:
+    """A model's tokens in llguidance's format.
+
+    Raises
+    ------
+    DataError
+        If llguidance is not installed.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, vocabulary: int) -> None:
+        try:
+            from llguidance import LLTokenizer
+        except ImportError as error:
+            raise DataError(
+                "Completions for a schema need llguidance, which is not installed here: `pip"
+                " install 'ratchet-experiments[llm]'`."
+            ) from error
+        file = str(tokenizer.folder / "tokenizer.json")
+        self.tokens: LLTokenizer = LLTokenizer(
+            file, n_vocab=vocabulary, eos_token=list(tokenizer.end_ids)
+        )
+        self.vocabulary = vocabulary
+
+
+class Grammar:
+    """The state of a constrained completion, token by token.
+
+    Raises
+    ------
+    DataError
+        If the schema is not supported.
+    """
+
+    def __init__(self, tokenizer: GrammarTokenizer, schema: str) -> None:
+        from llguidance import LLMatcher
+
+        try:
+            # no whitespace: a small model would write it until its token limit
+            compact: JsonCompileOptions = {"whitespace_flexible": False}
+            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=compact)
+        except ValueError as error:
+            raise DataError(f"The schema is not supported: {error}") from error
+        self._matcher: LLMatcher = LLMatcher(tokenizer.tokens, grammar, log_level=0)
+        self._vocabulary = tokenizer.vocabulary
+        self._check()
+
+    def allowed(self) -> Tensor:
+        """Return which tokens may come next, bool[V]."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
+        allowed = np.unpackbits(bits, bitorder="little")[: self._vocabulary]
+        return torch.from_numpy(allowed.astype(bool))
+
+    def take(self, token: int) -> bool:
+        """Append a token; return whether the completion is complete."""
+        self._matcher.consume_token(token)
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            problem = self._matcher.get_error().partition("\n")[0]
+            raise DataError(f"The schema is not supported: {problem}")
 
 
 @dataclass(slots=True)
@@ -48,8 +116,7 @@ class _Loaded:
     def grammar(self, schema: str) -> Grammar:
         """Build the grammar of a schema over this model's tokens."""
         if self.grammars is None:
-            vocabulary = self.model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
-            self.grammars = GrammarTokenizer(self.tokenizer, vocabulary)
+            self.grammars = GrammarTokenizer(self.tokenizer, self.model.vocabulary_size)
         return Grammar(self.grammars, schema)
 
 
@@ -155,7 +222,7 @@ def _embed(loaded: _Loaded, request: EmbeddingRequest) -> EmbeddingResult | Requ
 
 def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
     """Generate the completions of all rows in place."""
-    ids, readable = _pad_left([row.prompt for row in rows])
+    ids, readable = pad_left([row.prompt for row in rows])
     sampler = Sampler([row.request for row in rows], [row.prompt for row in rows])
     logits, cache = loaded.model.start(ids, readable)
     while True:
@@ -191,17 +258,6 @@ def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
 
 def _bad_schema(request: GenerationRequest, error: DataError) -> RequestRefusedError:
     return RequestRefusedError(str(error), param=request.schema_param, code="invalid_schema")
-
-
-def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return ids int64[B, T] and a mask of tokens that are not padding, bool[B, T]."""
-    longest = max(len(prompt) for prompt in prompts)
-    ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
-    readable = torch.zeros(len(prompts), longest, dtype=torch.bool)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-        readable[row, longest - len(prompt) :] = True
-    return ids, readable
 
 
 def _append(loaded: _Loaded, rows: Sequence[_Row], sampled: Sequence[int], logits: Tensor) -> None:

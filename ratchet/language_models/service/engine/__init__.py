@@ -1,1 +1,0 @@
-"""Models at run time: folders, tokenizers, and engines that generate."""
