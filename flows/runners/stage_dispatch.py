@@ -21,9 +21,9 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import Damage, StageStore
 from ratchet.tracking.logs import kept_log
 from tasks.language.session import LanguageArmSession
-from tasks.stages.calls import StageCall
-from tasks.stages.decorator import StageOutcome, make_stage
+from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.families import make_keys, stage_functions
+from tasks.stages.making import make_stage
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession
 from trainers.progress import IterationContext, progress_path

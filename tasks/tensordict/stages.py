@@ -1,4 +1,4 @@
-"""The stages of arms whose agents are networks. Imports Prefect."""
+"""The stages of arms whose agents are networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
-from tasks.stages.decorator import Metrics, stage
 from tasks.stages.files import (
     DATASETS_FILE,
     STATE_FOLDER,
@@ -20,6 +19,7 @@ from tasks.stages.files import (
     video_path,
     write_table,
 )
+from tasks.stages.making import Metrics, stage
 from tasks.tensordict.session import ArmSession
 from trainers.sampled_tests import dataset_of
 from trainers.staged import TEST_PREFIX, PretrainResult

@@ -8,14 +8,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tasks.stages.calls import TEST_DATASET, StageCall
-from tasks.stages.keys import BaseKeys
+from tasks.stages.calls import TEST_DATASET, StageCall, Step
+from tasks.stages.keys import BaseKeys, StageLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratchet.tracking.manifest import ModelKind
-    from tasks.stages.sequence import StageLayout, Step
     from trainers.text.staged import StagedTextTrainer
 
 STAGE_VERSIONS = {
