@@ -23,8 +23,8 @@ from ratchet.errors import RunPrunedError
 from ratchet.tracking.logs import log_context
 from tasks.save import SavedCopy
 from tasks.stages.calls import StageCall, StageOutcome
+from tasks.stages.decorator import Stage
 from tasks.stages.driver import together
-from tasks.stages.making import Stage
 from tasks.stages.prefect_tasks import await_job_as_task, execute_as_task, save_as_task
 from tasks.stages.session import BaseSession
 from tasks.text.session import TextArmSession

@@ -9,8 +9,8 @@ from ratchet.rollouts.dataset import StoredDataset
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, stage
 from tasks.stages.files import DATASETS_FILE, DATASETS_FOLDER
-from tasks.stages.making import Metrics, stage
 from tasks.stages.session import BaseSession
 
 

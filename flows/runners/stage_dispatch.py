@@ -22,8 +22,8 @@ from ratchet.store.store import Damage, StageStore
 from ratchet.tracking.logs import kept_log
 from tasks.language.session import LanguageArmSession
 from tasks.stages.calls import StageCall, StageOutcome
+from tasks.stages.decorator import make_stage
 from tasks.stages.families import make_keys, stage_functions
-from tasks.stages.making import make_stage
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession
 from trainers.progress import IterationContext, progress_path

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
     from ratchet.store.store import StageStore
     from ratchet.tracking.manifest import StageRecord
+    from tasks.stages.decorator import Metrics
     from tasks.stages.families import AnyKeys
-    from tasks.stages.making import Metrics
 
 _PREFERRED = ("train", "run_trainer", "test", "initial_state", "build_scenario")
 """Stages to recompute by default: the latest stage of the first available name."""

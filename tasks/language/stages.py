@@ -23,8 +23,8 @@ from ratchet.store.manifest import IterationMetrics
 from tasks.language.keys import LanguageArmKeys
 from tasks.language.session import LanguageArmSession
 from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, Stage, stage
 from tasks.stages.files import STATE_FOLDER, TRANSCRIPTS_FILE, write_table
-from tasks.stages.making import Metrics, Stage, stage
 from tasks.tensordict.session import ArmSession
 from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState

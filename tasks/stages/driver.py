@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
 from tasks.stages.calls import ParallelChains, StageCall, StageOutcome, Step
+from tasks.stages.decorator import Stage, make_stage, stage_log_context
 from tasks.stages.failures import could_succeed, interrupt_thread
 from tasks.stages.families import stage_functions
-from tasks.stages.making import Stage, make_stage, stage_log_context
 from tasks.stages.sequence import StoredStageLayout
 from tasks.stages.session import BaseSession
 

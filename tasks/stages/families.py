@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
+    from tasks.stages.decorator import Stage
     from tasks.stages.keys import BaseKeys
-    from tasks.stages.making import Stage
     from tasks.stages.session import RunBilling
     from trainers.base import Trainer
 

@@ -1,6 +1,6 @@
 """Fault injection for tests: a stage fails or is killed while it computes.
 
-Used by ``tasks.stages.making``. Does nothing unless the environment variable
+Used by ``tasks.stages.decorator``. Does nothing unless the environment variable
 ``RATCHET_FAULT`` is set, e.g. ``stage=train;iteration=10;kind=kill;after=0.2;once=/tmp/done``.
 """
 

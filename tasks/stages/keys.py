@@ -81,6 +81,8 @@ class BaseKeys(ABC):
     """The modules with the function of each kind of stage, by its name; the first counts."""
     session_code: ClassVar[tuple[str, str]]
     """Module and name of the session class of the stages."""
+    excluded_code: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Modules and names of definitions that no stage executes."""
 
     def __init__(
         self,
@@ -216,7 +218,11 @@ class BaseKeys(ABC):
         callbacks = [spec.kind for spec in self.callbacks if spec.takes_part(stage)]
         read = [getattr(hyper_params, name, None) for name in {"agents", *sections}]
         fingerprint = code_fingerprint(
-            *code, *callbacks, *_parameter_classes(read), definitions=definitions
+            *code,
+            *callbacks,
+            *_parameter_classes(read),
+            definitions=definitions,
+            excluded=self.excluded_code,
         )
         return Fingerprint.from_modules({**fingerprint.modules, **files})
 

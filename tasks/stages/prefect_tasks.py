@@ -25,9 +25,9 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.syntax import PARSER_LOCK
 from tasks.save import SavedCopy
 from tasks.stages.calls import StageCall, StageOutcome
+from tasks.stages.decorator import Stage, stage_log_context
 from tasks.stages.driver import attempt_stage
 from tasks.stages.failures import could_succeed
-from tasks.stages.making import Stage, stage_log_context
 from tasks.stages.session import BaseSession, FinishedTask, TaskGraph
 from trainers.text.jobs import JobAwaiting
 

@@ -11,6 +11,7 @@ from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, stage
 from tasks.stages.files import (
     DATASETS_FILE,
     STATE_FOLDER,
@@ -19,7 +20,6 @@ from tasks.stages.files import (
     video_path,
     write_table,
 )
-from tasks.stages.making import Metrics, stage
 from tasks.tensordict.session import ArmSession
 from trainers.sampled_tests import dataset_of
 from trainers.staged import TEST_PREFIX, PretrainResult

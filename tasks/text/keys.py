@@ -69,6 +69,7 @@ class TextArmKeys(BaseKeys):
     stage_versions = STAGE_VERSIONS
     task_modules = ("tasks.text.stages", "tasks.build_scenario")
     session_code = ("tasks.text.session", "TextArmSession")
+    excluded_code = (("trainers.text.base", "PureTextRlTrainer.train"),)
     model_kind: ModelKind = "chat_models"
     """The kind of the final agents when loaded as a model."""
 

@@ -16,8 +16,8 @@ from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters.test_groups import test_groups
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, waiting_stage
 from tasks.stages.files import STATE_FOLDER, write_table
-from tasks.stages.making import Metrics, waiting_stage
 from tasks.text.files import (
     finite,
     has_rollouts,

@@ -19,8 +19,8 @@ from ratchet.store.manifest import IterationMetrics
 from ratchet.tracking.run_folder import RunFolder
 from tasks import build_scenario as data_stages
 from tasks.language import stages as language_stages
+from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.files import DATASETS_FILE, DATASETS_FOLDER, STATE_FOLDER
-from tasks.stages.making import Stage, make_stage
 from tasks.tensordict import stages as network_stages
 from tasks.tensordict.stages import HISTORY_FILE
 from tasks.text import stages as text_stages

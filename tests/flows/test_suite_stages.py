@@ -14,8 +14,8 @@ from flows.runs.resolve import resolve_file
 from ratchet.errors import MissingPackageError
 from ratchet.language_models.suites.resolution import find_versions
 from tasks.language.stages import SUITE_LOG_FILE
+from tasks.stages.decorator import make_stage
 from tasks.stages.families import stage_functions
-from tasks.stages.making import make_stage
 from tasks.tensordict.session import ArmSession
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "language" / "my_suites.yaml"

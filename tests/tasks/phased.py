@@ -12,9 +12,9 @@ from typing import Any
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
+from tasks.stages.decorator import make_stage
 from tasks.stages.driver import run_stages
 from tasks.stages.families import stage_functions
-from tasks.stages.making import make_stage
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession

@@ -16,7 +16,7 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
 from tasks.stages.calls import StageCall, StageOutcome
-from tasks.stages.making import Stage, make_stage
+from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.session import BaseSession, RunBilling
 
 CODE = Fingerprint.from_modules({"trainers.one": "1" * 64})

@@ -20,8 +20,8 @@ from ratchet.store.store import StageStore
 from ratchet.tracking.live_file import StageRef
 from ratchet.tracking.observers import StageObserver
 from tasks.stages.calls import StageCall, StageOutcome
+from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.driver import attempt_stage, execute_stage
-from tasks.stages.making import Stage, make_stage
 from tasks.stages.prefect_tasks import _is_worth_a_retry
 from tasks.stages.session import BaseSession
 

@@ -30,6 +30,7 @@ from ratchet.rollouts.tokens import even_out_tokens
 from ratchet.rollouts.transcripts import write_transcripts
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
+from trainers.custom_state import is_custom_method
 from trainers.progress import describe, progress_path, show
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
@@ -390,7 +391,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     @classmethod
     def supports_stages(cls) -> bool:
         """Return whether stages equal :meth:`train`, i.e. no subclass overrides the loop."""
-        return cls.train is PureTextRlTrainer.train
+        return not is_custom_method(cls, "train")
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
