@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flows.runs.run import resume_experiment as resume_experiment
     from flows.runs.run import run_experiment as run_experiment
     from flows.runs.verify import verify_run as verify_run
+    from flows.runs.without_prefect import run_without_prefect as run_without_prefect
     from flows.sweep_flow import sweep as sweep
     from flows.sweeps.running import run_sweep as run_sweep
 

@@ -6,58 +6,40 @@ saved, so that repeated calls skip the work and the heavy imports.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
-from prefect.states import Completed
-
 from ratchet.errors import TrackingError
 from tasks.stages import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.session import FinishedTask
 
 STAMPS_FILE = "saved.json"
 _REPORT_FILE = "report.html"
 
 
-async def save_report(
-    folder: RunFolder, settings: ExperimentSettings, after: Sequence[FinishedTask] = ()
-) -> None:
-    """Build the run's report unless it is up to date, after the tasks ``after``."""
-    await _run(_Job("report", folder), settings, after)
+class SavedCopy:
+    """A run's report (kind ``"report"``), or its copy in a mirror; opaque to Prefect."""
 
+    def __init__(self, folder: RunFolder, kind: str, uri: str = "") -> None:
+        self.folder, self.kind, self.uri = folder, kind, uri
 
-async def save_mirror(
-    folder: RunFolder,
-    settings: ExperimentSettings,
-    kind: str,
-    uri: str,
-    *,
-    after: Sequence[FinishedTask] = (),
-) -> None:
-    """Sync a mirror with the run; a failure is recorded as an event and does not end the run."""
-    await _run(_Job(kind, folder, uri), settings, after)
+    def update(self) -> bool:
+        """Update it unless it is up to date; return whether an update was necessary.
 
+        Raises TrackingError, after recording an event, if a mirror failed, which must not end the
+        run.
+        """
+        try:
+            return self._update()
+        except TrackingError as error:
+            note_tracking_failure(self.folder, error)
+            raise
 
-class _Job:
-    """One report or mirror to update; opaque to Prefect."""
-
-    def __init__(self, kind: str, folder: RunFolder, uri: str = "") -> None:
-        self.kind, self.folder, self.uri = kind, folder, uri
-
-    def do(self) -> bool:
-        """Update it unless it is up to date; return whether an update was necessary."""
+    def _update(self) -> bool:
         content = _digest(self.folder, self.uri)
         stamps = _read_stamps(self.folder)
         is_intact = self.kind != "report" or stamps.get(_REPORT_FILE) == _file_digest(
@@ -104,24 +86,6 @@ def _build_report(folder: RunFolder) -> None:
     from ratchet.reports import build_report
 
     build_report(folder)
-
-
-async def _run(job: _Job, settings: ExperimentSettings, after: Sequence[FinishedTask]) -> None:
-    await _save.with_options(
-        task_run_name=f"save {job.kind}",
-        retries=settings.retries if job.kind == "report" else 0,
-        retry_delay_seconds=settings.retry_delay_seconds,
-    )(job, wait_for=after)
-
-
-@task(name="save", cache_policy=NO_CACHE, persist_result=False, log_prints=False)
-async def _save(job: _Job) -> State[Any]:
-    try:
-        done = await asyncio.to_thread(job.do)
-    except TrackingError as error:
-        note_tracking_failure(job.folder, error)
-        return Completed(name="Behind", message=str(error), data=False)
-    return Completed(name="Completed" if done else "Cached", data=done)
 
 
 def _digest(folder: RunFolder, uri: str) -> str:

@@ -69,6 +69,7 @@ NAMES = {
         "fork_experiment": "run, from_stage, changes, settings",
         "retest_experiment": "run, changes, settings",
         "verify_run": "run, settings, *, stage, remake",
+        "run_without_prefect": "hyper_params, settings, *, arms, name",
         "plan_experiment": "hyper_params, settings, *, arms, keep",
         "experiment": "hyper_params, settings, arms, name, keep, force",
         "run_sweep": "hyper_params, grid, settings, *, arms, name, parallel, sweep_name",

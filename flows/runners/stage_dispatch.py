@@ -21,8 +21,8 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import Damage, StageStore
 from ratchet.tracking.logs import kept_log
 from tasks.language.session import LanguageArmSession
-from tasks.stages.calls import StageCall
-from tasks.stages.decorator import StageOutcome, make_stage
+from tasks.stages.calls import StageCall, StageOutcome
+from tasks.stages.decorator import make_stage
 from tasks.stages.families import make_keys, stage_functions
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession

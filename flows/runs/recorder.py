@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.metrics import MetricPoint
     from ratchet.tracking.observers import RunObserver
     from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.decorator import StageOutcome
+    from tasks.stages.calls import StageOutcome
     from tasks.stages.families import AnyKeys
 
 

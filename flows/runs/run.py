@@ -99,7 +99,7 @@ def run_resolved(
     experiment: ResolvedExperiment, progress: ProgressStyle = "none", *, force: bool = False
 ) -> ExperimentResult:
     """Run a resolved experiment with progress shown; errors as :func:`run_experiment`."""
-    count = None if force else partial(_remaining_iterations, experiment)
+    count = None if force else partial(count_remaining, experiment)
     with shown_progress(progress, count):
         describe("Starting Prefect")
         prepare_process(experiment.settings)  # the server starts while keys are computed
@@ -109,7 +109,7 @@ def run_resolved(
         return _run(experiment, force=force)
 
 
-def _remaining_iterations(experiment: ResolvedExperiment) -> int | None:
+def count_remaining(experiment: ResolvedExperiment) -> int | None:
     """Return the number of iterations to compute; imports torch."""
     from flows.planning.plan import remaining_iterations
 
@@ -154,19 +154,20 @@ def prepare_process(settings: ExperimentSettings) -> None:
 
 
 def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-    """Run a coroutine, in a separate thread if an event loop is running (notebooks).
+    """Run a coroutine as :func:`run_anywhere` for Prefect.
 
     SIGTERM raises KeyboardInterrupt, like Ctrl-C.
     """
     from prefect.exceptions import TerminationSignal
 
     try:
-        return _run_anywhere(run)
+        return run_anywhere(run)
     except TerminationSignal as error:
         raise KeyboardInterrupt from error
 
 
-def _run_anywhere(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+def run_anywhere(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+    """Run a coroutine, in a separate thread if an event loop is running (notebooks)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

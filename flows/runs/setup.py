@@ -6,14 +6,13 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
-
-from prefect.settings import PREFECT_UI_URL
+from typing import TYPE_CHECKING
 
 from flows.process.tracking_uri import choose_mirrors, export_mlflow_credentials
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
 from flows.runs.recorder import RunRecorder, RunUsage, spent_by_run
+from flows.runs.result import ExperimentResult
 from ratchet.experiment_files.loading import refuse_unread_budget
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
@@ -32,19 +31,14 @@ from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import STUDY_FILE
 from ratchet.tracking.system_metrics import SystemSampler
-from tasks.stages.families import arm_session, stage_functions
+from tasks.stages.families import AnySession, open_session
 from tasks.stages.session import RunBilling
-from tasks.tensordict.session import ArmSession
-from tasks.text.keys import TextArmKeys
-from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
     from flows.runs.resolve import ResolvedExperiment
     from flows.sweeps.study import MemberReports
     from ratchet.parameters.settings import ExperimentSettings
     from tasks.stages.session import FinishedTask
-
-AnySession: TypeAlias = ArmSession | TextArmSession
 
 
 @dataclass
@@ -66,6 +60,18 @@ class ExperimentRun:
     def last_tasks(self) -> list[FinishedTask]:
         """Return the last tasks in the graph of the flow run."""
         return [each for session in self.sessions for each in session.tasks.last()]
+
+    def result(self, flow_run_id: str | None = None) -> ExperimentResult:
+        """Return the result so far."""
+        return ExperimentResult(
+            run_id=self.folder.run_id,
+            folder=str(self.folder.path),
+            metrics=self.recorder.metrics,
+            states=self.recorder.states,
+            made=self.recorder.made,
+            found=self.recorder.found,
+            flow_run_id=flow_run_id,
+        )
 
     def close(self) -> None:
         """Release all resources of the run, and finally its lock."""
@@ -108,19 +114,11 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
     recorder.on_metrics = reports
     store.on_damage = recorder.damaged
-    spending = RunBilling(ledger)
-    sessions: list[AnySession] = []
-    for each in keys:
-        stages = stage_functions(each)
-        session = (
-            TextArmSession(each, settings, store, spending)
-            if isinstance(each, TextArmKeys)
-            else arm_session(each, settings, store)
-        )
-        session.stages = stages
+    billing = RunBilling(ledger)
+    sessions = [open_session(each, settings, store, billing) for each in keys]
+    for session in sessions:
         session.before_calls = services.make_ready
         session.observer = observer
-        sessions.append(session)
     period = settings.system_metrics_seconds if "mlflow" in mirrors else None
     return ExperimentRun(
         experiment,
@@ -160,6 +158,12 @@ def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunMan
         parent_run_id=settings.parent_run_id,
         fork_parent=fork.parent if fork else None,
         prefect_flow_run_ids=[flow_run_id] if flow_run_id else [],
-        prefect_ui_url=(PREFECT_UI_URL.value() or None) if flow_run_id else None,
+        prefect_ui_url=_prefect_ui_url() if flow_run_id else None,
         command=command_line(),
     )
+
+
+def _prefect_ui_url() -> str | None:
+    from prefect.settings import PREFECT_UI_URL  # runs without a flow run don't need Prefect
+
+    return PREFECT_UI_URL.value() or None

@@ -9,7 +9,6 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +18,8 @@ from flows.runs.resolve import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.trainer_files import METADATA_FILE
-from tasks.stages.families import arm_session, stage_functions
+from tasks.stages.families import open_session, stage_functions
 from tasks.stages.sequence import recorded_calls
-from tasks.stages.session import BaseSession
 from tasks.tensordict.keys import ArmKeys
 
 if TYPE_CHECKING:
@@ -172,12 +170,7 @@ def _compute(
     positions = [(r.stage, r.iteration) for r in experiment.records if r.arm == keys.arm]
     call = recorded_calls(keys, positions)[record.stage, record.iteration]
     call = replace(call, start_iteration=record.start_iteration)
-    session = (
-        arm_session(keys, settings, store)
-        if isinstance(keys, ArmKeys)
-        else BaseSession(keys, settings, store, ThreadPoolExecutor(1))
-    )
-    with closing(session):
+    with closing(open_session(keys, settings, store)) as session:
         try:
             return stage_functions(keys)[call.stage].work(call, folder, session)
         finally:

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,9 +70,11 @@ class Closure:
     imports that were followed, by module, name and used attributes. ``attributes`` are the names
     that follow a dot in reached definitions, ``methods`` the reached classes' methods whose names
     don't follow any yet. ``files`` are the data files that plug-ins name. Infrastructure is
-    followed, since it calls other code, but is not part of the digests.
+    followed, since it calls other code, but is not part of the digests. ``excluded`` definitions,
+    by module and name, are not followed.
     """
 
+    excluded: Sequence[tuple[str, str]] = ()
     sources: dict[Path, Source] = field(default_factory=dict)
     reached: dict[Path, set[str]] = field(default_factory=dict)
     pending: list[tuple[Source, str]] = field(default_factory=list)
@@ -149,6 +151,8 @@ class Closure:
         self._reach(source, name)
 
     def _reach(self, source: Source, name: str) -> None:
+        if (source.module, name) in self.excluded:
+            return
         if not is_project(source.module):
             name = COMPLETE
         if name not in self.reached.get(source.path, ()):

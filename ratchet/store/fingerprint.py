@@ -76,6 +76,7 @@ def code_fingerprint(
     *objects: type | ModuleType | Callable[..., object],
     extra_roots: Sequence[str | Path] = (),
     definitions: Sequence[tuple[str, str]] = (),
+    excluded: Sequence[tuple[str, str]] = (),
 ) -> Fingerprint:
     """Compute the fingerprint of all project code that the objects use.
 
@@ -87,6 +88,8 @@ def code_fingerprint(
         Files that count as well, and folders whose modules count if they are imported.
     definitions
         Definitions of the project that count as well, as module and name; not imported for this.
+    excluded
+        Definitions that don't count, nor what only they use, since the stage never executes them.
 
     Raises
     ------
@@ -95,11 +98,11 @@ def code_fingerprint(
     """
     if not objects and not extra_roots and not definitions:
         raise StageKeyError("code fingerprint: got no class, function or module.")
-    roots = (objects, tuple(map(str, extra_roots)), tuple(definitions))
+    roots = (objects, tuple(map(str, extra_roots)), tuple(definitions), tuple(excluded))
     known = _PROJECT_DIGESTS.get(roots)
     if known is not None and all(read_source(source) is facts for source, facts in known[0]):
         return Fingerprint.from_modules(known[1])
-    closure = Closure()
+    closure = Closure(excluded)
     for root in map(Path, extra_roots):
         if root.is_dir():
             closure.folders.append(root.resolve())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.plugins import paths_from
 from ratchet.seeding import derive_seed
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
-from tasks.stages.calls import StageCall
+from tasks.stages.calls import StageCall, Step
 from tasks.tensordict.keys import STAGE_VERSIONS as NETWORK_STAGE_VERSIONS
 from tasks.tensordict.keys import ArmKeys
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ratchet.language_models.suites.running import Suite
     from ratchet.tracking.manifest import ModelKind
-    from tasks.stages.sequence import StageLayout, Step
+    from tasks.stages.keys import StageLayout
     from trainers.language.trainer import LanguageTrainer
 
 

@@ -1,4 +1,4 @@
-"""The stages of arms of language trainers that differ from those of networks. Imports Prefect."""
+"""The stages of arms of language trainers that differ from those of networks."""
 
 from __future__ import annotations
 

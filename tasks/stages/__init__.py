@@ -1,1 +1,1 @@
-"""Common parts of all stages: the decorator, calls, sessions, keys."""
+"""Common parts of all stages: how they are made and driven, calls, sessions, keys."""

@@ -1,17 +1,19 @@
-"""``StageCall``: one stage of an experiment, with all inputs of its key.
+"""``StageCall``: one stage of an experiment, with all inputs of its key; and ``StageOutcome``.
 
-A value without access to the store. Created by the keys of a family, executed by
-:mod:`tasks.stages.decorator`.
+Values without access to the store. Calls are created by the keys of a family, in a sequence of
+steps, and executed by :mod:`tasks.stages.driver`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
+from ratchet.store.manifest import Manifest
 from ratchet.tracking.manifest import ITERATION_STAGES
 
 TEST_DATASET = "test"
@@ -87,3 +89,26 @@ class StageCall:
         elif self.stage in (*ITERATION_STAGES, "rollouts", "validate"):
             words.append(str(self.iteration))
         return " ".join(filter(None, words))
+
+
+ParallelChains: TypeAlias = tuple[Iterator[StageCall], ...]
+"""Chains that run concurrently; in each, a stage reads the result of the one before it.
+
+A chain's first stage may also wait for that of another chain (``find_result`` of its session).
+"""
+Step: TypeAlias = StageCall | ParallelChains
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """A finished stage, cached or computed."""
+
+    call: StageCall
+    manifest: Manifest
+    hit: bool
+    reason: str
+
+    def __str__(self) -> str:
+        if not self.hit:
+            return f"computed in {self.manifest.seconds:.1f} s"
+        return "found in the store" if self.reason == "stored" else self.reason

@@ -10,6 +10,7 @@ from tasks.language.session import LanguageArmSession
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession
 from tasks.text.keys import TextArmKeys
+from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.decorator import Stage
+    from tasks.stages.keys import BaseKeys
+    from tasks.stages.session import RunBilling
     from trainers.base import Trainer
 
 AnyKeys: TypeAlias = ArmKeys | TextArmKeys
+AnySession: TypeAlias = ArmSession | TextArmSession
 
 
 def make_keys(
@@ -43,8 +47,8 @@ def make_keys(
     return family(arm, hyper_params, base_dir=base_dir, checkpoints=checkpoints)
 
 
-def stage_functions(keys: AnyKeys) -> Mapping[str, Stage[Any]]:
-    """Return the function of each stage of an arm, by the stage's name. Imports Prefect."""
+def stage_functions(keys: BaseKeys) -> Mapping[str, Stage[Any]]:
+    """Return the function of each stage of an arm, by the stage's name. Imports the trainers."""
     modules = [import_module(name) for name in keys.task_modules]
     stages: dict[str, Stage[Any]] = {
         name: next(getattr(module, name) for module in modules if hasattr(module, name))
@@ -57,8 +61,15 @@ def stage_functions(keys: AnyKeys) -> Mapping[str, Stage[Any]]:
     return stages
 
 
-def arm_session(keys: ArmKeys, settings: ExperimentSettings, store: StageStore) -> ArmSession:
-    """Return the session of an arm whose models are trained by Ratchet itself."""
+def open_session(
+    keys: AnyKeys,
+    settings: ExperimentSettings,
+    store: StageStore,
+    billing: RunBilling | None = None,
+) -> AnySession:
+    """Return the session of an arm; ``billing`` (default: without budget) is for chat models."""
+    if isinstance(keys, TextArmKeys):
+        return TextArmSession(keys, settings, store, billing)
     if isinstance(keys, LanguageArmKeys):
         return LanguageArmSession(keys, settings, store)
     return ArmSession(keys, settings, store)

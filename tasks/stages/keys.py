@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import BaseModel
 
@@ -19,20 +19,51 @@ from ratchet.parameters.key_inputs import data_parameters, without_paths
 from ratchet.scenarios.base import digests
 from ratchet.store.closure import is_project
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint, find_definition
-from tasks.stages.calls import StageCall
+from tasks.stages.calls import StageCall, Step
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.base import Scenario
     from ratchet.store.manifest import Manifest
-    from tasks.stages.sequence import StageLayout, Step
     from trainers.base import Trainer
     from trainers.callbacks.base import CallbackSpec
 
 
 _Read: TypeAlias = tuple[str, frozenset[str], frozenset[tuple[str, str]]]
 """A kind of stage, the sections of parameters that it reads, and the definitions named there."""
+
+
+class TrainedArm(Protocol):
+    """What the keys of an arm define about its training."""
+
+    @property
+    def num_iterations(self) -> int:
+        """The number of the arm's training iterations."""
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Periods that end a stage of training, in addition to those of the settings."""
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Sorted iterations after which a stage of training always ends."""
+
+    def state_key(self, iteration: int) -> str:
+        """Return the key of the stage whose result is the state after this many iterations."""
+
+
+class StageLayout(Protocol):
+    """Decides, in addition to an arm's parameters, which stages the arm has."""
+
+    def tested(self, keys: BaseKeys) -> list[str]:
+        """Return the datasets that states are tested on."""
+
+    def stops(self, keys: TrainedArm) -> Iterator[int]:
+        """Iterate over the iterations after which a stage of training ends, up to the last."""
+
+    def samples_at(self, iteration: int, last: int) -> bool:
+        """Return whether the rollouts of the iteration that starts at a state are stored."""
 
 
 class BaseKeys(ABC):
@@ -50,6 +81,8 @@ class BaseKeys(ABC):
     """The modules with the function of each kind of stage, by its name; the first counts."""
     session_code: ClassVar[tuple[str, str]]
     """Module and name of the session class of the stages."""
+    excluded_code: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Modules and names of definitions that no stage executes."""
 
     def __init__(
         self,
@@ -111,7 +144,7 @@ class BaseKeys(ABC):
         """The key of the stage whose result is the state after all training; None without one."""
 
     def stages(self, layout: StageLayout) -> Iterator[Step]:
-        """Iterate over all stages in execution order, as :func:`flows.experiment_flow.run_arm`."""
+        """Iterate over all stages in execution order, as :func:`flows.runs.arms.run_arm`."""
         yield self.build_scenario()
         yield from self.initial_stages()
         for iteration in self.iterations(layout):
@@ -185,7 +218,11 @@ class BaseKeys(ABC):
         callbacks = [spec.kind for spec in self.callbacks if spec.takes_part(stage)]
         read = [getattr(hyper_params, name, None) for name in {"agents", *sections}]
         fingerprint = code_fingerprint(
-            *code, *callbacks, *_parameter_classes(read), definitions=definitions
+            *code,
+            *callbacks,
+            *_parameter_classes(read),
+            definitions=definitions,
+            excluded=self.excluded_code,
         )
         return Fingerprint.from_modules({**fingerprint.modules, **files})
 

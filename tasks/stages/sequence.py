@@ -9,23 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from ratchet.store.manifest import Manifest
-from tasks.stages.calls import TEST_DATASET, StageCall
+from tasks.stages.calls import TEST_DATASET, StageCall, Step
 from tasks.stages.files import dataset_names
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
-    from tasks.stages.keys import BaseKeys
-
-ParallelChains: TypeAlias = tuple[Iterator[StageCall], ...]
-"""Chains that run concurrently; in each, a stage reads the result of the one before it.
-
-A chain's first stage may also wait for that of another chain (``find_result`` of its session).
-"""
-Step: TypeAlias = StageCall | ParallelChains
+    from tasks.stages.keys import BaseKeys, TrainedArm
 
 
 def flatten_steps(steps: Iterable[Step]) -> Iterator[StageCall]:
@@ -36,38 +29,6 @@ def flatten_steps(steps: Iterable[Step]) -> Iterator[StageCall]:
         else:
             for chain in step:
                 yield from chain
-
-
-class TrainedArm(Protocol):
-    """What the keys of an arm define about its training."""
-
-    @property
-    def num_iterations(self) -> int:
-        """The number of the arm's training iterations."""
-
-    @property
-    def periods(self) -> tuple[int, ...]:
-        """Periods that end a stage of training, in addition to those of the settings."""
-
-    @property
-    def boundaries(self) -> tuple[int, ...]:
-        """Sorted iterations after which a stage of training always ends."""
-
-    def state_key(self, iteration: int) -> str:
-        """Return the key of the stage whose result is the state after this many iterations."""
-
-
-class StageLayout(Protocol):
-    """Decides, in addition to an arm's parameters, which stages the arm has."""
-
-    def tested(self, keys: BaseKeys) -> list[str]:
-        """Return the datasets that states are tested on."""
-
-    def stops(self, keys: TrainedArm) -> Iterator[int]:
-        """Iterate over the iterations after which a stage of training ends, up to the last."""
-
-    def samples_at(self, iteration: int, last: int) -> bool:
-        """Return whether the rollouts of the iteration that starts at a state are stored."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.errors import BudgetExceededError
 from ratchet.tracking.observers import StageObserver
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
-    from tasks.stages.calls import StageCall
-    from tasks.stages.decorator import Stage, StageOutcome
+    from tasks.stages.calls import StageCall, StageOutcome
     from tasks.stages.keys import BaseKeys
 
     MakeElsewhere: TypeAlias = Callable[[StageCall, bool], Awaitable[StageOutcome]]
@@ -61,8 +60,6 @@ class BaseSession:
     ----------
     parallel_executor
         Executes stages that may run concurrently with others.
-    stages
-        The function of each stage, by the stage's name.
     make_elsewhere
         Executes stages in another process, if set: takes the call and whether to recompute it.
     fresh
@@ -81,7 +78,6 @@ class BaseSession:
         self.store = store
         self.executor = executor
         self.parallel_executor = executor
-        self.stages: Mapping[str, Stage[Any]] = {}
         self.before_calls: Callable[[], None] | None = None
         self.observer = StageObserver()
         self.make_elsewhere: MakeElsewhere | None = None

@@ -14,8 +14,8 @@ from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.key_inputs import agents_read
 from ratchet.plugins import paths_from
 from ratchet.store.keys import stage_key
-from tasks.stages.calls import TEST_DATASET, StageCall
-from tasks.stages.keys import BaseKeys
+from tasks.stages.calls import TEST_DATASET, StageCall, Step
+from tasks.stages.keys import BaseKeys, StageLayout
 from trainers.sampled_tests import dataset_of, test_names, tests_both_ways
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.tracking.manifest import ModelKind
     from ratchet.tracking.trainer_files import SavedState
-    from tasks.stages.sequence import StageLayout, Step
     from trainers.staged import StagedTrainer
 
 STAGE_VERSIONS = {

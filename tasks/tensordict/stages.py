@@ -1,4 +1,4 @@
-"""The stages of arms whose agents are networks. Imports Prefect."""
+"""The stages of arms whose agents are networks."""
 
 from __future__ import annotations
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tasks.stages.calls import TEST_DATASET, StageCall
-from tasks.stages.keys import BaseKeys
+from tasks.stages.calls import TEST_DATASET, StageCall, Step
+from tasks.stages.keys import BaseKeys, StageLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratchet.tracking.manifest import ModelKind
-    from tasks.stages.sequence import StageLayout, Step
     from trainers.text.staged import StagedTextTrainer
 
 STAGE_VERSIONS = {
@@ -70,6 +69,7 @@ class TextArmKeys(BaseKeys):
     stage_versions = STAGE_VERSIONS
     task_modules = ("tasks.text.stages", "tasks.build_scenario")
     session_code = ("tasks.text.session", "TextArmSession")
+    excluded_code = (("trainers.text.base", "PureTextRlTrainer.train"),)
     model_kind: ModelKind = "chat_models"
     """The kind of the final agents when loaded as a model."""
 

@@ -7,16 +7,18 @@ and independently.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from ratchet.errors import StateError
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget
 from tasks.stages.files import DATASETS_FOLDER, STATE_FOLDER
-from tasks.stages.session import BaseSession
+from tasks.stages.session import BaseSession, RunBilling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
     from ratchet.scenarios.base import Dataset
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
-    from tasks.stages.session import RunBilling
     from tasks.text.keys import TextArmKeys
+    from trainers.text.jobs import JobAwaiting
     from trainers.text.staged import StagedTextTrainer
     from trainers.text.state import State
+
+    JobTask: TypeAlias = Callable[[StageCall, str, JobAwaiting], Awaitable[object]]
 
 JOURNALS_FOLDER = "journals"
 
@@ -39,7 +43,14 @@ _Result = TypeVar("_Result")
 
 
 class TextArmSession(BaseSession):
-    """The components of one arm of chat models."""
+    """The components of one arm of chat models.
+
+    Attributes
+    ----------
+    await_job
+        Awaits each fine-tuning job, e.g. as a separate task, if set: takes the stage, the name of
+        the group, and the awaiting function.
+    """
 
     keys: TextArmKeys
 
@@ -48,10 +59,11 @@ class TextArmSession(BaseSession):
         keys: TextArmKeys,
         settings: ExperimentSettings,
         store: StageStore,
-        billing: RunBilling,
+        billing: RunBilling | None = None,
     ) -> None:
         super().__init__(keys, settings, store, DaemonThreads(f"stages of {keys.arm}"))
-        self.billing = billing
+        self.billing = billing or RunBilling(Ledger(Budget(settings.budget)))
+        self.await_job: JobTask | None = None
         self._datasets: Mapping[str, Dataset] | None = None
         self._lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The stages of arms whose agents are chat models. Imports Prefect.
+"""The stages of arms whose agents are chat models.
 
 Each finished call is journaled until its stage is stored, so that a killed stage only pays again
 for calls in flight. Fine-tuning has two stages: the jobs are stored as soon as the service has
@@ -7,15 +7,9 @@ accepted them, independently of the wait for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.context import TaskRunContext
-from prefect.states import Completed, Failed
+from typing import TYPE_CHECKING
 
 from ratchet.errors import FineTuneError
 from ratchet.language_models.usage import UsageMeter
@@ -37,12 +31,8 @@ from tasks.text.files import (
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
-
-    from ratchet.language_models.fine_tune_jobs import FineTuneJob
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from tasks.stages.files import Table
-    from trainers.text.jobs import JobAwaiting
     from trainers.text.staged import StagedTextTrainer
 
 
@@ -139,7 +129,8 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
     """
     jobs = session.keys.create_fine_tune_jobs(call.iteration)
     trainer = session.trainer_at(jobs.key, calls=True)
-    trainer.around_job = partial(await_in_task, call)
+    if session.await_job is not None:
+        trainer.around_job = partial(session.await_job, call)
     try:
         state = trainer.await_fine_tune_jobs(call.iteration)
     except FineTuneError as error:
@@ -199,44 +190,3 @@ def _save(
     session.billing.add(call, usage)
     write_rollouts(folder, rollouts, session.protocol, session.keys.scenario.label_texts)
     write_usage(folder, usage)
-
-
-@dataclass
-class _JobWait:
-    """Carries a wait into its task, and the error out; opaque to Prefect."""
-
-    wait: JobAwaiting
-    error: Exception | None = None
-
-
-async def await_in_task(call: StageCall, group: str, wait: JobAwaiting) -> None:
-    """Wait for a group's job in a task of the running flow, named after the group.
-
-    A failed job only fails its task; the stage decides what follows. Without a running flow,
-    wait without a task.
-    """
-    if TaskRunContext.get() is None:
-        await wait()
-        return
-    name = f"fine-tune {call.arm} {group} {call.iteration}"
-    job_wait = _JobWait(wait)
-    job_task = _fine_tune_job.with_options(task_run_name=name)
-    await job_task(job_wait, return_state=True)  # type: ignore[misc]
-    if job_wait.error is not None:
-        raise job_wait.error
-
-
-@task(name="fine_tune_job", cache_policy=NO_CACHE, persist_result=False, log_prints=False)
-async def _fine_tune_job(job_wait: _JobWait) -> State[Any]:
-    try:
-        job = await job_wait.wait()
-    except Exception as error:
-        job_wait.error = error
-        raise
-    assert job is not None  # only existing jobs are awaited
-    return (Failed if job.is_lost else Completed)(message=_describe(job))
-
-
-def _describe(job: FineTuneJob) -> str:
-    reason = f": {job.error}" if job.error else ""
-    return f"{job.id} {job.status}{reason}."

@@ -54,6 +54,11 @@ def test_a_killed_run_resumes(overrides):
     assert RunFolder(result.folder).manifest.status == "completed"
 
 
+def test_a_run_without_prefect_is_found_by_the_next(overrides):
+    first, second = (example("without_prefect").main(*overrides) for _ in range(2))
+    assert (first.found, second.made, second.found) == (0, 0, first.made)
+
+
 def test_a_fork_shares_earlier_stages(overrides):
     parent, fork = example("fork").main(*overrides)
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from flows import fork_experiment, resume_experiment, run_experiment
+from flows import fork_experiment, resume_experiment, run_experiment, run_without_prefect
 from ratchet.parameters.settings import ExperimentSettings
 
 request = json.loads(Path(sys.argv[1]).read_text())
@@ -15,6 +15,9 @@ if request["action"] == "run":
     result = run_experiment(
         request["hyper_params"], settings, arms=request["arms"], name="tiny", force=request["force"]
     )
+elif request["action"] == "run_without_prefect":
+    result = run_without_prefect(request["hyper_params"], settings, name="tiny")
+    assert "prefect" not in sys.modules
 elif request["action"] == "resume":
     result = resume_experiment(request["run"], settings)
 else:

@@ -62,19 +62,19 @@ def executed(monkeypatch):
     """Return the stages that the flow requests, in order, without Prefect tasks."""
     calls = []
 
-    async def ask(self, call, session, *, force=False):
+    async def ask(stage, call, session, force):
         calls.append(call)
-        return make_stage(self, call, session, force=force)
+        return make_stage(stage, call, session, force=force)
 
     async def save(*_):
         pass
 
-    monkeypatch.setattr(Stage, "__call__", ask)
+    monkeypatch.setattr("flows.experiment_flow.execute_as_task", ask)
     for module in (data_stages, network_stages, text_stages, language_stages):
         for stage in vars(module).values():
             if isinstance(stage, Stage):
                 monkeypatch.setattr(stage, "work", pretend)
-    monkeypatch.setattr("flows.experiment_flow.save_report", save)
+    monkeypatch.setattr("flows.experiment_flow.save_as_task", save)
     return calls
 
 

@@ -19,16 +19,11 @@ from typing import Any
 import torch
 
 from examples.own_torchrl_trainer import OwnTrainer
-from ratchet.language_models.ledger import Ledger
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
-from tasks.stages.decorator import make_stage
-from tasks.stages.families import AnyKeys, arm_session, make_keys, stage_functions
-from tasks.stages.sequence import StoredStageLayout, flatten_steps
-from tasks.stages.session import BaseSession, RunBilling
-from tasks.text.keys import TextArmKeys
-from tasks.text.session import TextArmSession
+from tasks.stages.driver import run_stages
+from tasks.stages.families import AnyKeys, make_keys, open_session
 from tests.tasks.phased import PARAMETERS as GRAPHS
 from trainers import (
     PureTextRlTrainer,
@@ -242,20 +237,12 @@ class NaiveArm:
 
     def work(self) -> dict[tuple[str, int], dict[str, float]]:
         """Compute missing stages; return all metrics by stage and iteration."""
-        functions, metrics = stage_functions(self.keys), {}
-        with closing(self._session()) as session:
-            for call in flatten_steps(
-                self.keys.stages(StoredStageLayout(self.store, self.settings))
-            ):
-                outcome = make_stage(functions[call.stage], call, session)
-                for each in outcome.manifest.metrics:
-                    metrics[call.name, each.iteration] = dict(each.values)
-        return metrics
-
-    def _session(self) -> BaseSession:
-        if isinstance(self.keys, TextArmKeys):
-            return TextArmSession(self.keys, self.settings, self.store, RunBilling(Ledger()))
-        return arm_session(self.keys, self.settings, self.store)
+        with closing(open_session(self.keys, self.settings, self.store)) as session:
+            return {
+                (done.call.name, each.iteration): dict(each.values)
+                for done in run_stages(session)
+                for each in done.manifest.metrics
+            }
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from tasks.stages.decorator import make_stage
+from tasks.stages.driver import run_stages
 from tasks.stages.families import stage_functions
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from tasks.tensordict.keys import ArmKeys
@@ -98,17 +99,15 @@ class Played:
 
     def play(self, *, apart: bool = False) -> list[str]:
         """Execute missing stages; with ``apart``, as if each had a separate process."""
+        if not apart:
+            with closing(ArmSession(self.keys, self.settings, self.store)) as session:
+                return [each.call.label for each in run_stages(session) if not each.hit]
         made, functions = [], stage_functions(self.keys)
-        session = ArmSession(self.keys, self.settings, self.store)
         for call in flatten_steps(self.keys.stages(StoredStageLayout(self.store, self.settings))):
-            if apart:
-                session.close()
-                session = ArmSession(self.keys, self.settings, self.store)
-            outcome = make_stage(functions[call.stage], call, session)
-            if not outcome.hit:
-                made.append(call.label)
-        with closing(session):
-            return made
+            with closing(ArmSession(self.keys, self.settings, self.store)) as session:
+                if not make_stage(functions[call.stage], call, session).hit:
+                    made.append(call.label)
+        return made
 
     def state(self, key: str) -> State:
         """Read the final state of a stage."""

@@ -15,7 +15,6 @@ from types import CodeType, FrameType
 
 import pytest
 
-from ratchet.language_models.ledger import Ledger
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.shadowing import ROOT
@@ -25,13 +24,9 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.infrastructure import is_infrastructure
 from ratchet.store.sources import read_source
 from ratchet.store.store import StageStore
-from tasks.stages.decorator import make_stage
-from tasks.stages.families import arm_session, make_keys, stage_functions
+from tasks.stages.driver import run_stages
+from tasks.stages.families import make_keys, open_session, stage_functions
 from tasks.stages.keys import BaseKeys
-from tasks.stages.sequence import StoredStageLayout, flatten_steps
-from tasks.stages.session import RunBilling
-from tasks.text.keys import TextArmKeys
-from tasks.text.session import TextArmSession
 from tests.tasks.naive_trainers import FAMILIES, LANGUAGE
 from tests.tasks.phased import PARAMETERS, PHASES
 
@@ -39,7 +34,7 @@ _IS_FUNCTION = 1  # CO_OPTIMIZED: not the body of a class or a module, which run
 COMPUTES_KEYS = {
     *("agent_code", "asked_for_data", "digests", "file_digests", "own_data_code", "played_files"),
     *("playing_class", "stage_key_parameters", "stage_parameters", "stage_purposes"),
-    *("supports_stages", "unread", "without_places"),
+    *("supports_stages", "tests_during_training", "unread", "without_places"),
 }
 """Methods that compute keys; stages call them to find each other."""
 BILLING = {
@@ -144,16 +139,13 @@ def _run(parameters: dict[str, object], folder: Path, watched: Watched) -> None:
     store = StageStore(settings.store_url, reserve_bytes=0)
     keys = make_keys("main", HyperParameters(**parameters))
     functions = stage_functions(keys)
-    if isinstance(keys, TextArmKeys):
-        session = TextArmSession(keys, settings, store, RunBilling(Ledger()))
-    else:
-        session = arm_session(keys, settings, store)
-    with closing(session):
-        for call in flatten_steps(keys.stages(StoredStageLayout(store, settings))):
-            function = functions[call.stage]
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(function, "work", _watching(function.work, watched))
-                make_stage(function, call, session)
+    with (
+        closing(open_session(keys, settings, store)) as session,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for function in functions.values():
+            patch.setattr(function, "work", _watching(function.work, watched))
+        run_stages(session)
 
 
 def _watching(work, watched):

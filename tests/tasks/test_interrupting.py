@@ -5,40 +5,47 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tasks.stages import decorator
+from tasks.stages import driver
 from tasks.stages.failures import StageInterrupted
 from tasks.stages.session import BaseSession
 
 
 @pytest.fixture
-def request_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that creates requests of stages without arguments, in one thread."""
+def executor() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(1) as executor:
-
-        def make(work: Any, *, alone: bool = True) -> Any:
-            monkeypatch.setattr(decorator, "make_stage", lambda *_, **__: work())
-            stage = SimpleNamespace(alone=alone)
-            session = BaseSession(None, None, None, executor)  # type: ignore[arg-type]
-            return decorator._Request(stage, None, "work", session, force=False)
-
-        yield make
+        yield executor
 
 
-async def _cancel(request: Any, begun: threading.Event) -> None:
-    task = asyncio.ensure_future(request.fulfil())
+@pytest.fixture
+def attempt(monkeypatch: pytest.MonkeyPatch, executor: ThreadPoolExecutor) -> Any:
+    """Return a function that executes a stage without arguments, in one thread."""
+
+    def make(work: Any, *, alone: bool = True) -> Any:
+        monkeypatch.setattr(driver, "make_stage", lambda *_, **__: work())
+        session = BaseSession(None, None, None, executor)  # type: ignore[arg-type]
+        return driver._attempt(SimpleNamespace(alone=alone), None, session, False)  # type: ignore[arg-type]
+
+    return make
+
+
+async def _cancel(attempt: Any, begun: threading.Event) -> None:
+    task = asyncio.ensure_future(attempt)
     assert await asyncio.to_thread(begun.wait, 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-def test_a_computing_stage_is_interrupted_and_cleans_up(request_of: Any) -> None:
+def test_a_computing_stage_is_interrupted_and_cleans_up(
+    attempt: Any, executor: ThreadPoolExecutor
+) -> None:
     begun, ended = threading.Event(), threading.Event()
     raised: list[BaseException] = []
 
@@ -53,14 +60,13 @@ def test_a_computing_stage_is_interrupted_and_cleans_up(request_of: Any) -> None
         finally:
             ended.set()
 
-    request = request_of(work)
-    asyncio.run(_cancel(request, begun))
+    asyncio.run(_cancel(attempt(work), begun))
     assert ended.wait(5)
     assert [type(error) for error in raised] == [StageInterrupted]
-    assert request.session.executor.submit(lambda: "next").result(5) == "next"
+    assert executor.submit(lambda: "next").result(5) == "next"
 
 
-def test_a_stage_that_waits_for_paid_responses_is_not_interrupted(request_of: Any) -> None:
+def test_a_stage_that_waits_for_paid_responses_is_not_interrupted(attempt: Any) -> None:
     begun, ended, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -68,14 +74,16 @@ def test_a_stage_that_waits_for_paid_responses_is_not_interrupted(request_of: An
         assert go_on.wait(5)
         ended.set()
 
-    asyncio.run(_cancel(request_of(work, alone=False), begun))
+    asyncio.run(_cancel(attempt(work, alone=False), begun))
     go_on.set()
     assert ended.wait(5)
 
 
-def test_work_that_has_not_started_or_has_ended_is_not_interrupted(request_of: Any) -> None:
-    request = request_of(lambda: "done")
-    request.interrupt()
-    assert asyncio.run(request.fulfil()) == "done"
-    request.interrupt()
-    assert request.session.executor.submit(sum, range(1000)).result(5) == 499500
+def test_work_that_has_not_started_or_has_ended_is_not_interrupted(
+    executor: ThreadPoolExecutor,
+) -> None:
+    work: Any = driver._Interruptible(lambda: "done")  # type: ignore[arg-type, return-value]
+    work.interrupt()
+    assert executor.submit(work.run).result(5) == "done"
+    work.interrupt()
+    assert executor.submit(sum, range(1000)).result(5) == 499500

@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.runtime import flow_run
 
 from ratchet.language_models.fine_tune_jobs import FineTuneJob
-from tasks.text.stages import await_in_task
+from tasks.stages.prefect_tasks import await_job_as_task
 
 JOBS = {
     "prover": FineTuneJob("ftjob-1", "succeeded"),
@@ -33,7 +33,7 @@ async def waited(jobs: dict[str, FineTuneJob], call: Any) -> None:
         return job
 
     await asyncio.gather(
-        *(await_in_task(call, name, lambda job=job: wait(job)) for name, job in jobs.items())
+        *(await_job_as_task(call, name, lambda job=job: wait(job)) for name, job in jobs.items())
     )
 
 
@@ -49,7 +49,7 @@ def test_errors_of_waiting_are_raised() -> None:
         raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        asyncio.run(await_in_task(CALL, "prover", wait))  # type: ignore[arg-type]
+        asyncio.run(await_job_as_task(CALL, "prover", wait))  # type: ignore[arg-type]
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)

@@ -9,9 +9,9 @@ import pytest
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.store.store import StageStore
 from tasks.language.session import LanguageArmSession
-from tasks.stages.decorator import make_stage
+from tasks.stages.driver import run_stages
 from tasks.stages.failures import PrefetchFailedError
-from tasks.stages.families import make_keys, stage_functions
+from tasks.stages.families import make_keys
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from trainers.language.trainer import LanguageTrainer
 
@@ -78,9 +78,7 @@ def test_states_in_memory_are_not_read_again(store, monkeypatch):
     monkeypatch.setattr(LanguageTrainer, "load_state", load_state)
     settings = ExperimentSettings(iterations_per_task=1, progress="none")
     session = LanguageArmSession(keys, settings, store)
-    stages = stage_functions(keys)
-    for call in flatten_steps(keys.stages(StoredStageLayout(store, settings))):
-        make_stage(stages[call.stage], call, session)
+    run_stages(session)
     session.close()
     assert loaded == [keys.state_key(0)], "after the first, each stage must use the state in memory"
 

@@ -15,8 +15,8 @@ from ratchet.language_models.pricing import Budget
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
-from tasks.stages.calls import StageCall
-from tasks.stages.decorator import Stage, StageOutcome, make_stage
+from tasks.stages.calls import StageCall, StageOutcome
+from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.session import BaseSession, RunBilling
 
 CODE = Fingerprint.from_modules({"trainers.one": "1" * 64})

@@ -19,14 +19,10 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
 from ratchet.tracking.live_file import StageRef
 from ratchet.tracking.observers import StageObserver
-from tasks.stages.calls import StageCall
-from tasks.stages.decorator import (
-    Stage,
-    StageOutcome,
-    _is_worth_a_retry,
-    _Request,
-    make_stage,
-)
+from tasks.stages.calls import StageCall, StageOutcome
+from tasks.stages.decorator import Stage, make_stage
+from tasks.stages.driver import attempt_stage, execute_stage
+from tasks.stages.prefect_tasks import _is_worth_a_retry
 from tasks.stages.session import BaseSession
 
 
@@ -65,17 +61,20 @@ def test_deterministic_errors_are_not_retried(
     async def fails(call: StageCall, force: bool) -> StageOutcome:
         raise error
 
-    settings = SimpleNamespace(retries=1)
-    session = SimpleNamespace(settings=settings, observer=Observer(), make_elsewhere=fails)
-    one = call()
-    request: Any = _Request(cast(Any, None), one, one.label, cast(Any, session), True)
-    for _ in range(2):
-        level = caplog.at_level(logging.INFO, logger="tasks.stages.decorator")
-        with level, pytest.raises(type(error)):
-            asyncio.run(request.fulfil())
+    settings = SimpleNamespace(retries=1, retry_delay_seconds=0, run_id="r")
+    session: Any = SimpleNamespace(settings=settings, observer=Observer(), make_elsewhere=fails)
+    stage = cast(Stage[Any], None)
+    with caplog.at_level(logging.INFO, logger="tasks.stages.driver"):
+        for attempt in (1, 2):  # as Prefect's tasks
+            with pytest.raises(type(error)):
+                asyncio.run(attempt_stage(stage, call(), session, True, attempt))
     how = " at attempt 1, retrying" if expected else " and would fail again"
     assert f"train main 0-10 failed{how}: {type(error).__name__}" in caplog.text
     assert heard == [expected, False]
+    heard.clear()
+    with pytest.raises(type(error)):  # without Prefect
+        asyncio.run(execute_stage(stage, call(), session, True))
+    assert heard == ([True, False] if expected else [False])
 
 
 MISTAKE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,9 @@ import pytest
 from flows.runs.resolve import resolve_file
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.training_service.tinker_client import TinkerTrainingService
-from tasks.stages.decorator import make_stage
-from tasks.stages.families import stage_functions
+from tasks.stages.driver import run_stages
+from tasks.stages.families import open_session
 from tasks.stages.files import STATE_FOLDER
-from tasks.stages.sequence import StoredStageLayout, flatten_steps
-from tasks.tensordict.session import ArmSession
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers.language.state import LanguageState
 
@@ -53,15 +52,12 @@ def work(tmp_path, monkeypatch):
 
 
 def _work(experiment):
-    (keys,), store, metrics = experiment.keys, experiment.store, {}
-    stages = stage_functions(keys)
-    session = ArmSession(keys, experiment.settings, store)
-    try:
-        for call in flatten_steps(keys.stages(StoredStageLayout(store, experiment.settings))):
-            done = make_stage(stages[call.stage], call, session)
-            metrics[call.name, call.iteration] = [p.values for p in done.manifest.metrics]
-    finally:
-        session.close()
+    (keys,), store = experiment.keys, experiment.store
+    with closing(open_session(keys, experiment.settings, store)) as session:
+        metrics = {
+            (done.call.name, done.call.iteration): [p.values for p in done.manifest.metrics]
+            for done in run_stages(session)
+        }
     return metrics, LanguageState.load(store.open(keys.state_key(2)) / STATE_FOLDER)
 
 

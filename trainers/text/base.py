@@ -1,7 +1,7 @@
 """Base class of text trainers: sample rollouts, evaluate them, fine-tune the models, repeat.
 
-A subclass implements ``_stage_create_fine_tune_jobs``. :mod:`trainers.text.loop` runs the loop in
-plain Python; tasks run the same stages and store each.
+A subclass implements ``_stage_create_fine_tune_jobs``. :meth:`PureTextRlTrainer.train` runs the
+stages in plain Python; tasks run the same stages and store each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.errors import FineTuneError, ParameterError, UnknownNameError, nearest
 from ratchet.language_models.budget_reservations import BudgetReservation
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import PriceTable
@@ -27,17 +27,20 @@ from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.outcomes import rollout_statistics
 from ratchet.rollouts.tokens import even_out_tokens
+from ratchet.rollouts.transcripts import write_transcripts
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
+from trainers.custom_state import is_custom_method
 from trainers.progress import describe, progress_path, show
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
-from trainers.text.jobs import await_jobs, no_job_stats
-from trainers.text.loop import TextTrainLoop
+from trainers.text.jobs import await_jobs, no_job_stats, without_jobs
+from trainers.text.loop_files import LoopFiles, refuse_changed_parameters
 from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
 from trainers.text.sampling import Calls, play_rollouts
 from trainers.text.staged import TEXT_STAGES, Metrics, StagedTextTrainer
 from trainers.text.state import State as TrainerState
+from trainers.text.state import TrainLoopStage
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -126,19 +129,132 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             prefix="" if train else "test_",
         )
 
+    # -- the loop --------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Train and test, from the current state, the run's checkpoint, or the initial state.
+
+        A run with an id saves a checkpoint after each stage; a killed one continues after its last
+        finished stage, and repeats no finished call.
+        """
+        base = self.checkpoint_base_dir if self._saves_checkpoints else None
+        with LoopFiles.open(base, self.settings.budget) as files:
+            self.ledger = files.ledger
+            self._start(files)
+            while self._stage != "done":
+                self._run_stage(files, self._iteration)
+                self._save()
+                files.remove("journals")  # their stage is saved
+
+    @property
+    def _saves_checkpoints(self) -> bool:
+        return self.checkpoint_name is not None and not self.settings.test_run
+
+    def _save(self) -> None:
+        if self._saves_checkpoints:
+            self.save_checkpoint(log=False)
+
+    def _start(self, files: LoopFiles) -> None:
+        """Set the state: the current one, else the checkpoint's, else the initial one."""
+        if self._saves_checkpoints:
+            if not self.has_state:
+                self.prepare_training()
+            parameters = self.hyper_params.to_saved_dict()
+            refuse_changed_parameters(self.checkpoint_params_path, parameters)
+        if not self.has_state:
+            self.initial_state()
+            files.remove("journals", "rollouts")  # of a checkpoint that was deleted
+            self._save()  # with the parameters
+        if self._stage == "sample_rollouts" and self._iteration >= self.num_train_iterations:
+            self._stage = "test"
+
+    def _run_stage(self, files: LoopFiles, iteration: int) -> None:
+        """Run the state's stage and set the next one.
+
+        Callbacks may replace weights in the statistics stage; these are tested last.
+        """
+        train, last = f"train_{iteration}", self.num_train_iterations - 1
+        evaluation: list[TrainLoopStage] = ["log_stats", "test_during_training"]
+        if self.callbacks.may_change_tests:
+            evaluation.reverse()
+        match self._stage:
+            case "sample_rollouts":
+                rollouts, _ = self.sample_rollouts(iteration, files.journal(train))
+                self._keep(files, train, rollouts)
+                self._log_added("sample_rollouts", iteration)
+                self._stage = evaluation[0]
+            case "log_stats" | "test_during_training" as stage:
+                self._evaluate(stage, files, iteration)
+                if stage == evaluation[0]:
+                    self._stage = evaluation[1]
+                    return
+                self._iteration = last if self.has_stopped else iteration
+                self._stage = "test" if self._iteration == last else "create_fine_tune_jobs"
+            case "create_fine_tune_jobs":
+                uses_all = self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts
+                earlier = range(iteration if uses_all else 0)
+                previous = [files.load(f"train_{each}") for each in earlier]
+                self.create_fine_tune_jobs(iteration, files.load(train), previous)
+                self.log_stats(self.job_stats(), iteration=iteration, stage="create_fine_tune_jobs")
+            case "await_fine_tune_jobs":
+                try:
+                    self.await_fine_tune_jobs(iteration)
+                except FineTuneError:
+                    self.state = without_jobs(self.state)  # so that failed jobs are restarted
+                    self._save()
+                    raise
+                self._log_added("await_fine_tune_jobs", iteration)
+            case _:
+                self._test_finally(files, iteration)
+                self._stage = "done"
+
+    def _evaluate(self, stage: TrainLoopStage, files: LoopFiles, iteration: int) -> None:
+        if stage == "log_stats":
+            stats = self.compute_stats(iteration, files.load(f"train_{iteration}"))
+            self.log_stats(stats, iteration=iteration, stage="train")
+        elif self.tests_during_training(self.hyper_params, iteration):
+            name = f"test_{iteration}"
+            rollouts, stats, _ = self.test(iteration, files.journal(name))
+            self._keep(files, name, rollouts)
+            self.log_stats(stats, iteration=iteration, stage=stage)
+
+    def _test_finally(self, files: LoopFiles, iteration: int) -> None:
+        """Test on every test set, or reuse the last iteration's equal test."""
+        tested = f"test_{iteration}"
+        for dataset in self.scenario_instance.test_environments:
+            name = "test" if dataset == "test" else f"test.{dataset}"
+            if name == "test" and files.has(tested) and not self.callbacks.may_change_tests:
+                rollouts = files.load(tested)
+                stats = self.test_stats(rollouts)
+            else:
+                rollouts, stats, _ = self.test("test", files.journal(name), dataset)
+            self._keep(files, name, rollouts)
+            self.log_stats(stats, iteration=iteration, stage=name)
+
+    def _keep(self, files: LoopFiles, name: str, rollouts: NestedArrayDict) -> None:
+        """Write rollouts, and their transcripts if requested."""
+        files.save(name, rollouts)
+        if self.hyper_params.text_rl.save_transcripts:
+            write_transcripts(
+                files.transcripts(name),
+                rollouts,
+                self.agent_names,
+                list(self.protocol_handler.message_channel_names),
+                verifier_name=self.protocol_handler.verifier_names[0],
+                format=self.hyper_params.text_rl.transcript_format,
+            )
+
+    def _log_added(self, stage: TrainLoopStage, iteration: int) -> None:
+        """Log metrics that callbacks add to a stage without own metrics."""
+        if self.stage_metrics:
+            self.log_stats(self.stage_metrics, iteration=iteration, stage=stage)
+
     # -- the stages of an iteration --------------------------------------------------------
 
     @property
     def num_train_iterations(self) -> int:
         """The number of training iterations."""
         return self.count_train_iterations(self.hyper_params)
-
-    def train(self) -> None:
-        """Train and test, from the current state, the run's saved state or the initial state.
-
-        The state is saved after each stage under the run's id, if the settings have one.
-        """
-        TextTrainLoop(self).run()
 
     def sample_rollouts(
         self, iteration: int, journal_path: Path
@@ -275,7 +391,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     @classmethod
     def supports_stages(cls) -> bool:
         """Return whether stages equal :meth:`train`, i.e. no subclass overrides the loop."""
-        return cls.train is PureTextRlTrainer.train
+        return not is_custom_method(cls, "train")
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:

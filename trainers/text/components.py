@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
-from ratchet.tracking.trainer_files import METADATA_FILE
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.callback_list import CallbackTrainer
-from trainers.checkpointing import write_json
 from trainers.custom_state import put_attributes, take_attributes
-from trainers.text.run_files import RunFiles
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
 
@@ -170,12 +167,8 @@ class TextTrainerComponents(CallbackTrainer):
     def _iterations_done(self) -> int:
         return self._iteration
 
-    def _write_checkpoint(self, folder: Path) -> None:
-        """Write a checkpoint into the loop's folder of rollouts, journals and metrics."""
-        files = RunFiles(folder)
-        files.check_parameters(self.hyper_params.to_dict())
-        files.save_state(self.state)
-        write_json(folder / METADATA_FILE, self._get_metadata())
+    def _continue_from(self, content: Mapping[str, Any], folder: Path) -> None:
+        self.state = type(self).State.load(folder)  # with the attributes stored next to it
 
     # -- callbacks -------------------------------------------------------------------------
 

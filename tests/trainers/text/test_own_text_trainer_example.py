@@ -15,7 +15,9 @@ import pytest
 
 from ratchet.plugins import load_class
 from ratchet.rollouts.files import load_nested_array_dict
+from trainers.checkpointing import PROGRESS_NAME
 from trainers.registry import trainer_class
+from trainers.state_tree import load_tree
 from trainers.text.state import State
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +68,7 @@ def test_a_killed_process_is_gone_on_from_to_the_same_end(tmp_path, name):
     kills = 0
     while True:
         process = start("killed", 0.004)
-        journals = tmp_path / "killed" / "checkpoints" / "r" / "journals"
+        journals = tmp_path / "killed" / "checkpoints" / "r@files" / "journals"
         while process.poll() is None and not (
             kills < 2 and any(journals.glob("*.jsonl")) and time.sleep(0.05 * kills) is None
         ):
@@ -78,14 +80,15 @@ def test_a_killed_process_is_gone_on_from_to_the_same_end(tmp_path, name):
         kills += 1
     assert process.returncode == 0
     assert kills == 2
-    folders = [tmp_path / home / "checkpoints" / "r" for home in ("whole", "killed")]
-    states = [State.load(folder / "state") for folder in folders]
+    checkpoints = [tmp_path / home / "checkpoints" / "r" for home in ("whole", "killed")]
+    states = [State.load(checkpoint / "state") for checkpoint in checkpoints]
     assert states[0] == states[1]
     assert states[0].train_loop_stage == "done"
-    names = [sorted(path.name for path in (f / "rollouts").iterdir()) for f in folders]
+    folders = [each.with_name("r@files") / "rollouts" for each in checkpoints]
+    names = [sorted(path.name for path in folder.iterdir()) for folder in folders]
     assert names[0] == names[1]
     for file in names[0]:
-        one, other = (load_nested_array_dict(folder / "rollouts" / file) for folder in folders)
+        one, other = (load_nested_array_dict(folder / file) for folder in folders)
         assert one == other
-    metrics = [(folder / "metrics.json").read_text() for folder in folders]
-    np.testing.assert_equal(*metrics)
+    history = [load_tree(each, PROGRESS_NAME)["history"] for each in checkpoints]
+    np.testing.assert_equal(*history)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from ratchet.errors import (
     BudgetExceededError,
+    CheckPointNotFoundError,
     FineTuneError,
     ParameterError,
     RolloutError,
@@ -108,7 +110,11 @@ def test_verifiers_may_stay_undecided(tiny_text):
 
 @pytest.mark.parametrize("name", [*TRAINERS, "pure_text_grpo"])
 def test_a_run_that_breaks_off_goes_on_to_the_same_end(tiny_text, tmp_path, monkeypatch, name):
-    hyper_params = tiny_text.parameters(trainer=name, text_rl__test_scheme="all")
+    hyper_params = tiny_text.parameters(
+        trainer=name,
+        text_rl__test_scheme="all",
+        text_rl__fine_tune_on_all_previous_rollouts=name == "pure_text_malt",
+    )
     calls, limit = 0, float("inf")
 
     class PowerCutError(BaseException):
@@ -287,6 +293,52 @@ def test_a_run_goes_on_with_the_parameters_it_began_with(tiny_text, tmp_path):
         tiny_text.trainer(tiny_text.parameters(rl__num_iterations=1, seed=7), **place).train()
 
 
+def test_a_state_needs_the_rollouts_before_it(tiny_text, tmp_path):
+    trainer = tiny_text.trainer(tiny_text.parameters(), home=str(tmp_path), run_id="r")
+    trainer.state = replace(trainer.initial_state(), train_loop_stage="log_stats")
+    with pytest.raises(CheckPointNotFoundError, match=r"no rollouts 'train_0' in .*r@files"):
+        trainer.train()
+
+
+def test_without_its_checkpoint_a_run_starts_over(tiny_text, tmp_path):
+    place = {"home": str(tmp_path), "run_id": "r"}
+    first = tiny_text.parameters(rl__num_iterations=1, text_rl__test_scheme="last")
+    tiny_text.trainer(first, **place).train()
+    shutil.rmtree(tmp_path / "checkpoints" / "r")
+    trainer = tiny_text.trainer(first.replace({"seed": 7, "text_rl.test_scheme": "none"}), **place)
+    trainer.train()
+    other = tiny_text.trainer(first.replace({"seed": 7, "text_rl.test_scheme": "none"}))
+    other.train()
+    for mine, theirs in zip(trainer.history, other.history, strict=True):
+        np.testing.assert_equal(mine, theirs)
+
+
+def test_attributes_of_a_custom_trainer_are_restored(tiny_text, tmp_path):
+    class Counter:
+        def __init__(self):
+            self.count = 0
+
+    class Counting(trainer_class(tiny_text.parameters())):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.counter, self.seen = Counter(), []
+
+        def _get_log_stats(self, rollouts, *, train=True):
+            self.counter.count += 1
+            self.seen = [*self.seen, len(rollouts)]
+            return super()._get_log_stats(rollouts, train=train)
+
+    place = {"home": str(tmp_path), "run_id": "r"}
+    hyper_params = tiny_text.parameters(rl__num_iterations=2)
+    broken = tiny_text.trainer(hyper_params, found=Counting, **place)
+    broken.await_fine_tune_jobs = None
+    with pytest.raises(TypeError):
+        broken.train()
+    again = tiny_text.trainer(hyper_params, found=Counting, **place)
+    again.train()
+    assert (again.counter.count, again.seen) == (3, [24, 24, 4])
+
+
 def test_a_lost_job_is_begun_anew_when_the_run_goes_on(tiny_text, tmp_path, monkeypatch):
     hyper_params = tiny_text.parameters(rl__num_iterations=2)
     place = {"home": str(tmp_path), "run_id": "r"}
@@ -310,8 +362,10 @@ def test_transcripts_are_written_where_wanted(tiny_text, tmp_path):
         rl__num_iterations=1, text_rl__save_transcripts=True, text_rl__transcript_format="json"
     )
     tiny_text.trainer(hyper_params, home=str(tmp_path), run_id="r").train()
-    names = {str(path.relative_to(tmp_path / "checkpoints/r")) for path in tmp_path.rglob("*.json")}
-    assert {"transcripts/train_0/raw.json", "transcripts/test/prompts.json"} <= names
+    transcripts = tmp_path / "checkpoints" / "r@files" / "transcripts"
+    assert {path.name for path in transcripts.iterdir()} == {"train_0", "test"}
+    assert (transcripts / "train_0" / "raw.json").is_file()
+    assert (transcripts / "test" / "prompts.json").is_file()
 
 
 def test_a_tensor_scenarios_instance_is_refused(tiny_text):
