@@ -1,6 +1,9 @@
 """The ``experiment`` flow: resolve → open the run → run its arms → save.
 
-:func:`flows.runs.arms.run_arm` runs an arm; here each of its stages is a task.
+:func:`run_arm` runs an arm: build scenario → initial state → iterations → tests. The keys of its
+family (:mod:`tasks.tensordict.keys`, :mod:`tasks.text.keys`, :mod:`tasks.language.keys`) define the
+stages of each step, and each stage is a task. The store decides which are done, so that a retried,
+resumed or restarted flow run continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.runs.arms import run_arm
 from flows.runs.pause_and_cancel import classify_outcome, handle_pause_and_cancel
 from flows.runs.prefect_artifacts import observed
 from flows.runs.resolve import RESOLVED_EXPERIMENT, ResolvedExperiment, resolve_parameters
@@ -23,11 +25,13 @@ from ratchet.tracking.logs import log_context
 from tasks.save import SavedCopy
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.decorator import Stage
-from tasks.stages.driver import together
+from tasks.stages.driver import Execute, StageDriver, in_thread, together
+from tasks.stages.families import AnySession
 from tasks.stages.prefect_tasks import await_job_as_task, execute_as_task, save_as_task
+from tasks.stages.sequence import StoredStageLayout
 from tasks.stages.session import BaseSession
 from tasks.text.session import TextArmSession
-from trainers.progress import tee_progress
+from trainers.progress import show, tee_progress
 
 
 def _flow_run_name() -> str:
@@ -122,6 +126,31 @@ async def _run_arms(run: ExperimentRun, *, force: bool) -> None:
         for session in run.sessions:
             elsewhere.take(session)
         await together([run_arm(run, session, execute) for session in run.sessions])
+
+
+async def run_arm(
+    run: ExperimentRun,
+    session: AnySession,
+    execute: Execute,
+    recomputed: set[str] | None = None,
+) -> None:
+    """Run the stages of an arm, in the order of :meth:`tasks.stages.keys.BaseKeys.stages`.
+
+    ``execute`` executes a stage. ``recomputed``, if given, are the keys of the stages that the run
+    has recomputed so far; all others are recomputed and added.
+    """
+    keys = session.keys
+    layout = StoredStageLayout(session.store, session.settings, recomputed)
+    stages = StageDriver(session, execute, run.recorder.stage_finished, recomputed)
+
+    await stages.run([keys.build_scenario()])
+    await stages.run(keys.initial_stages())  # initial_state, pretrain, imitate
+    async for iteration in in_thread(keys.iterations(layout)):
+        await stages.run(iteration)  # train; of chat models sample_rollouts, log_stats, …
+    if keys.final_state_key is not None:
+        run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)
+    await stages.run(keys.tests(layout))
+    show({})  # clear the arm's metrics
 
 
 @asynccontextmanager

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from flows.process.environment import prepare_environment
 from flows.process.progress import shown_progress
-from flows.runs.arms import run_arm
-from flows.runs.pinned_stages import check_paid_stages
 from flows.runs.resolve import ArmChanges, resolve
 from flows.runs.result import ExperimentResult
 from flows.runs.run import count_remaining, run_anywhere
@@ -20,7 +18,8 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.logs import kept_log
 from tasks.save import SavedCopy
-from tasks.stages.driver import execute_stage
+from tasks.stages.driver import StageDriver, execute_stage
+from tasks.stages.sequence import StoredStageLayout
 from trainers.progress import tee_progress
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def run_without_prefect(
     settings = experiment.settings
     prepare_environment(settings.home, settings.num_threads, make_folders=False)
     with shown_progress(settings.progress, partial(count_remaining, experiment)):
-        check_paid_stages(experiment)
+        experiment.check_paid_stages()
         run = open_run(experiment, None)
         try:
             _run(run)
@@ -72,4 +71,8 @@ def _run(run: ExperimentRun) -> None:
 
 async def _run_arms(run: ExperimentRun) -> None:
     for session in run.sessions:
-        await run_arm(run, session, execute_stage)
+        keys = session.keys
+        driver = StageDriver(session, execute_stage, run.recorder.stage_finished)
+        await driver.run(keys.stages(StoredStageLayout(session.store, session.settings)))
+        if keys.final_state_key is not None:
+            run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)

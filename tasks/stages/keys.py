@@ -144,7 +144,7 @@ class BaseKeys(ABC):
         """The key of the stage whose result is the state after all training; None without one."""
 
     def stages(self, layout: StageLayout) -> Iterator[Step]:
-        """Iterate over all stages in execution order, as :func:`flows.runs.arms.run_arm`."""
+        """Iterate over all stages in execution order, as :func:`flows.experiment_flow.run_arm`."""
         yield self.build_scenario()
         yield from self.initial_stages()
         for iteration in self.iterations(layout):
