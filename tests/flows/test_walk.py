@@ -31,7 +31,7 @@ SMALL = ("graph_isomorphism.num_pairs=40", "settings.progress=plain")
 END = ("settings.retries=0", "stage=initial_state;kind=raise")
 """The second stage fails, so that the run ends after the walk."""
 BAR = 53
-"""Stays; more would need a reason. The driver that also runs without Prefect takes eight of them, the
+"""Stays; more would need a reason. The driver that also runs without Prefect takes eight, the
 early start of the server two, the check for paid stages two."""
 FLOORS = ("flows", "tasks")
 COMMAND = ("flows.cli.run", "run")
