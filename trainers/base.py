@@ -5,12 +5,11 @@ Imports no tensor library, so that trainers of chat models can use it too.
 
 from __future__ import annotations
 
-import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, RenamedAttributes
 from ratchet.tracking.trainer_files import StateFinder, add_artifact, find_checkpoint
@@ -26,37 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
-_FORMER_NAMES = {
-    "needed_packages": "required_packages",
-    "says_what_it_samples": "declares_sample_count",
-}
 
-
-class NamedTrainer(ABC):
-    """A trainer that an experiment may name, or a class that a trainer is built around."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
-        """Let methods with former names override the renamed ones."""
-        super().__init_subclass__(**kwargs)
-        own = vars(cls)
-        for former, name in _FORMER_NAMES.items():
-            if former in own and name not in own:
-                message = f"{cls.__name__}.{former} is deprecated: use {name}."
-                warnings.warn(message, DeprecationWarning, stacklevel=2)
-                setattr(cls, name, own[former])
-
-    @classmethod
-    @abstractmethod
-    def trainer_class(cls) -> type[Trainer]:
-        """Return the class whose training is run."""
-
-    @classmethod
-    def needed_devices(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of accelerators used for training, if training runs on accelerators."""
-        return 1
-
-
-class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
+class Trainer(RenamedAttributes, CheckpointingTrainer):
     """Base of all trainers. Subclasses implement :meth:`train`.
 
     ``hyper_params`` contains every parameter that affects results, ``settings`` those that must
@@ -71,21 +41,6 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
 
     trainer_type: ClassVar[str] = "rl"
     """Determines the parts of the agents: ``"rl"``, ``"solo_agent"`` or a custom name."""
-
-    plays_text: ClassVar[bool | None] = None
-    """Whether its agents must be chat models (True) or must not be (False); None: either."""
-
-    learns_tokens: ClassVar[bool] = False
-    """Whether its agents are language models trained on tokens."""
-
-    acts_alone: ClassVar[bool] = False
-    """Whether it builds its own agent, which acts in an environment without other agents."""
-
-    instead_of_callbacks: ClassVar[str] = (
-        "calls none. Leave callbacks out, or derive the trainer from TensorDictRlTrainer or"
-        " PureTextRlTrainer, whose loops call them."
-    )
-    """Message for experiments that configure callbacks for a trainer that calls none."""
 
     def __init__(
         self,
@@ -104,11 +59,6 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
         self._initialise_state()
 
     @classmethod
-    def trainer_class(cls) -> type[Trainer]:
-        """Return the class itself."""
-        return cls
-
-    @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         """Raise ParameterError for parameters with which this trainer cannot train.
 
@@ -117,24 +67,9 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
         """
 
     @classmethod
-    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that this trainer requires; none by default."""
-        return ()
-
-    @classmethod
     def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
         """Return whether each stage builds a new trainer; True for classes outside Ratchet."""
         return is_custom(cls)
-
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return whether its agents can start from the weights of an earlier run."""
-        return False
-
-    @classmethod
-    def calls_callbacks(cls) -> bool:
-        """Return whether its training calls callbacks."""
-        return False
 
     @abstractmethod
     def train(self) -> None:

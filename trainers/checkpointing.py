@@ -33,13 +33,13 @@ from ratchet.tracking.trainer_files import (
     checkpoint_versions,
 )
 from trainers.custom_state import (
-    StoredAttributes,
     load_attributes,
     put_attributes,
     save_attributes,
     take_attributes,
 )
 from trainers.models import load_models, save_models
+from trainers.named import NamedTrainer
 from trainers.state import State
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class MetricRecord:
     values: dict[str, float]
 
 
-class CheckpointingTrainer(StoredAttributes, ABC):
+class CheckpointingTrainer(NamedTrainer, ABC):
     """State of a trainer that checkpoints save and restore."""
 
     hyper_params: HyperParameters

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.key_inputs import parameters_read
 from ratchet.parameters.purposes import EVERYTHING, Purpose
-from trainers.registry import registered_names
+from trainers.named import TRAINERS
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -38,7 +38,7 @@ def stage_parameters(
     if stage not in stages:
         raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, stages)}")
     if trainer.__module__.startswith(_BUILT_IN):
-        names = {hyper_params.trainer_name, *registered_names(trainer)}
+        names = {hyper_params.trainer_name, *TRAINERS.names_of(trainer)}
         return parameters_read(hyper_params, stages[stage], names, agent)
     reads_horizon = any(Purpose.HORIZON in purposes for purposes in stages.values())
     purposes = EVERYTHING if reads_horizon else EVERYTHING - {Purpose.HORIZON}

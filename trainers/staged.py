@@ -101,11 +101,6 @@ class StagedTrainer(ABC):
     phase: Phase | None = None
     """The phase of the experiment that this trainer runs; the parameters are the phase's."""
 
-    @classmethod
-    def supports_phases(cls) -> bool:
-        """Return whether an experiment with this trainer may have ``phases``."""
-        return False
-
     def take_over(
         self,
         folder: Path,
@@ -133,11 +128,6 @@ class StagedTrainer(ABC):
         """Return the number of training iterations, before any component is built."""
         return int(hyper_params.rl.num_iterations)
 
-    @classmethod
-    def samples_rollouts(cls) -> bool:
-        """Return whether :meth:`sample_rollouts` is supported."""
-        return False
-
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
         """Collect an iteration's rollouts as training does, without learning from them.
 
@@ -148,11 +138,6 @@ class StagedTrainer(ABC):
     @classmethod
     def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
         """Return the agents to :meth:`pretrain`, before any component is built."""
-        return []
-
-    @classmethod
-    def imitating_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """Return the agents that :meth:`imitate`, before any component is built."""
         return []
 
     @property
@@ -223,11 +208,6 @@ class StagedTrainer(ABC):
     @property
     def has_stopped(self) -> bool:
         """Whether a callback has ended the training: the remaining iterations are skipped."""
-        return False
-
-    @classmethod
-    def samples_tests(cls) -> bool:
-        """Return whether :meth:`run_sampled_test` is supported: agents may sample their actions."""
         return False
 
     @abstractmethod

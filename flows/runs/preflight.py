@@ -145,7 +145,7 @@ def check_device(name: str) -> None:
 
 def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> None:
     """Raise MissingPackageError for missing packages of the scenario and trainer."""
-    trainer = TRAINERS.find(hyper_params.trainer, base_dir).trainer_class()
+    trainer = TRAINERS.find(hyper_params.trainer, base_dir)
     require_packages(
         trainer.required_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
     )

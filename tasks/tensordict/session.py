@@ -130,7 +130,7 @@ class ArmSession(BaseSession):
         current = self._state_key
         trainer = self.trainer  # resets the state's key: the caller will change the state
         staged = _staged(trainer)
-        if trainer.learns_tokens:
+        if trainer.traits.learns_tokens:
             self.make_services_ready()  # one may host the model
         if current != key:
             staged.load_state(self._state_folder(key), key, self._state_folder)

@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.parameters.settings import ExperimentSettings
 from tasks.tensordict.session import ArmSession
+from trainers.named import TrainerTraits
 from trainers.staged import StagedTrainer
 
 
@@ -24,7 +25,7 @@ class FakeState:
 class FakeTrainer(StagedTrainer):
     State = FakeState
     state = None
-    learns_tokens = False
+    traits = TrainerTraits()
     is_custom = False
 
     @classmethod

@@ -129,7 +129,7 @@ class CallbackList:
 
         Stages of chat models run concurrently and use no global generator.
         """
-        if self._trainer.plays_text:
+        if self._trainer.traits.plays_text:
             return nullcontext()
         purpose = f"{now.stage}.{name}.{self._count}"
         seed = self._trainer.hyper_params.seed

@@ -65,14 +65,14 @@ class KeepBest(Callback):
             weights of the previous iteration.
         """
         dataset = getattr(spec.parameters, "dataset", None)
-        behind = trainer.learns_tokens and hyper_params.language.mode == "one_step_behind"
+        behind = trainer.traits.learns_tokens and hyper_params.language.mode == "one_step_behind"
         if dataset is None and behind:
             raise ParameterError(
                 f"{spec.path}.dataset: got none with language.mode 'one_step_behind', where an"
                 " iteration's rollouts are not sampled with its initial weights. Name a dataset,"
                 " or choose the mode 'synchronous'."
             )
-        if dataset is not None and trainer.plays_text:
+        if dataset is not None and trainer.traits.plays_text:
             raise ParameterError(
                 f"{spec.path}.dataset: got {dataset!r}, but the agents are chat models, whose tests"
                 " cost money. Leave it out and watch a metric of the iteration's rollouts."

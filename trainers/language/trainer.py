@@ -86,7 +86,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
     only_plays: bool = False
     """Whether another process trains."""
     State = LanguageState
-    learns_tokens = True
+    traits = BaseTrainer.traits
     learner_class: ClassVar[type[BaseTrainer]]
     scenario_instance: LanguageTaskInstance  # type: ignore[assignment]
     _learner: BaseTrainer | None = None
@@ -148,11 +148,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
         cls.learner_class.check_learner(hyper_params)
 
     @classmethod
-    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that the learner requires."""
-        return cls.learner_class.required_packages(hyper_params)
-
-    @classmethod
     def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return the models that are read from files: purpose → folder or name."""
         agents = {name: hyper_params.agents[name].model for name in hyper_params.agents}
@@ -190,11 +185,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
         language = hyper_params.language
         default = type(language).model_fields["engine"].default
         return is_custom(cls.learner_class) and language.engine == default
-
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return False: the agent's parameter ``model`` sets the initial model."""
-        return False
 
     # -- state -------------------------------------------------------------------------------
 
@@ -411,7 +401,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         horizon = found.get("rl", {}).keys() & {"num_iterations"}
         rl = {"rl": {name: found["rl"][name] for name in horizon}} if horizon else {}
         language = {k: v for k, v in found.get("language", {}).items() if k != "algorithm"}
-        if cls.learner_class.has_model_here and "train_service" in language:
+        if not cls.traits.is_remote and "train_service" in language:
             world_size = language["train_service"]["world_size"]  # it affects the rounding of sums
             language["train_service"] = {"world_size": world_size}
         kept = {name: value for name, value in found.items() if name not in _OF_NETWORKS}
@@ -421,7 +411,12 @@ class LanguageTrainer(StagedTensorDictTrainer):
 @cache
 def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
     """Return the loop class that trains its model with ``learner``."""
-    names = {"learner_class": learner, "__module__": learner.__module__, "__doc__": learner.__doc__}
+    names = {
+        "learner_class": learner,
+        "traits": learner.traits,
+        "__module__": learner.__module__,
+        "__doc__": learner.__doc__,
+    }
     return type(learner.__name__, (LanguageTrainer,), names)
 
 

@@ -12,6 +12,7 @@ from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.base import Trainer
+from trainers.named import TrainerTraits
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 
 if TYPE_CHECKING:
@@ -28,13 +29,8 @@ class TensorDictTrainer(Trainer):
     :meth:`_build_train_context` or :meth:`_build_test_context` has filled.
     """
 
-    plays_text = False
+    traits = TrainerTraits(plays_text=False, loads_agents=True)
     scenario_instance: ScenarioInstance
-
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return True."""
-        return True
 
     def prepare_training(self) -> None:
         """Load agents of earlier runs, or resume; see :class:`CheckpointingTrainer`."""

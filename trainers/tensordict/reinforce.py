@@ -16,7 +16,7 @@ from ratchet.algorithms.policy_losses import reinforce_loss
 from ratchet.errors import ParameterError
 from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import build_protocol_handler
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.stage_parameters import StagePurposes
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.joint_estimator import number_episodes

@@ -64,6 +64,13 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     trainer, which changes its agents' weights.
     """
 
+    traits = replace(
+        StagedTensorDictTrainer.traits,
+        samples_rollouts=True,
+        samples_tests=True,
+        supports_imitation=True,
+        supports_phases=True,
+    )
     renamed_attributes: ClassVar[Mapping[str, str]] = {
         "clip_value": "it is hyper_params.rl.clip_value",
         "gae": "it is self.components.gae",
@@ -77,8 +84,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
     """Inputs of a pretrained body other than data, initial weights and the agent's parameters."""
 
-    takes_sequences: ClassVar[bool] = False
-    """Whether its loss supports rows of steps ``[e, T]``, which recurrent agents require."""
     _tested: Metrics | None = None
     """The statistics of the test that is being logged."""
 
@@ -109,7 +114,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         if name is None:
             return
         where = f"agents.{name}.recurrence: got {kinds[name]!r} with"
-        if not cls.takes_sequences:
+        if not cls.traits.takes_sequences:
             raise ParameterError(
                 f"{where} the trainer {hyper_params.trainer_name!r}, which learns from single"
                 " frames, expected null. Leave it out, or choose vanilla_ppo."
@@ -226,11 +231,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     # -- phases ----------------------------------------------------------------------------
 
-    @classmethod
-    def supports_phases(cls) -> bool:
-        """Return True if it runs in stages, which can belong to several phases."""
-        return cls.supports_stages()
-
     def take_over(
         self,
         folder: Path,
@@ -305,11 +305,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     # -- imitation -------------------------------------------------------------------------
 
-    @classmethod
-    def imitating_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """Return the agents that ``imitation`` names."""
-        return list(hyper_params.imitation.agents)
-
     def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
         """Train an agent to imitate its demonstrator, from the state, which is not changed."""
         return self._learn_and_restore(lambda: behaviour_cloning.imitate(self, agent_name, files))
@@ -364,11 +359,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         rollouts = parts.collector.collect(iteration)
         return rollouts if parts.gae is None else parts.gae(rollouts)
 
-    @classmethod
-    def samples_rollouts(cls) -> bool:
-        """Return True."""
-        return True
-
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
         """Collect an iteration's rollouts ``[E, T]`` as in training, without changing the state."""
         before = self.state
@@ -420,11 +410,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return norm
 
     # -- testing ---------------------------------------------------------------------------
-
-    @classmethod
-    def samples_tests(cls) -> bool:
-        """Return True."""
-        return True
 
     @property
     def num_test_iterations(self) -> int:

@@ -8,8 +8,8 @@ from ratchet.errors import ParameterError
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
+from trainers.named import register_trainer
 from trainers.progress import IterationContext
-from trainers.registry import register_trainer
 from trainers.stage_parameters import StagePurposes
 from trainers.staged import Metrics, TestResult
 from trainers.tensordict.optimization.optimizer import load_optimizer_tensors, optimizer_tensors

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ratchet.errors import ParameterError, nearest
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.seeding import torch_generator
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.tensordict.objectives.joint_estimator import JointAdvantageEstimator
 from trainers.tensordict.objectives.ppo import ppo_options
 from trainers.tensordict.objectives.spg import SpgObjective

@@ -51,6 +51,7 @@ _LOOPS = (
 class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer):
     """Base of trainers of local networks whose training is a sequence of iterations."""
 
+    traits = replace(TensorDictTrainer.traits, instead_of_callbacks=None)
     State: ClassVar[type[Any]] = TrainerState
     test_results: dict[str, TestResult]
     """Results of the last :meth:`_run_test_loop`, by dataset."""
@@ -92,7 +93,7 @@ class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer)
 
     def _imitate_demonstrations(self) -> None:
         """Train imitating agents on their demonstrations, and load the results into the state."""
-        names = self.imitating_agent_names(self.hyper_params)
+        names = self.hyper_params.imitation.agents
         learned = {name: self.imitate(name) for name in names}
         for name, result in learned.items():
             for iteration, metrics in enumerate(result.metrics):
@@ -137,11 +138,6 @@ class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer)
 
     def _put_attributes(self, attributes: Attributes) -> None:
         put_attributes(self, attributes)
-
-    @classmethod
-    def calls_callbacks(cls) -> bool:
-        """Return True."""
-        return True
 
     def take_weights(self) -> CallbackState:
         """Copy all agents' parameters and buffers."""
@@ -241,7 +237,7 @@ class StagedTensorDictTrainer(CallbackTrainer, TensorDictTrainer, StagedTrainer)
             self.test_results[name] = result
             stage = "test" if name == "test" else f"test.{name}"
             self.log_stats(test_names(result.metrics), iteration=self.iteration, stage=stage)
-            if self.samples_tests() and tests_both_ways(self.hyper_params):
+            if self.traits.samples_tests and tests_both_ways(self.hyper_params):
                 both = sampled_test(name)
                 with set_interaction_type(InteractionType.RANDOM):
                     result = self.test_results[both] = self._run_test_stage(name, None)

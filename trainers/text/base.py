@@ -167,11 +167,6 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                 return False
         return True
 
-    @classmethod
-    def calls_callbacks(cls) -> bool:
-        """Return True."""
-        return True
-
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
         """Return the statistics of the iteration's rollouts; see :class:`StagedTextTrainer`."""
 

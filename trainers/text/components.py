@@ -16,6 +16,7 @@ from trainers.callbacks.base import CallbackState
 from trainers.callbacks.callback_list import CallbackTrainer
 from trainers.checkpointing import write_json
 from trainers.custom_state import put_attributes, take_attributes
+from trainers.named import TrainerTraits
 from trainers.text.run_files import RunFiles
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
@@ -36,7 +37,7 @@ class TextTrainerComponents(CallbackTrainer):
         "combined_agent": "the chat models are self.text_agents[NAME]",
     }
     trainer_type = "pure_text"
-    plays_text = True
+    traits = TrainerTraits(plays_text=True, instead_of_callbacks=None)
     State = TrainerState
     scenario_instance: TextScenarioInstance
 

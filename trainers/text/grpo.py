@@ -14,7 +14,7 @@ from ratchet.errors import ParameterError
 from ratchet.scenarios.pure_text.agents.group_state import TokenTraining
 from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
 from ratchet.seeding import numpy_generator
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.text.base import PureTextRlTrainer
 from trainers.text.reply_trajectories import reply_trajectories
 from trainers.text.token_steps import training_steps

@@ -12,7 +12,7 @@ import numpy as np
 from ratchet.algorithms import preference_trees as trees
 from ratchet.scenarios.pure_text.agents.examples import PreferencePair
 from ratchet.seeding import numpy_generator
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.text.base import PureTextRlTrainer
 from trainers.text.tree_sampling import TreeGrower, nodes_per_tree
 

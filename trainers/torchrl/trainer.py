@@ -18,6 +18,7 @@ from torchrl.trainers import Trainer
 from ratchet.errors import ParameterError, StateError
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.custom_state import take_attributes
+from trainers.named import TrainerTraits
 from trainers.progress import IterationContext
 from trainers.staged import FolderOf, Metrics, TestResult
 from trainers.state_tree import flatten_tree, unflatten_tree
@@ -62,11 +63,14 @@ class TorchRlTrainer(StagedTensorDictTrainer):
     """
 
     State = TorchRlState
-    acts_alone = True
-    instead_of_callbacks = (
-        "is TorchRL's, which has its own hooks. Leave callbacks out; use torchrl.keep_best and"
-        " torchrl.stop_at_return instead of keep_best and early_stopping, and register other hooks"
-        " in build_trainer."
+    traits = TrainerTraits(
+        plays_text=False,
+        acts_alone=True,
+        instead_of_callbacks=(
+            "is TorchRL's, which has its own hooks. Leave callbacks out; use torchrl.keep_best and"
+            " torchrl.stop_at_return instead of keep_best and early_stopping, and register other"
+            " hooks in build_trainer."
+        ),
     )
     exploration_in_losses: ClassVar[ExplorationType | None] = None
     """Type of policies' actions inside losses; None: the library's default."""
@@ -180,16 +184,6 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             KeepBest(policy).register(trainer, KEEP_BEST)
         if section.stop_at_return is not None:
             StopAt(section.stop_at_return).register(trainer)
-
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return False: it builds its own agent."""
-        return False
-
-    @classmethod
-    def calls_callbacks(cls) -> bool:
-        """Return False: the TorchRL trainer calls its own hooks."""
-        return False
 
     def close(self) -> None:
         """Release environments and workers; later use rebuilds them."""
