@@ -6,10 +6,11 @@ Imports no tensor library, so that trainers of chat models can use it too.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, RenamedAttributes
 from ratchet.tracking.trainer_files import StateFinder, add_artifact, find_checkpoint
@@ -134,3 +135,25 @@ class Trainer(RenamedAttributes, CheckpointingTrainer):
 
     _add_file_to_wandb_artifact = _add_file_to_artifact
     """Alias for trainers written for Weights & Biases."""
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Set the number of torch's threads, and restore it afterwards."""
+    import torch  # takes seconds
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def enter_contexts(
+    stack: ExitStack, *contexts: AbstractContextManager[Any]
+) -> list[AbstractContextManager[Any]]:
+    """Enter contexts, and return them."""
+    for context in contexts:
+        stack.enter_context(context)
+    return list(contexts)

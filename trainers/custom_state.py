@@ -29,8 +29,9 @@ def is_custom(kind: type) -> bool:
 
 
 def is_custom_method(kind: type, name: str) -> bool:
-    """Return whether a class outside Ratchet defines a class's method."""
-    return is_custom(next(each for each in kind.__mro__ if name in vars(each)))
+    """Return whether a class outside Ratchet defines a class's method, if it has one."""
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    return owner is not None and is_custom(owner)
 
 
 def take_attributes(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from trainers.base import Trainer
     from trainers.language.trainer import LanguageTrainer
-    from trainers.staged import Table
+    from trainers.results import Table
     from trainers.text.state import State as TextState
 
 

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 StagePurposes = dict[str, frozenset[Purpose]]
 """Stage → purposes for which it reads parameters."""
 
+_PLAYED = frozenset({Purpose.GAME, Purpose.NETWORKS})
+NETWORK_STAGES: StagePurposes = {
+    "initial_state": _PLAYED | {Purpose.NORMALIZATION},
+    "pretrain": frozenset({Purpose.PRETRAINING}),
+    "imitate": _PLAYED | {Purpose.IMITATION},
+    "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
+    "test": _PLAYED | {Purpose.TESTS},
+}
+"""Those of trainers of local networks."""
+
 _BUILT_IN = "trainers."
 
 

@@ -21,8 +21,8 @@ from tasks.stages.files import (
     write_table,
 )
 from tasks.tensordict.session import ArmSession
+from trainers.results import PretrainResult, with_test_prefix
 from trainers.sampled_tests import dataset_of
-from trainers.staged import TEST_PREFIX, PretrainResult
 
 PRETRAINED_FOLDER = "pretrained"
 IMITATED_FOLDER = "imitated"
@@ -175,7 +175,7 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     has_phases = bool(session.keys.phases)
     trainer = session.trainer_taking_over(key, None) if has_phases else session.trainer_at(key)
     dataset, is_sampled = dataset_of(call.detail)
-    result = trainer.run_sampled_test(dataset) if is_sampled else trainer.run_test(dataset)
+    result = trainer.run_test(dataset, sampled=is_sampled)
     write_table(folder, result.table)
     for index, video in enumerate(result.films):
         path = folder / video_path(index)
@@ -183,7 +183,7 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
         path.write_bytes(video)
     if result.transcripts:
         save_report_transcripts(folder / TRANSCRIPTS_FILE, result.transcripts)
-    values = {f"{TEST_PREFIX}{name}": value for name, value in result.metrics.items()}
+    values = with_test_prefix(result.metrics)
     return [IterationMetrics(iteration=call.iteration, values=values)]
 
 

@@ -35,8 +35,8 @@ class FakeTrainer(StagedTrainer):
     def __init__(self, hyper_params, instance, settings):
         pass
 
-    num_train_iterations = 0
-    initial_state = run_iterations = run_test = stage_key_parameters = None
+    initial_state = num_test_iterations = None
+    _take_state = _load_state = _do_iteration = _test_on = None
 
 
 class FakeKeys:

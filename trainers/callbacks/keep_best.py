@@ -11,14 +11,15 @@ from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import Callback, CallbackState, Moment
 from trainers.callbacks.metrics import is_better, read_metric
 from trainers.callbacks.registry import register_callback
-from trainers.staged import Metrics, StagedTrainer
+from trainers.results import Metrics
+from trainers.staged import StagedTrainer
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
     from trainers.callbacks.base import CallbackSpec
-    from trainers.callbacks.callback_list import CallbackTrainer
+    from trainers.text.components import TextTrainerComponents
 
 
 class KeepBestParameters(SubParameters):
@@ -42,7 +43,7 @@ class KeepBest(Callback):
     Parameters = KeepBestParameters
     steers = True
     parameters: KeepBestParameters
-    trainer: CallbackTrainer
+    trainer: StagedTrainer | TextTrainerComponents
 
     best: float | None = None
     _weights: CallbackState | None = None

@@ -22,7 +22,7 @@ from ratchet.seeding import torch_generator
 from trainers.callbacks.base import Callback, CallbackState, Moment
 from trainers.callbacks.message_regression_networks import REGRESSORS
 from trainers.callbacks.registry import register_callback
-from trainers.staged import Metrics
+from trainers.results import Metrics
 from trainers.tensordict.optimization.optimizer import (
     build_adam,
     load_optimizer_tensors,

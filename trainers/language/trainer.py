@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
+from trainers.base import torch_threads
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import (
-    Attributes,
-    is_custom,
-    is_custom_method,
-    put_attributes,
-    take_attributes,
-)
+from trainers.custom_state import is_custom
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
 from trainers.language.models import SMALL_MODEL, build_model, load_built_model
 from trainers.language.rollout_worker import TrainerRolloutWorker
@@ -37,9 +29,9 @@ from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
 from trainers.progress import IterationContext
-from trainers.staged import FolderOf, Metrics, TestResult
+from trainers.results import FolderOf, Metrics, TestResult
+from trainers.staged import STAGE, StagedTrainer
 from trainers.state_tree import flatten_tree, unflatten_tree
-from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
@@ -71,7 +63,7 @@ _OF_NETWORKS = frozenset(
 """Parameters of all trainers that only networks, games or the data stage read."""
 
 
-class LanguageTrainer(StagedTensorDictTrainer):
+class LanguageTrainer(StagedTrainer):
     """Collects completions of tasks and trains a language model on its tokens.
 
     Users write a :class:`trainers.language.base.BaseTrainer`; :func:`loop_around` builds this
@@ -88,7 +80,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
     State = LanguageState
     traits = BaseTrainer.traits
     learner_class: ClassVar[type[BaseTrainer]]
-    scenario_instance: LanguageTaskInstance  # type: ignore[assignment]
+    scenario_instance: LanguageTaskInstance
     _learner: BaseTrainer | None = None
     _initial: str = ""
     _cursor: int = 0
@@ -124,7 +116,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         seed = derive_seed(self.hyper_params.seed, "initial_state")
         with seeded_globals(derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")):
             learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
-        with self._threads(), seeded_globals(seed):
+        with torch_threads(self.settings.num_threads), seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
             learner.begin(InitialModel(build, agent, settings, intent, self.only_plays))
         return learner
@@ -166,12 +158,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return LanguageTrainer if plain else cls
 
     @property
-    def num_train_iterations(self) -> int:
-        """The number of training iterations; at most one in a test run."""
-        iterations = self.count_train_iterations(self.hyper_params)
-        return min(iterations, 1) if self.settings.test_run else iterations
-
-    @property
     def num_test_iterations(self) -> int:
         """The number of tasks of a test; one in a test run."""
         return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
@@ -208,12 +194,10 @@ class LanguageTrainer(StagedTensorDictTrainer):
             pending_metrics={} if self._pending is None else dict(self._pending.metrics),
         )
 
-    def _take_attributes(self) -> Attributes:
-        learner = self.learner
-        return take_attributes(learner, strict=not is_custom_method(type(learner), "take_state"))
-
-    def _put_attributes(self, attributes: Attributes) -> None:
-        put_attributes(self.learner, attributes)
+    @property
+    def _attribute_owner(self) -> BaseTrainer:
+        """The learner: the user's class."""
+        return self.learner
 
     def _load_state(self, state: LanguageState) -> None:
         found = self.scenario_instance.train_dataset.hash
@@ -263,7 +247,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         start position in the training set, if not the state's.
         """
         seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
-        with self._threads(), seeded_globals(seed):
+        with torch_threads(self.settings.num_threads), seeded_globals(seed):
             return self._play_rollouts(iteration, self._cursor if cursor is None else cursor)
 
     def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
@@ -323,16 +307,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return lambda: played
 
     # -- training ----------------------------------------------------------------------------
-
-    def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter the contexts of threads and seeds."""
-        seed = derive_seed(self.hyper_params.seed, STAGE)
-        return self._enter(stack, self._threads(), seeded_globals(seed))
-
-    def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter the contexts of threads and seeds, without gradients."""
-        seed = derive_seed(self.hyper_params.seed, "test")
-        return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Collect rollouts, train, and update the sampler's weights."""

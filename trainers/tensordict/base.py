@@ -11,8 +11,10 @@ from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
-from trainers.base import Trainer
+from trainers.base import Trainer, enter_contexts, torch_threads
+from trainers.callbacks.base import CallbackState
 from trainers.named import TrainerTraits
+from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 
 if TYPE_CHECKING:
@@ -75,12 +77,12 @@ class TensorDictTrainer(Trainer):
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
         """Enter training's contexts; return them: threads, seeds, sampled actions, train mode."""
-        return self._enter(
+        return enter_contexts(
             stack,
-            self._threads(),
+            torch_threads(self.settings.num_threads),
             seeded_globals(derive_seed(self.hyper_params.seed, "train")),
             set_interaction_type(InteractionType.RANDOM),
-            self._mode(training=True),
+            _mode(self.scenario_instance.combined_agents, training=True),
             self.resumable("train"),
         )
 
@@ -91,48 +93,27 @@ class TensorDictTrainer(Trainer):
         tests.
         """
         samples = self.hyper_params.rl.test_by_sampling is True
-        return self._enter(
+        return enter_contexts(
             stack,
-            self._threads(),
+            torch_threads(self.settings.num_threads),
             seeded_globals(derive_seed(self.hyper_params.seed, "test")),
             set_interaction_type(
                 InteractionType.RANDOM if samples else InteractionType.DETERMINISTIC
             ),
             torch.no_grad(),
-            self._mode(training=False),
+            _mode(self.scenario_instance.combined_agents, training=False),
             self.resumable("test"),
         )
 
-    @staticmethod
-    def _enter(
-        stack: ExitStack, *contexts: AbstractContextManager[Any]
-    ) -> list[AbstractContextManager[Any]]:
-        for context in contexts:
-            stack.enter_context(context)
-        return list(contexts)
+    def take_weights(self) -> CallbackState:
+        """Copy all agents' parameters and buffers."""
+        agents = snapshots.take_agents(self.combined_agents)
+        return CallbackState(tensors=snapshots.flatten_agents(agents))
 
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """Set the number of torch threads, and restore it afterwards."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.settings.num_threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-    @contextmanager
-    def _mode(self, *, training: bool) -> Iterator[None]:
-        """Set the agents' train or eval mode, and restore it afterwards."""
-        combined = self.scenario_instance.combined_agents
-        before = None if combined is None else combined.training
-        if combined is not None:
-            combined.train(training)
-        try:
-            yield
-        finally:
-            if combined is not None and before is not None:
-                combined.train(before)
+    def put_weights(self, weights: CallbackState) -> None:
+        """Restore the result of :meth:`take_weights`."""
+        agents = snapshots.unflatten_agents(weights.tensors)
+        snapshots.load_agents(self.combined_agents, agents)
 
     def agent_generators(
         self, stage: str, iteration: int, purpose: str
@@ -144,3 +125,16 @@ class TensorDictTrainer(Trainer):
             )
             for name in self.agent_names
         }
+
+
+@contextmanager
+def _mode(agents: ActorCritic | None, *, training: bool) -> Iterator[None]:
+    """Set the agents' train or eval mode, and restore it afterwards."""
+    before = None if agents is None else agents.training
+    if agents is not None:
+        agents.train(training)
+    try:
+        yield
+    finally:
+        if agents is not None and before is not None:
+            agents.train(before)

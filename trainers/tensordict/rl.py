@@ -24,8 +24,16 @@ from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import IterationContext
+from trainers.results import (
+    TEST_PREFIX,
+    Metrics,
+    PretrainResult,
+    TestResult,
+    with_test_prefix,
+)
 from trainers.stage_parameters import StagePurposes
-from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
+from trainers.staged import STAGE, StagedTrainer
+from trainers.tensordict.base import TensorDictTrainer
 from trainers.tensordict.collectors import RolloutCollector, with_sample_log_prob
 from trainers.tensordict.imitation import behaviour_cloning
 from trainers.tensordict.normalization import fit_normalization
@@ -41,13 +49,11 @@ from trainers.tensordict.optimization.optimizer import (
 )
 from trainers.tensordict.optimization.replay import RolloutBuffer, Transform
 from trainers.tensordict.solo import pretraining
-from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.components import Components
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.policy_pool import read_pool, sample_from_pool
 from trainers.tensordict.states.state import State as TrainerState
-from trainers.tensordict.statistics.episodes import test_names
 from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
 from trainers.tensordict.testing import TestPlayer, environment_for, summarise_test
 
@@ -56,7 +62,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 
-class TensorDictRlTrainer(StagedTensorDictTrainer):
+class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
     """Base of RL trainers. Subclasses implement :meth:`_get_loss_module_and_gae`.
 
     Everything else has a default that can be overridden: collectors, replay buffer, optimizer
@@ -65,12 +71,14 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     """
 
     traits = replace(
-        StagedTensorDictTrainer.traits,
+        TensorDictTrainer.traits,
+        instead_of_callbacks=None,
         samples_rollouts=True,
         samples_tests=True,
         supports_imitation=True,
         supports_phases=True,
     )
+    State = TrainerState
     renamed_attributes: ClassVar[Mapping[str, str]] = {
         "clip_value": "it is hyper_params.rl.clip_value",
         "gae": "it is self.components.gae",
@@ -167,11 +175,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         concatenated: ``[1, T]``. ``mean_loss_vals``: losses and metrics averaged over minibatches.
         """
         if not train and self._tested is not None:  # by datapoint, rather than by frame
-            return test_names(self._tested)
+            return with_test_prefix(self._tested)
         verifiers = list(self.protocol_handler.verifier_names)
         stats = rollout_stats(rollouts, self.agent_names, verifiers)
         stats |= loss_stats(mean_loss_vals, self.agent_names)
-        return stats if train else test_names(stats)
+        return stats if train else with_test_prefix(stats)
 
     def _add_normalization_transforms(self) -> None:
         """Fit the observation normalisation on frames of the initial agents."""
@@ -328,10 +336,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @property
     def num_train_iterations(self) -> int:
-        """The number of training iterations; at most one in a test run."""
-        iterations: int = self.hyper_params.rl.num_iterations
-        own = min(iterations, 1) if self.settings.test_run else iterations
-        return self.first_iteration + own
+        """The number of training iterations, including those of earlier phases."""
+        return self.first_iteration + super().num_train_iterations
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Run one iteration, changing agents, optimizer, loss and cursor; return its metrics."""

@@ -6,14 +6,16 @@ A layer between ``Trainer`` and ``PureTextRlTrainer``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from ratchet.tracking.trainer_files import METADATA_FILE
+from trainers.base import Trainer
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.callback_list import CallbackTrainer
+from trainers.callbacks.callback_list import CallbackList
 from trainers.checkpointing import write_json
 from trainers.custom_state import put_attributes, take_attributes
 from trainers.named import TrainerTraits
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 
 
-class TextTrainerComponents(CallbackTrainer):
+class TextTrainerComponents(Trainer):
     """A trainer of chat models with components and state, but without a loop."""
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
@@ -179,6 +181,16 @@ class TextTrainerComponents(CallbackTrainer):
         write_json(folder / METADATA_FILE, self._get_metadata())
 
     # -- callbacks -------------------------------------------------------------------------
+
+    @cached_property
+    def callbacks(self) -> CallbackList:
+        """The callbacks of the experiment."""
+        return CallbackList(self)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a callback has ended the training."""
+        return self.callbacks.has_stopped
 
     def load_callbacks(self, state: TrainerState) -> None:
         """Restore only the callbacks' states."""
