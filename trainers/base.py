@@ -5,18 +5,30 @@ Imports no tensor library, so that trainers of chat models can use it too.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.errors import CheckPointNotFoundError, ParameterError, RenamedAttributes
-from ratchet.tracking.trainer_files import StateFinder, add_artifact, find_checkpoint
-from trainers.checkpointing import CheckpointingTrainer, MetricRecord
+from ratchet.errors import CheckPointNotFoundError, ParameterError, explain_renamed
+from ratchet.tracking.trainer_files import (
+    LATEST,
+    METADATA_FILE,
+    PARAMETERS_FILE,
+    STATE_FOLDER,
+    StateFinder,
+    add_artifact,
+    checkpoint_folder,
+    find_checkpoint,
+)
+from trainers.checkpointing import Checkpoints, MetricRecord, code_metadata
 from trainers.custom_state import is_custom
+from trainers.models import save_models
+from trainers.named import NamedTrainer
 from trainers.progress import declared_iterations
+from trainers.state import State
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
 
-class Trainer(RenamedAttributes, CheckpointingTrainer):
+class Trainer(NamedTrainer, ABC):
     """Base of all trainers. Subclasses implement :meth:`train`.
 
     ``hyper_params`` contains every parameter that affects results, ``settings`` those that must
@@ -39,6 +51,12 @@ class Trainer(RenamedAttributes, CheckpointingTrainer):
         "use_critic": "an agent that has one has a value_head, scenario_instance.agents[NAME]",
         "use_single_body": "it is hyper_params.rl.use_shared_body",
     }
+
+    State: ClassVar[type[Any]] = State
+    """The class of :attr:`state`."""
+
+    state: Any
+    """State of the loop, in addition to the agents' models; initially :attr:`State` ()."""
 
     trainer_type: ClassVar[str] = "rl"
     """Determines the parts of the agents: ``"rl"``, ``"solo_agent"`` or a custom name."""
@@ -56,8 +74,19 @@ class Trainer(RenamedAttributes, CheckpointingTrainer):
         self.state_finder: StateFinder = partial(find_checkpoint, settings.home)
         """Finds states of earlier runs. Default: only checkpoint folders; the runner of the trainer
         adds run folders and the store."""
-        self.checkpoint_name = settings.run_id
+        self.checkpoints = Checkpoints(self)
         self._initialise_state()
+
+    if not TYPE_CHECKING:  # else type checkers accept every name
+
+        def __getattr__(self, name):  # noqa: ANN001, ANN204
+            explain_renamed(self, name)
+            return object.__getattribute__(self, name)  # raises the original error
+
+    def _initialise_state(self) -> None:
+        """Set the initial :attr:`state`; called once, by the constructor."""
+        if issubclass(type(self).State, State):
+            self.state = type(self).State()
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
@@ -75,15 +104,6 @@ class Trainer(RenamedAttributes, CheckpointingTrainer):
     @abstractmethod
     def train(self) -> None:
         """Train the agents: seed, run the training loop, run the test loop, save."""
-
-    @classmethod
-    def has_own_test(cls) -> bool:
-        """Return whether the class has a ``_run_test_loop``, which retests saved states."""
-        return callable(getattr(cls, "_run_test_loop", None))
-
-    def run_own_test(self) -> None:
-        """Run ``_run_test_loop``, which logs its results."""
-        self._run_test_loop()  # type: ignore[attr-defined] # called only if has_own_test
 
     @property
     def protocol_handler(self) -> ProtocolHandler:
@@ -116,6 +136,115 @@ class Trainer(RenamedAttributes, CheckpointingTrainer):
         """
         values = {name: float(value) for name, value in stats.items()}
         self.history.append(MetricRecord(stage, iteration, values))
+
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def prepare_training(self) -> None:
+        """Continue from the trainer's checkpoint, if it exists; call it before ``train``.
+
+        A checkpoint that contains the initial state does not record the loop's position: it is
+        ignored, and training starts from scratch.
+        """
+        if self.checkpoints.has_position():
+            self.load_and_set_state_from_checkpoint()
+
+    def save_checkpoint(self, log: bool = True) -> None:
+        """Write state and models into the checkpoint's folder, replacing the previous ones.
+
+        With ``log`` also store them permanently, as a version named by the number of finished
+        iterations. A test run saves nothing.
+        """
+        self.checkpoints.save(log=log)
+
+    def save_state_to(self, folder: Path) -> None:
+        """Write state and models into a folder, in the format of checkpoints and stages."""
+        state = getattr(self, "state", None)
+        if state is None or isinstance(state, State):
+            save_models(self.scenario_instance, folder, self._iterations_done)
+        if state is not None:
+            state.save(folder)
+
+    @property
+    def _iterations_done(self) -> int:
+        return int(getattr(getattr(self, "state", None), "iteration", 0))
+
+    def _get_metadata(self) -> dict[str, Any]:
+        """Return a checkpoint's metadata: trainer, iterations, version and commit."""
+        name, iteration = self.hyper_params.trainer_name, self._iterations_done
+        return {"trainer": name, "iteration": iteration, **code_metadata()}
+
+    def load_and_set_state_from_checkpoint(
+        self, from_base_run: bool = False, version: str = LATEST
+    ) -> None:
+        """Continue from the checkpoint of this run, or from a state of its base run.
+
+        With ``from_base_run``, load ``version`` (``"latest"`` or a number of iterations) of the run
+        ``base_run.run_id``. A checkpoint of this run also restores metrics and random generators.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If the checkpoint or the base run is missing.
+        ParameterError
+            If an earlier version of this run is requested.
+        """
+        if from_base_run:
+            self.checkpoints.continue_from_base_run(version)
+            return
+        if version != LATEST:
+            raise ParameterError(
+                f"load_and_set_state_from_checkpoint: got version={version!r}, expected"
+                f" {LATEST!r} unless from_base_run. To continue from an earlier state of a run,"
+                " name it in base_run.run_id, or use `ratchet fork`."
+            )
+        self.checkpoints.continue_from_own()
+
+    def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
+        """Read the checkpoint of this run as plain values and tensors.
+
+        Raises CheckPointNotFoundError if there is none.
+        """
+        return self.checkpoints.read()
+
+    def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
+        """Read a state of the run ``base_run.run_id`` as plain values and tensors.
+
+        The version is ``"latest"`` or a number of finished iterations. Raises
+        CheckPointNotFoundError if no run is named, or it has no such state.
+        """
+        return self.checkpoints.read_base_run(version)
+
+    @classmethod
+    def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
+        """Return the folder of a run's checkpoint; ``home`` defaults to that of the settings."""
+        from ratchet.parameters.settings import ExperimentSettings
+
+        return checkpoint_folder(home or ExperimentSettings().home, run_id)
+
+    @property
+    def checkpoint_base_dir(self) -> Path:
+        """The folder of this trainer's checkpoint; ParameterError if the run has no id."""
+        if self.checkpoints.name is None:
+            raise ParameterError(
+                "settings.run_id: got None, but a checkpoint is stored under the run's id. Set"
+                " run_id in the settings, or save `trainer.state` yourself."
+            )
+        return self.get_checkpoint_base_dir_from_run_id(self.checkpoints.name, self.settings.home)
+
+    @property
+    def checkpoint_state_path(self) -> Path:
+        """The folder of the saved state."""
+        return self.checkpoint_base_dir / STATE_FOLDER
+
+    @property
+    def checkpoint_params_path(self) -> Path:
+        """The file with the run's hyper-parameters."""
+        return self.checkpoint_base_dir / PARAMETERS_FILE
+
+    @property
+    def checkpoint_metadata_path(self) -> Path:
+        """The file with the checkpoint's metadata."""
+        return self.checkpoint_base_dir / METADATA_FILE
 
     def _add_file_to_artifact(
         self, artifact_name: str, artifact_type: str, file_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 from ratchet.errors import DataError
@@ -192,8 +193,12 @@ def _run_test_loop(call: StageCall, session: ArmSession) -> Metrics:
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, "test")):
-        trainer.load_state_from(session.keys.tested_states[call.iteration].open())
-        trainer.run_own_test()
+        trainer.checkpoints.continue_from_folder(session.keys.tested_states[call.iteration].open())
+        with ExitStack() as stack:
+            build_context = getattr(trainer, "_build_test_context", None)
+            if build_context is not None:
+                build_context(stack)
+            trainer._run_test_loop()  # type: ignore[attr-defined] # only states with one are pinned
     logged: dict[str, list[float]] = {}
     for record in trainer.history:
         for name, value in record.values.items():
@@ -210,11 +215,11 @@ def run_trainer(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
-    trainer.checkpoint_name = call.key  # of any run: the same stage resumes where one stopped
+    trainer.checkpoints.name = call.key  # of any run: the same stage resumes where one stopped
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, _PURPOSE)):
         trainer.prepare_training()
         trainer.train()
-    trainer.write_states(folder)
+    trainer.checkpoints.write_states(folder)
     records = [[entry.stage, entry.iteration, entry.values] for entry in trainer.history]
     (folder / HISTORY_FILE).write_text(json.dumps(records) + "\n")
     points: dict[int, dict[str, float]] = {}

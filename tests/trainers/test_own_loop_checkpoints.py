@@ -180,7 +180,7 @@ def test_an_own_train_of_a_staged_trainer_keeps_the_agents_as_they_are(make, tmp
     assert issubclass(OwnTrain, TensorDictRlTrainer)
     assert not OwnTrain.supports_stages()
     trainer.train()
-    trainer.write_states(tmp_path / "stage")
+    trainer.checkpoints.write_states(tmp_path / "stage")
     state = OwnTrain.State.load(tmp_path / "stage" / "state")
     saved = state.agents["prover"]
     params = dict(trainer.combined_agents.parts["prover"].named_parameters())

@@ -35,16 +35,10 @@ class TensorDictTrainer(Trainer):
     scenario_instance: ScenarioInstance
 
     def prepare_training(self) -> None:
-        """Load agents of earlier runs, or resume; see :class:`CheckpointingTrainer`."""
+        """Load agents of earlier runs, or resume; see :meth:`Trainer.prepare_training`."""
         if self.scenario_instance.combined_agents is not None:
             load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
         super().prepare_training()
-
-    def run_own_test(self) -> None:
-        """Run ``_run_test_loop`` in the test context."""
-        with ExitStack() as stack:
-            self._build_test_context(stack)
-            super().run_own_test()
 
     @property
     def device(self) -> torch.device:
@@ -83,7 +77,7 @@ class TensorDictTrainer(Trainer):
             seeded_globals(derive_seed(self.hyper_params.seed, "train")),
             set_interaction_type(InteractionType.RANDOM),
             _mode(self.scenario_instance.combined_agents, training=True),
-            self.resumable("train"),
+            self.checkpoints.resumable("train"),
         )
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
@@ -102,7 +96,7 @@ class TensorDictTrainer(Trainer):
             ),
             torch.no_grad(),
             _mode(self.scenario_instance.combined_agents, training=False),
-            self.resumable("test"),
+            self.checkpoints.resumable("test"),
         )
 
     def take_weights(self) -> CallbackState:

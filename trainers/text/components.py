@@ -16,7 +16,7 @@ from ratchet.tracking.trainer_files import METADATA_FILE
 from trainers.base import Trainer
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.callback_list import CallbackList
-from trainers.checkpointing import write_json
+from trainers.checkpointing import Checkpoints, write_json
 from trainers.custom_state import put_attributes, take_attributes
 from trainers.named import TrainerTraits
 from trainers.text.run_files import RunFiles
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
     from ratchet.scenarios.pure_text.base import TextScenarioInstance
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+
+
+class _TextCheckpoints(Checkpoints):
+    """Writes checkpoints into the loop's folder of rollouts, journals and metrics."""
+
+    def write(self, folder: Path) -> None:
+        """Add state and metadata to the folder."""
+        trainer, files = self.trainer, RunFiles(folder)
+        files.check_parameters(trainer.hyper_params.to_dict())
+        files.save_state(trainer.state)
+        write_json(folder / METADATA_FILE, trainer._get_metadata())
 
 
 class TextTrainerComponents(Trainer):
@@ -55,6 +66,7 @@ class TextTrainerComponents(Trainer):
                 f"{type(self).__name__}: the scenario instance has no shared model groups, expected"
                 " those of a text scenario. Build it with build_scenario_instance."
             )
+        self.checkpoints = _TextCheckpoints(self)
         self._initial_groups = {n: g.state for n, g in self.shared_model_groups.items()}
         self._iteration = 0
         self._stage: TrainLoopStage | None = None
@@ -172,13 +184,6 @@ class TextTrainerComponents(Trainer):
     @property
     def _iterations_done(self) -> int:
         return self._iteration
-
-    def _write_checkpoint(self, folder: Path) -> None:
-        """Write a checkpoint into the loop's folder of rollouts, journals and metrics."""
-        files = RunFiles(folder)
-        files.check_parameters(self.hyper_params.to_dict())
-        files.save_state(self.state)
-        write_json(folder / METADATA_FILE, self._get_metadata())
 
     # -- callbacks -------------------------------------------------------------------------
 
