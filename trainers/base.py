@@ -24,7 +24,6 @@ from ratchet.tracking.trainer_files import (
     find_checkpoint,
 )
 from trainers.checkpointing import Checkpoints, MetricRecord, code_metadata
-from trainers.custom_state import is_custom
 from trainers.models import save_models
 from trainers.named import NamedTrainer
 from trainers.progress import declared_iterations
@@ -95,11 +94,6 @@ class Trainer(NamedTrainer, ABC):
         Called before any component is built; relative paths of custom protocols start from
         ``base_dir``. The default accepts all.
         """
-
-    @classmethod
-    def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether each stage builds a new trainer; True for classes outside Ratchet."""
-        return is_custom(cls)
 
     @abstractmethod
     def train(self) -> None:

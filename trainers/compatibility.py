@@ -19,7 +19,7 @@ from ratchet.protocols.registry import build_protocol_handler, check_protocol_na
 from ratchet.scenarios.registry import build_scenario
 from trainers.callbacks.registry import check_callbacks
 from trainers.registry import TRAINERS, trainer_class
-from trainers.staged import StagedTrainer
+from trainers.staged import runs_in_stages
 
 if TYPE_CHECKING:
     from ratchet.parameters.curriculum import Phase
@@ -234,8 +234,7 @@ def _check_phases(
     """Refuse phases with trainers that don't support them, and incompatible phase parameters."""
     if not hyper_params.phases:
         return
-    in_stages = issubclass(trainer, StagedTrainer) and trainer.supports_stages()
-    if not (in_stages and trainer.traits.supports_phases):
+    if not (trainer.traits.supports_phases and runs_in_stages(trainer)):
         raise ParameterError(
             f"phases: got {len(hyper_params.phases)} with the trainer"
             f" {hyper_params.trainer_name!r}, expected one that is built on TensorDictRlTrainer and"

@@ -104,11 +104,6 @@ class NamedTrainer:
         super().__setattr__(name, value)
 
     @classmethod
-    def needed_devices(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of accelerators used for training, if training runs on accelerators."""
-        return 1
-
-    @classmethod
     def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
         """Return the optional packages that this trainer requires; none by default."""
         return ()

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
@@ -49,7 +49,8 @@ class StagedTrainer(Trainer):
     """The phase of the experiment that this trainer runs; the parameters are the phase's."""
     test_results: dict[str, TestResult]
     """Results of the last :meth:`_run_test_loop`, by dataset."""
-    _iteration: int = 0
+    iteration: int = 0
+    """The number of finished training iterations."""
     _stage: str | None = None
 
     # -- for subclasses to implement -------------------------------------------------------
@@ -118,11 +119,6 @@ class StagedTrainer(Trainer):
         """Return the agents to :meth:`pretrain`, before any component is built."""
         return []
 
-    @property
-    def pretrained_agents(self) -> list[str]:
-        """The agents to :meth:`pretrain`, once each, before training."""
-        return []
-
     def pretrain(self, agent_name: str) -> PretrainResult:
         """Train an agent's body on its own from the initial state; the state is not changed."""
         raise NotImplementedError(f"{type(self).__name__} does not pretrain; got {agent_name!r}.")
@@ -146,25 +142,16 @@ class StagedTrainer(Trainer):
         """Pretrain each agent's body, then let agents imitate; load the results into the state."""
         if self._stage is None:
             self.initial_state()
-        for name in self.pretrained_agents:
+        for name in self.pretrained_agent_names(self.hyper_params):
             result = self.pretrain(name)
-            self._log_learning(f"pretrain.{name}", result)
+            _log_epochs(self, f"pretrain.{name}", result)
             self.load_pretrained(name, result)
         learned = {name: self.imitate(name) for name in self.hyper_params.imitation.agents}
         for name, result in learned.items():
-            self._log_learning(f"imitate.{name}", result)
+            _log_epochs(self, f"imitate.{name}", result)
             self.load_imitated(name, result)
 
-    def _log_learning(self, stage: str, result: PretrainResult) -> None:
-        for iteration, metrics in enumerate(result.metrics):
-            self.log_stats(metrics, iteration=iteration, stage=stage)
-
     # -- state -----------------------------------------------------------------------------
-
-    @property
-    def iteration(self) -> int:
-        """The number of finished training iterations."""
-        return self._iteration
 
     @property
     def state(self) -> Any:  # noqa: ANN401
@@ -177,7 +164,7 @@ class StagedTrainer(Trainer):
                 f"{type(self).__name__}: no state yet. Call initial_state() or train(),"
                 " or set a saved one."
             )
-        state = self._take_state(self._iteration, self._stage)
+        state = self._take_state(self.iteration, self._stage)
         owner = self._attribute_owner
         stores_itself = is_custom_method(type(owner), "take_state")
         state.attributes = take_attributes(owner, strict=not stores_itself)
@@ -192,7 +179,7 @@ class StagedTrainer(Trainer):
         put_attributes(self._attribute_owner, state.attributes)
         if self.callbacks:
             self.callbacks.load(state.callbacks, state.callback_tensors)
-        self._iteration, self._stage = state.iteration, state.stage
+        self.iteration, self._stage = state.iteration, state.stage
 
     @property
     def _attribute_owner(self) -> NamedTrainer:
@@ -321,7 +308,7 @@ class StagedTrainer(Trainer):
         metrics = self.callbacks.iterate(
             iteration, lambda: self._do_iteration(iteration), last=last
         )
-        self._iteration, self._stage = iteration + 1, STAGE
+        self.iteration, self._stage = iteration + 1, STAGE
         return metrics
 
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
@@ -375,14 +362,6 @@ class StagedTrainer(Trainer):
     # -- stages ----------------------------------------------------------------------------
 
     @classmethod
-    def supports_stages(cls) -> bool:
-        """Return whether stages equal :meth:`train`, i.e. no subclass overrides the loops.
-
-        Otherwise the trainer runs as one stage.
-        """
-        return all(getattr(cls, name) is getattr(StagedTrainer, name) for name in _LOOPS)
-
-    @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
         """Return the purposes for which each stage reads parameters; by default a network's."""
         return NETWORK_STAGES
@@ -398,6 +377,21 @@ class StagedTrainer(Trainer):
         """
         agent = (agent_name or DEFAULT_AGENT) if stage == "pretrain" else None
         return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage, agent)
+
+
+def runs_in_stages(trainer: type[Trainer]) -> TypeGuard[type[StagedTrainer]]:
+    """Return whether stages equal a trainer's ``train``, i.e. no subclass overrides the loops.
+
+    Otherwise the trainer runs as one stage.
+    """
+    if not issubclass(trainer, StagedTrainer):
+        return False
+    return all(getattr(trainer, name) is getattr(StagedTrainer, name) for name in _LOOPS)
+
+
+def _log_epochs(trainer: Trainer, stage: str, result: PretrainResult) -> None:
+    for iteration, metrics in enumerate(result.metrics):
+        trainer.log_stats(metrics, iteration=iteration, stage=stage)
 
 
 def _sampled_actions(*, is_on: bool) -> AbstractContextManager[object]:

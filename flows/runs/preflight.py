@@ -75,9 +75,12 @@ def check_devices(experiment: ResolvedExperiment) -> None:
         return
     check_device(name)
     folder = None if base_dir is None else Path(base_dir)
+    from trainers.language.base import BaseTrainer
+
     for hyper_params in experiment.arms.values():
         trainer = TRAINERS.find(hyper_params.trainer, folder)
-        _check_count(name.partition(":")[0], trainer.needed_devices(hyper_params))
+        if issubclass(trainer, BaseTrainer):
+            _check_count(name.partition(":")[0], trainer.needed_devices(hyper_params))
 
 
 def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:

@@ -116,10 +116,9 @@ class ArmKeys(BaseKeys):
     @property
     def is_staged(self) -> bool:
         """Whether the trainer supports stages, not only ``train()``."""
-        from trainers.staged import StagedTrainer
+        from trainers.staged import runs_in_stages
 
-        trainer = self.trainer_class
-        return issubclass(trainer, StagedTrainer) and trainer.supports_stages()
+        return runs_in_stages(self.trainer_class)
 
     @property
     def model_kind(self) -> ModelKind | None:

@@ -118,7 +118,7 @@ def test_loaded_agents_are_not_pretrained_and_may_lack_a_solo_head(tiny, home, s
     hyper_params = _resolved(tiny, settings, pretrain_agents=True)
     trainer = tiny.trainer(hyper_params, home=str(home))
     assert type(trainer).pretrained_agent_names(hyper_params) == ["prover"]
-    assert trainer.pretrained_agents == ["prover"]
+    assert trainer.pretrained_agent_names(trainer.hyper_params) == ["prover"]
     assert "solo_head" in {n.partition(".")[0] for n in trainer.initial_state().agents["verifier"]}
 
 

@@ -111,6 +111,11 @@ class BaseTrainer(NamedTrainer, ABC):
         """Raise ParameterError for parameters that this trainer cannot use; by default none."""
 
     @classmethod
+    def needed_devices(cls, hyper_params: HyperParameters) -> int:
+        """Return the number of accelerators used for training, if training runs on accelerators."""
+        return 1
+
+    @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return further models that it reads, such as a teacher: purpose → folder or name."""
         return {}

@@ -21,7 +21,6 @@ from ratchet.scenarios.language_task.validation import check_options, check_size
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import torch_threads
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import is_custom
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
 from trainers.language.models import SMALL_MODEL, build_model, load_built_model
 from trainers.language.rollout_worker import TrainerRolloutWorker
@@ -162,23 +161,13 @@ class LanguageTrainer(StagedTrainer):
         """The number of tasks of a test; one in a test run."""
         return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
 
-    @classmethod
-    def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether the learner is custom and its engine is cheap to start.
-
-        An inference server keeps running: it takes a minute to start, and its GPU memory.
-        """
-        language = hyper_params.language
-        default = type(language).model_fields["engine"].default
-        return is_custom(cls.learner_class) and language.engine == default
-
     # -- state -------------------------------------------------------------------------------
 
     def initial_state(self) -> LanguageState:
         """Build the initial models, warmed up if configured, and continue from them."""
         self.close()
         self._learner, self._pending, self._initial = None, None, ""
-        self._iteration, self._stage, self._cursor = 0, "initial_state", 0
+        self.iteration, self._stage, self._cursor = 0, "initial_state", 0
         return self._take_state(0, "initial_state")
 
     def _take_state(self, iteration: int, stage: str) -> LanguageState:
@@ -265,7 +254,7 @@ class LanguageTrainer(StagedTrainer):
                 learner.tokenizer,
                 iteration=iteration,
                 attempt=tries,
-                model_version=self._iteration,
+                model_version=self.iteration,
             )
             kept = [group for group in _groups(played.trajectories) if learner.keeps_group(group)]
             rollouts.trajectories += [trajectory for group in kept for trajectory in group]
@@ -343,7 +332,7 @@ class LanguageTrainer(StagedTrainer):
             learner.tokenizer,
             iteration=0,
             is_validation=True,
-            model_version=self._iteration,
+            model_version=self.iteration,
         )
         if iteration_context is not None:
             iteration_context.step(len(places))

@@ -198,7 +198,7 @@ class TorchRlTrainer(StagedTrainer):
     def initial_state(self) -> TorchRlState:
         """Rebuild the TorchRL trainer, and continue from it."""
         self.close()
-        self._iteration, self._stage, self._stored = 0, "initial_state", {}
+        self.iteration, self._stage, self._stored = 0, "initial_state", {}
         return self._take_state(0, "initial_state")
 
     def _take_state(self, iteration: int, stage: str) -> TorchRlState:
