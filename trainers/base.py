@@ -23,7 +23,7 @@ from ratchet.tracking.trainer_files import (
     checkpoint_folder,
     find_checkpoint,
 )
-from trainers.checkpointing import Checkpoints, MetricRecord, code_metadata
+from trainers.checkpointing import CheckpointFiles, MetricRecord, code_metadata
 from trainers.models import save_models
 from trainers.named import NamedTrainer
 from trainers.progress import declared_iterations
@@ -73,7 +73,7 @@ class Trainer(NamedTrainer, ABC):
         self.state_finder: StateFinder = partial(find_checkpoint, settings.home)
         """Finds states of earlier runs. Default: only checkpoint folders; the runner of the trainer
         adds run folders and the store."""
-        self.checkpoints = Checkpoints(self)
+        self.checkpoint_files = CheckpointFiles(self)
         self._initialise_state()
 
     if not TYPE_CHECKING:  # else type checkers accept every name
@@ -139,7 +139,7 @@ class Trainer(NamedTrainer, ABC):
         A checkpoint that contains the initial state does not record the loop's position: it is
         ignored, and training starts from scratch.
         """
-        if self.checkpoints.has_position():
+        if self.checkpoint_files.has_position():
             self.load_and_set_state_from_checkpoint()
 
     def save_checkpoint(self, log: bool = True) -> None:
@@ -148,7 +148,7 @@ class Trainer(NamedTrainer, ABC):
         With ``log`` also store them permanently, as a version named by the number of finished
         iterations. A test run saves nothing.
         """
-        self.checkpoints.save(log=log)
+        self.checkpoint_files.save(log=log)
 
     def save_state_to(self, folder: Path) -> None:
         """Write state and models into a folder, in the format of checkpoints and stages."""
@@ -183,7 +183,7 @@ class Trainer(NamedTrainer, ABC):
             If an earlier version of this run is requested.
         """
         if from_base_run:
-            self.checkpoints.continue_from_base_run(version)
+            self.checkpoint_files.continue_from_base_run(version)
             return
         if version != LATEST:
             raise ParameterError(
@@ -191,14 +191,14 @@ class Trainer(NamedTrainer, ABC):
                 f" {LATEST!r} unless from_base_run. To continue from an earlier state of a run,"
                 " name it in base_run.run_id, or use `ratchet fork`."
             )
-        self.checkpoints.continue_from_own()
+        self.checkpoint_files.continue_from_own()
 
     def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
         """Read the checkpoint of this run as plain values and tensors.
 
         Raises CheckPointNotFoundError if there is none.
         """
-        return self.checkpoints.read()
+        return self.checkpoint_files.read()
 
     def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
         """Read a state of the run ``base_run.run_id`` as plain values and tensors.
@@ -206,7 +206,7 @@ class Trainer(NamedTrainer, ABC):
         The version is ``"latest"`` or a number of finished iterations. Raises
         CheckPointNotFoundError if no run is named, or it has no such state.
         """
-        return self.checkpoints.read_base_run(version)
+        return self.checkpoint_files.read_base_run(version)
 
     @classmethod
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
@@ -218,12 +218,13 @@ class Trainer(NamedTrainer, ABC):
     @property
     def checkpoint_base_dir(self) -> Path:
         """The folder of this trainer's checkpoint; ParameterError if the run has no id."""
-        if self.checkpoints.name is None:
+        name = self.checkpoint_files.name
+        if name is None:
             raise ParameterError(
                 "settings.run_id: got None, but a checkpoint is stored under the run's id. Set"
                 " run_id in the settings, or save `trainer.state` yourself."
             )
-        return self.get_checkpoint_base_dir_from_run_id(self.checkpoints.name, self.settings.home)
+        return self.get_checkpoint_base_dir_from_run_id(name, self.settings.home)
 
     @property
     def checkpoint_state_path(self) -> Path:

@@ -50,8 +50,8 @@ class MetricRecord:
     values: dict[str, float]
 
 
-class Checkpoints:
-    """Writes and reads the checkpoint of one trainer, in the folders that its paths name."""
+class CheckpointFiles:
+    """The checkpoint of one trainer: writes and reads the folders that the trainer's paths name."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer

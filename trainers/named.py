@@ -91,7 +91,8 @@ class NamedTrainer:
                 _warn(f"{cls.__name__}.{former} is deprecated: use {name}.")
                 setattr(cls, name, own[former])
         for name in _TRAITS & own.keys():
-            _warn(f"{cls.__name__}.{name} is deprecated: use traits = TrainerTraits({name}=…).")
+            traits = f"traits = dataclasses.replace({cls.__mro__[1].__name__}.traits, {name}=…)"
+            _warn(f"{cls.__name__}.{name} is deprecated: use {traits}.")
             value = getattr(cls, name)  # some were methods
             changes = {name: value() if callable(value) else value}
             cls.traits = replace(cls.traits, **changes)

@@ -76,9 +76,9 @@ class StagedTrainer(Trainer):
         """Test on a dataset, inside the test context."""
 
     @property
-    @abstractmethod
     def num_test_iterations(self) -> int:
-        """The number of steps of the test's progress."""
+        """The number of steps of the test's progress: by default of datapoints; 1 in a test run."""
+        return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
 
     def take_weights(self) -> CallbackState:
         """Copy the current weights, for callbacks that store some."""

@@ -193,7 +193,9 @@ def _run_test_loop(call: StageCall, session: ArmSession) -> Metrics:
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, "test")):
-        trainer.checkpoints.continue_from_folder(session.keys.tested_states[call.iteration].open())
+        trainer.checkpoint_files.continue_from_folder(
+            session.keys.tested_states[call.iteration].open()
+        )
         with ExitStack() as stack:
             build_context = getattr(trainer, "_build_test_context", None)
             if build_context is not None:
@@ -215,11 +217,11 @@ def run_trainer(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
-    trainer.checkpoints.name = call.key  # of any run: the same stage resumes where one stopped
+    trainer.checkpoint_files.name = call.key  # of any run: the same stage resumes where one stopped
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, _PURPOSE)):
         trainer.prepare_training()
         trainer.train()
-    trainer.checkpoints.write_states(folder)
+    trainer.checkpoint_files.write_states(folder)
     records = [[entry.stage, entry.iteration, entry.values] for entry in trainer.history]
     (folder / HISTORY_FILE).write_text(json.dumps(records) + "\n")
     points: dict[int, dict[str, float]] = {}

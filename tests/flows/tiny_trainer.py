@@ -56,8 +56,6 @@ class TinyTrainer(StagedTrainer):
         super().__init__(hyper_params, scenario_instance, settings)
         self._state = None
 
-    num_test_iterations = 1
-
     @classmethod
     def pretrained_agent_names(cls, hyper_params):
         return ["verifier", "prover"] if hyper_params.pretrain_agents else []

@@ -29,7 +29,7 @@ class FakeTrainer(StagedTrainer):
     def __init__(self, hyper_params, instance, settings):
         pass
 
-    initial_state = num_test_iterations = None
+    initial_state = None
     _take_state = _load_state = _do_iteration = _test_on = None
 
 

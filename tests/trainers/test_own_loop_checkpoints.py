@@ -1,4 +1,4 @@
-"""Checkpoints of trainers with a custom loop, in plain Python."""
+"""CheckpointFiles of trainers with a custom loop, in plain Python."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_an_own_train_of_a_staged_trainer_keeps_the_agents_as_they_are(make, tmp
     assert issubclass(OwnTrain, TensorDictRlTrainer)
     assert not runs_in_stages(OwnTrain)
     trainer.train()
-    trainer.checkpoints.write_states(tmp_path / "stage")
+    trainer.checkpoint_files.write_states(tmp_path / "stage")
     state = OwnTrain.State.load(tmp_path / "stage" / "state")
     saved = state.agents["prover"]
     params = dict(trainer.combined_agents.parts["prover"].named_parameters())

@@ -79,7 +79,7 @@ def test_every_public_name_can_be_imported():
 
 
 def test_attributes_that_became_traits_still_set_them():
-    with pytest.warns(DeprecationWarning, match="takes_sequences is deprecated: use traits"):
+    with pytest.warns(DeprecationWarning, match="takes_sequences is deprecated: use traits ="):
 
         class Mine(trainers.TensorDictRlTrainer):
             takes_sequences = True

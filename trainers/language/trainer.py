@@ -156,11 +156,6 @@ class LanguageTrainer(StagedTrainer):
         plain = all(getattr(learner, name) is getattr(BaseTrainer, name) for name in chosen)
         return LanguageTrainer if plain else cls
 
-    @property
-    def num_test_iterations(self) -> int:
-        """The number of tasks of a test; one in a test run."""
-        return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
-
     # -- state -------------------------------------------------------------------------------
 
     def initial_state(self) -> LanguageState:

@@ -77,7 +77,7 @@ class TensorDictTrainer(Trainer):
             seeded_globals(derive_seed(self.hyper_params.seed, "train")),
             set_interaction_type(InteractionType.RANDOM),
             _mode(self.scenario_instance.combined_agents, training=True),
-            self.checkpoints.resumable("train"),
+            self.checkpoint_files.resumable("train"),
         )
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
@@ -96,7 +96,7 @@ class TensorDictTrainer(Trainer):
             ),
             torch.no_grad(),
             _mode(self.scenario_instance.combined_agents, training=False),
-            self.checkpoints.resumable("test"),
+            self.checkpoint_files.resumable("test"),
         )
 
     def take_weights(self) -> CallbackState:

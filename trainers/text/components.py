@@ -16,7 +16,7 @@ from ratchet.tracking.trainer_files import METADATA_FILE
 from trainers.base import Trainer
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.callback_list import CallbackList
-from trainers.checkpointing import Checkpoints, write_json
+from trainers.checkpointing import CheckpointFiles, write_json
 from trainers.custom_state import put_attributes, take_attributes
 from trainers.named import TrainerTraits
 from trainers.text.run_files import RunFiles
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 
 
-class _TextCheckpoints(Checkpoints):
+class _TextCheckpointFiles(CheckpointFiles):
     """Writes checkpoints into the loop's folder of rollouts, journals and metrics."""
 
     def write(self, folder: Path) -> None:
@@ -66,7 +66,7 @@ class TextTrainerComponents(Trainer):
                 f"{type(self).__name__}: the scenario instance has no shared model groups, expected"
                 " those of a text scenario. Build it with build_scenario_instance."
             )
-        self.checkpoints = _TextCheckpoints(self)
+        self.checkpoint_files = _TextCheckpointFiles(self)
         self._initial_groups = {n: g.state for n, g in self.shared_model_groups.items()}
         self._iteration = 0
         self._stage: TrainLoopStage | None = None

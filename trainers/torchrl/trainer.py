@@ -120,11 +120,6 @@ class TorchRlTrainer(StagedTrainer):
         return self.hyper_params.torchrl.batches_per_iteration or 1
 
     @property
-    def num_test_iterations(self) -> int:
-        """The number of episodes of a test; one in a test run."""
-        return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
-
-    @property
     def device(self) -> torch.device:
         """The device of the agent and its environments."""
         return torch.device(self.settings.device)
