@@ -36,7 +36,7 @@ def test_a_loss_of_ones_own_is_enough_for_training_in_stages(own):
     whole = own("AdvantageActorCriticTrainer")
     whole.train()
     staged = own("AdvantageActorCriticTrainer")
-    assert runs_in_stages(staged)
+    assert runs_in_stages(type(staged))
     first = staged.initial_state()
     staged.run_iterations(0, 1)
     staged.run_iterations(1, 3)
