@@ -148,7 +148,12 @@ class Trainer(NamedTrainer, ABC):
         With ``log`` also store them permanently, as a version named by the number of finished
         iterations. A test run saves nothing.
         """
-        self.checkpoint_files.save(log=log)
+        base = self.checkpoint_base_dir
+        if self.settings.test_run:
+            return
+        if log:
+            self.checkpoint_files.write(base.with_name(f"{base.name}@{self._iterations_done}"))
+        self.checkpoint_files.write(base)
 
     def save_state_to(self, folder: Path) -> None:
         """Write state and models into a folder, in the format of checkpoints and stages."""
@@ -182,8 +187,10 @@ class Trainer(NamedTrainer, ABC):
         ParameterError
             If an earlier version of this run is requested.
         """
+        files = self.checkpoint_files
         if from_base_run:
-            self.checkpoint_files.continue_from_base_run(version)
+            content = self._load_state_dict_from_base_run_checkpoint(version)
+            files.continue_from(content, files.find_base_run_state(version))
             return
         if version != LATEST:
             raise ParameterError(
@@ -191,7 +198,7 @@ class Trainer(NamedTrainer, ABC):
                 f" {LATEST!r} unless from_base_run. To continue from an earlier state of a run,"
                 " name it in base_run.run_id, or use `ratchet fork`."
             )
-        self.checkpoint_files.continue_from_own()
+        files.continue_from_own()
 
     def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
         """Read the checkpoint of this run as plain values and tensors.
@@ -206,7 +213,8 @@ class Trainer(NamedTrainer, ABC):
         The version is ``"latest"`` or a number of finished iterations. Raises
         CheckPointNotFoundError if no run is named, or it has no such state.
         """
-        return self.checkpoint_files.read_base_run(version)
+        files = self.checkpoint_files
+        return files.read_state(files.find_base_run_state(version))
 
     @classmethod
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:

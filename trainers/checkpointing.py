@@ -62,15 +62,6 @@ class CheckpointFiles:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def save(self, *, log: bool) -> None:
-        """Replace the checkpoint; with ``log`` also store it permanently, as a version."""
-        base = self.trainer.checkpoint_base_dir
-        if self.trainer.settings.test_run:
-            return
-        if log:
-            self.write(base.with_name(f"{base.name}@{self.trainer._iterations_done}"))
-        self.write(base)
-
     def write(self, folder: Path) -> None:
         """Write a checkpoint to a temporary folder, and replace the previous one."""
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -121,39 +112,32 @@ class CheckpointFiles:
         base = self.trainer.checkpoint_base_dir
         if not base.exists() and _old(base).exists():  # killed between two renames
             os.replace(_old(base), base)
-        return self._read_state(self.trainer.checkpoint_state_path)
+        return self.read_state(self.trainer.checkpoint_state_path)
 
-    def read_base_run(self, version: str) -> dict[str, Any]:
-        """Read a state of the base run as plain values and tensors."""
-        return self._read_state(self._base_run_state(version))
-
-    def _read_state(self, folder: Path) -> dict[str, Any]:
+    def read_state(self, folder: Path) -> dict[str, Any]:
+        """Read a saved state as plain values and tensors."""
         content: dict[str, Any] = type(self.trainer).State.load(folder).to_dict()
         return content
 
-    def _base_run_state(self, version: str) -> Path:
+    def find_base_run_state(self, version: str) -> Path:
+        """Return the folder of a state of the base run; CheckPointNotFoundError if missing."""
         run_id = self.trainer.hyper_params.base_run.run_id
         if run_id is None:
             raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
         return self.trainer.state_finder(run_id, version).open()
 
-    def continue_from_base_run(self, version: str) -> None:
-        """Continue from a state of the base run."""
-        content = self.trainer._load_state_dict_from_base_run_checkpoint(version)
-        self._continue_from(content, self._base_run_state(version))
-
     def continue_from_own(self) -> None:
         """Continue from the checkpoint: state, models, metrics, attributes and generators."""
-        trainer = self.trainer
-        content = trainer._load_state_dict_from_active_run_checkpoint()
-        self._continue_from(content, trainer.checkpoint_state_path)
-        self._load_progress(trainer.checkpoint_base_dir)
+        content = self.trainer._load_state_dict_from_active_run_checkpoint()
+        self.continue_from(content, self.trainer.checkpoint_state_path)
+        self._load_progress(self.trainer.checkpoint_base_dir)
 
     def continue_from_folder(self, folder: Path) -> None:
         """Continue from the state and the models that :meth:`Trainer.save_state_to` wrote."""
-        self._continue_from(self._read_state(folder), folder)
+        self.continue_from(self.read_state(folder), folder)
 
-    def _continue_from(self, content: Mapping[str, Any], folder: Path) -> None:
+    def continue_from(self, content: Mapping[str, Any], folder: Path) -> None:
+        """Continue from the content of a saved state, and the models in its folder."""
         trainer = self.trainer
         trainer.state = type(trainer).State.from_dict(content)
         if isinstance(trainer.state, State):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.key_inputs import parameters_read
 from ratchet.parameters.purposes import EVERYTHING, Purpose
+from trainers.custom_state import is_custom
 from trainers.named import TRAINERS
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ NETWORK_STAGES: StagePurposes = {
 }
 """Those of trainers of local networks."""
 
-_BUILT_IN = "trainers."
-
 
 def stage_parameters(
     hyper_params: HyperParameters,
@@ -47,7 +46,7 @@ def stage_parameters(
     """
     if stage not in stages:
         raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, stages)}")
-    if trainer.__module__.startswith(_BUILT_IN):
+    if not is_custom(trainer):
         names = {hyper_params.trainer_name, *TRAINERS.names_of(trainer)}
         return parameters_read(hyper_params, stages[stage], names, agent)
     reads_horizon = any(Purpose.HORIZON in purposes for purposes in stages.values())

@@ -21,6 +21,7 @@ from ratchet.scenarios.language_task.validation import check_options, check_size
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import torch_threads
 from trainers.callbacks.base import CallbackState
+from trainers.custom_state import is_custom
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
 from trainers.language.models import SMALL_MODEL, build_model, load_built_model
 from trainers.language.rollout_worker import TrainerRolloutWorker
@@ -50,7 +51,6 @@ LANGUAGE_STAGES: StagePurposes = {
     "test": _PLAYED | {Purpose.TESTS},
 }
 """Stage → purposes for which it reads parameters."""
-_BUILT_IN = "trainers."
 _OF_NETWORKS = frozenset(
     {
         *("pretrain_agents", "d_representation", "message_size"),
@@ -354,7 +354,7 @@ class LanguageTrainer(StagedTrainer):
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads; Ratchet's learners read none of networks."""
         found = super().stage_key_parameters(hyper_params, stage, agent_name)
-        if not cls.__module__.startswith(_BUILT_IN):  # custom trainers may read all parameters
+        if is_custom(cls):  # custom trainers may read all parameters
             return found
         horizon = found.get("rl", {}).keys() & {"num_iterations"}
         rl = {"rl": {name: found["rl"][name] for name in horizon}} if horizon else {}
