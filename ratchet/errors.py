@@ -182,26 +182,31 @@ class PricingError(RatchetError, LookupError):
     """A table of prices cannot be read, or has no price for a model."""
 
 
-class RenamedAttributes:
-    """Errors with Ratchet's name for an attribute, for code that was written for nip.
+def explain_renamed(owner: object, name: str) -> None:
+    """Raise AttributeError with Ratchet's name for an attribute, if a class of ``owner`` has one.
 
     ``renamed_attributes`` of a class: name in nip → advice.
     """
+    for cls in type(owner).__mro__:
+        hint = vars(cls).get("renamed_attributes", {}).get(name)
+        if hint is not None:
+            raise AttributeError(
+                f"{type(owner).__name__} has no {name!r} here: {hint}. See the guide"
+                ' "Coming from nip".',
+                name=name,
+                obj=owner,
+            )
+
+
+class RenamedAttributes:
+    """Errors with Ratchet's name for an attribute, for code that was written for nip."""
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:  # else type checkers accept every name
 
         def __getattr__(self, name):  # noqa: ANN001, ANN204
-            for cls in type(self).__mro__:
-                hint = vars(cls).get("renamed_attributes", {}).get(name)
-                if hint is not None:
-                    raise AttributeError(
-                        f"{type(self).__name__} has no {name!r} here: {hint}. See the guide"
-                        ' "Coming from nip".',
-                        name=name,
-                        obj=self,
-                    )
+            explain_renamed(self, name)
             inherited = getattr(super(), "__getattr__", None)
             if inherited is not None:
                 return inherited(name)

@@ -54,6 +54,7 @@ NAMES = {
         "PureTextRlTrainer": "hyper_params, scenario_instance, settings",
         "TorchRlTrainer": "hyper_params, scenario_instance, settings",
         "register_trainer": "name",
+        "TrainerTraits": None,
         "register_callback": "name",
         "Callback": "parameters, trainer",
         "CallbackState": "values, tensors",

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from trainers.language.base import BaseTrainer as BaseTrainer
     from trainers.language.remote_api import RemoteApiTrainer as RemoteApiTrainer
     from trainers.language.self_hosted import SelfHostedTrainer as SelfHostedTrainer
+    from trainers.named import TrainerTraits as TrainerTraits
+    from trainers.named import register_trainer as register_trainer
     from trainers.progress import IterationContext as IterationContext
     from trainers.progress import attach_progress_bar as attach_progress_bar
-    from trainers.registry import register_trainer as register_trainer
     from trainers.tensordict.base import TensorDictTrainer as TensorDictTrainer
     from trainers.tensordict.objectives.base import Objective as Objective
     from trainers.tensordict.rl import TensorDictRlTrainer as TensorDictRlTrainer

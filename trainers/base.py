@@ -5,18 +5,29 @@ Imports no tensor library, so that trainers of chat models can use it too.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.errors import CheckPointNotFoundError, ParameterError, RenamedAttributes
-from ratchet.tracking.trainer_files import StateFinder, add_artifact, find_checkpoint
-from trainers.checkpointing import CheckpointingTrainer, MetricRecord
-from trainers.custom_state import is_custom
+from ratchet.errors import CheckPointNotFoundError, ParameterError, explain_renamed
+from ratchet.tracking.trainer_files import (
+    LATEST,
+    METADATA_FILE,
+    PARAMETERS_FILE,
+    STATE_FOLDER,
+    StateFinder,
+    add_artifact,
+    checkpoint_folder,
+    find_checkpoint,
+)
+from trainers.checkpointing import CheckpointFiles, MetricRecord, code_metadata
+from trainers.models import save_models
+from trainers.named import NamedTrainer
 from trainers.progress import declared_iterations
+from trainers.state import State
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -26,37 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
-_FORMER_NAMES = {
-    "needed_packages": "required_packages",
-    "says_what_it_samples": "declares_sample_count",
-}
 
-
-class NamedTrainer(ABC):
-    """A trainer that an experiment may name, or a class that a trainer is built around."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
-        """Let methods with former names override the renamed ones."""
-        super().__init_subclass__(**kwargs)
-        own = vars(cls)
-        for former, name in _FORMER_NAMES.items():
-            if former in own and name not in own:
-                message = f"{cls.__name__}.{former} is deprecated: use {name}."
-                warnings.warn(message, DeprecationWarning, stacklevel=2)
-                setattr(cls, name, own[former])
-
-    @classmethod
-    @abstractmethod
-    def trainer_class(cls) -> type[Trainer]:
-        """Return the class whose training is run."""
-
-    @classmethod
-    def needed_devices(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of accelerators used for training, if training runs on accelerators."""
-        return 1
-
-
-class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
+class Trainer(NamedTrainer, ABC):
     """Base of all trainers. Subclasses implement :meth:`train`.
 
     ``hyper_params`` contains every parameter that affects results, ``settings`` those that must
@@ -69,23 +51,14 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
         "use_single_body": "it is hyper_params.rl.use_shared_body",
     }
 
+    State: ClassVar[type[Any]] = State
+    """The class of :attr:`state`."""
+
+    state: Any
+    """State of the loop, in addition to the agents' models; initially :attr:`State` ()."""
+
     trainer_type: ClassVar[str] = "rl"
     """Determines the parts of the agents: ``"rl"``, ``"solo_agent"`` or a custom name."""
-
-    plays_text: ClassVar[bool | None] = None
-    """Whether its agents must be chat models (True) or must not be (False); None: either."""
-
-    learns_tokens: ClassVar[bool] = False
-    """Whether its agents are language models trained on tokens."""
-
-    acts_alone: ClassVar[bool] = False
-    """Whether it builds its own agent, which acts in an environment without other agents."""
-
-    instead_of_callbacks: ClassVar[str] = (
-        "calls none. Leave callbacks out, or derive the trainer from TensorDictRlTrainer or"
-        " PureTextRlTrainer, whose loops call them."
-    )
-    """Message for experiments that configure callbacks for a trainer that calls none."""
 
     def __init__(
         self,
@@ -100,13 +73,19 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
         self.state_finder: StateFinder = partial(find_checkpoint, settings.home)
         """Finds states of earlier runs. Default: only checkpoint folders; the runner of the trainer
         adds run folders and the store."""
-        self.checkpoint_name = settings.run_id
+        self.checkpoint_files = CheckpointFiles(self)
         self._initialise_state()
 
-    @classmethod
-    def trainer_class(cls) -> type[Trainer]:
-        """Return the class itself."""
-        return cls
+    if not TYPE_CHECKING:  # else type checkers accept every name
+
+        def __getattr__(self, name):  # noqa: ANN001, ANN204
+            explain_renamed(self, name)
+            return object.__getattribute__(self, name)  # raises the original error
+
+    def _initialise_state(self) -> None:
+        """Set the initial :attr:`state`; called once, by the constructor."""
+        if issubclass(type(self).State, State):
+            self.state = type(self).State()
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
@@ -116,38 +95,9 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
         ``base_dir``. The default accepts all.
         """
 
-    @classmethod
-    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that this trainer requires; none by default."""
-        return ()
-
-    @classmethod
-    def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether each stage builds a new trainer; True for classes outside Ratchet."""
-        return is_custom(cls)
-
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return whether its agents can start from the weights of an earlier run."""
-        return False
-
-    @classmethod
-    def calls_callbacks(cls) -> bool:
-        """Return whether its training calls callbacks."""
-        return False
-
     @abstractmethod
     def train(self) -> None:
         """Train the agents: seed, run the training loop, run the test loop, save."""
-
-    @classmethod
-    def has_own_test(cls) -> bool:
-        """Return whether the class has a ``_run_test_loop``, which retests saved states."""
-        return callable(getattr(cls, "_run_test_loop", None))
-
-    def run_own_test(self) -> None:
-        """Run ``_run_test_loop``, which logs its results."""
-        self._run_test_loop()  # type: ignore[attr-defined] # called only if has_own_test
 
     @property
     def protocol_handler(self) -> ProtocolHandler:
@@ -181,6 +131,124 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
         values = {name: float(value) for name, value in stats.items()}
         self.history.append(MetricRecord(stage, iteration, values))
 
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def prepare_training(self) -> None:
+        """Continue from the trainer's checkpoint, if it exists; call it before ``train``.
+
+        A checkpoint that contains the initial state does not record the loop's position: it is
+        ignored, and training starts from scratch.
+        """
+        if self.checkpoint_files.has_position():
+            self.load_and_set_state_from_checkpoint()
+
+    def save_checkpoint(self, log: bool = True) -> None:
+        """Write state and models into the checkpoint's folder, replacing the previous ones.
+
+        With ``log`` also store them permanently, as a version named by the number of finished
+        iterations. A test run saves nothing.
+        """
+        base = self.checkpoint_base_dir
+        if self.settings.test_run:
+            return
+        if log:
+            self.checkpoint_files.write(base.with_name(f"{base.name}@{self._iterations_done}"))
+        self.checkpoint_files.write(base)
+
+    def save_state_to(self, folder: Path) -> None:
+        """Write state and models into a folder, in the format of checkpoints and stages."""
+        state = getattr(self, "state", None)
+        if state is None or isinstance(state, State):
+            save_models(self.scenario_instance, folder, self._iterations_done)
+        if state is not None:
+            state.save(folder)
+
+    @property
+    def _iterations_done(self) -> int:
+        return int(getattr(getattr(self, "state", None), "iteration", 0))
+
+    def _get_metadata(self) -> dict[str, Any]:
+        """Return a checkpoint's metadata: trainer, iterations, version and commit."""
+        name, iteration = self.hyper_params.trainer_name, self._iterations_done
+        return {"trainer": name, "iteration": iteration, **code_metadata()}
+
+    def load_and_set_state_from_checkpoint(
+        self, from_base_run: bool = False, version: str = LATEST
+    ) -> None:
+        """Continue from the checkpoint of this run, or from a state of its base run.
+
+        With ``from_base_run``, load ``version`` (``"latest"`` or a number of iterations) of the run
+        ``base_run.run_id``. A checkpoint of this run also restores metrics and random generators.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If the checkpoint or the base run is missing.
+        ParameterError
+            If an earlier version of this run is requested.
+        """
+        files = self.checkpoint_files
+        if from_base_run:
+            content = self._load_state_dict_from_base_run_checkpoint(version)
+            files.continue_from(content, files.find_base_run_state(version))
+            return
+        if version != LATEST:
+            raise ParameterError(
+                f"load_and_set_state_from_checkpoint: got version={version!r}, expected"
+                f" {LATEST!r} unless from_base_run. To continue from an earlier state of a run,"
+                " name it in base_run.run_id, or use `ratchet fork`."
+            )
+        files.continue_from_own()
+
+    def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
+        """Read the checkpoint of this run as plain values and tensors.
+
+        Raises CheckPointNotFoundError if there is none.
+        """
+        return self.checkpoint_files.read()
+
+    def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
+        """Read a state of the run ``base_run.run_id`` as plain values and tensors.
+
+        The version is ``"latest"`` or a number of finished iterations. Raises
+        CheckPointNotFoundError if no run is named, or it has no such state.
+        """
+        files = self.checkpoint_files
+        return files.read_state(files.find_base_run_state(version))
+
+    @classmethod
+    def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
+        """Return the folder of a run's checkpoint; ``home`` defaults to that of the settings."""
+        from ratchet.parameters.settings import ExperimentSettings
+
+        return checkpoint_folder(home or ExperimentSettings().home, run_id)
+
+    @property
+    def checkpoint_base_dir(self) -> Path:
+        """The folder of this trainer's checkpoint; ParameterError if the run has no id."""
+        name = self.checkpoint_files.name
+        if name is None:
+            raise ParameterError(
+                "settings.run_id: got None, but a checkpoint is stored under the run's id. Set"
+                " run_id in the settings, or save `trainer.state` yourself."
+            )
+        return self.get_checkpoint_base_dir_from_run_id(name, self.settings.home)
+
+    @property
+    def checkpoint_state_path(self) -> Path:
+        """The folder of the saved state."""
+        return self.checkpoint_base_dir / STATE_FOLDER
+
+    @property
+    def checkpoint_params_path(self) -> Path:
+        """The file with the run's hyper-parameters."""
+        return self.checkpoint_base_dir / PARAMETERS_FILE
+
+    @property
+    def checkpoint_metadata_path(self) -> Path:
+        """The file with the checkpoint's metadata."""
+        return self.checkpoint_base_dir / METADATA_FILE
+
     def _add_file_to_artifact(
         self, artifact_name: str, artifact_type: str, file_path: Path
     ) -> Path:
@@ -199,3 +267,25 @@ class Trainer(RenamedAttributes, CheckpointingTrainer, NamedTrainer):
 
     _add_file_to_wandb_artifact = _add_file_to_artifact
     """Alias for trainers written for Weights & Biases."""
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Set the number of torch's threads, and restore it afterwards."""
+    import torch  # takes seconds
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def enter_contexts(
+    stack: ExitStack, *contexts: AbstractContextManager[Any]
+) -> list[AbstractContextManager[Any]]:
+    """Enter contexts, and return them."""
+    for context in contexts:
+        stack.enter_context(context)
+    return list(contexts)

@@ -19,7 +19,7 @@ from ratchet.protocols.registry import build_protocol_handler, check_protocol_na
 from ratchet.scenarios.registry import build_scenario
 from trainers.callbacks.registry import check_callbacks
 from trainers.registry import TRAINERS, trainer_class
-from trainers.staged import StagedTrainer
+from trainers.staged import runs_in_stages
 
 if TYPE_CHECKING:
     from ratchet.parameters.curriculum import Phase
@@ -56,7 +56,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     trainer = trainer_class(hyper_params, folder)
     _check_trainer(hyper_params, trainer)
     _check_suites(hyper_params, trainer)
-    if hyper_params.scenario == SIMULATORS and not trainer.acts_alone:
+    if hyper_params.scenario == SIMULATORS and not trainer.traits.acts_alone:
         _check_simulated(handler)
     if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
         _check_videos(hyper_params, trainer, folder)
@@ -124,7 +124,7 @@ def _check_text(hyper_params: HyperParameters, handler: ProtocolHandler) -> None
 
 
 def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
-    if trainer.acts_alone and not plays_environment(hyper_params):
+    if trainer.traits.acts_alone and not plays_environment(hyper_params):
         raise ParameterError(
             f"trainer: got {hyper_params.trainer_name!r} for the scenario"
             f" {hyper_params.scenario!r}: it builds its own agent, which acts alone in an"
@@ -147,7 +147,7 @@ def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> Non
 def _check_suites(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
     """Refuse evaluation suites without a language model, or never due."""
     suites = hyper_params.evaluation.suites
-    if suites and not trainer.learns_tokens:
+    if suites and not trainer.traits.learns_tokens:
         raise ParameterError(
             f"evaluation.suites: got {', '.join(suites)} with the trainer"
             f" {hyper_params.trainer_name!r}, expected one of language models that learn from"
@@ -176,7 +176,7 @@ def _check_videos(
     """Refuse videos of an environment without rendering, or with a trainer that records none."""
     from ratchet.scenarios.gymnasium.gif_recorder import check_pictures
 
-    if trainer.acts_alone:
+    if trainer.traits.acts_alone:
         raise ParameterError(
             f"gymnasium.num_test_videos: got {hyper_params.gymnasium.num_test_videos} with the"
             f" trainer {hyper_params.trainer_name!r}, which records no videos, expected 0. Choose"
@@ -196,7 +196,7 @@ def _check_imitation(
     if not imitation.agents:
         return
     got = f"imitation.agents: got {list(imitation.agents)}"
-    if not (issubclass(trainer, StagedTrainer) and trainer.imitating_agent_names(hyper_params)):
+    if not trainer.traits.supports_imitation:
         raise ParameterError(
             f"{got} with the trainer {hyper_params.trainer_name!r}, which does not support"
             " imitation, expected a built-in one that trains networks by reinforcement learning,"
@@ -234,7 +234,7 @@ def _check_phases(
     """Refuse phases with trainers that don't support them, and incompatible phase parameters."""
     if not hyper_params.phases:
         return
-    if not (issubclass(trainer, StagedTrainer) and trainer.supports_phases()):
+    if not (trainer.traits.supports_phases and runs_in_stages(trainer)):
         raise ParameterError(
             f"phases: got {len(hyper_params.phases)} with the trainer"
             f" {hyper_params.trainer_name!r}, expected one that is built on TensorDictRlTrainer and"
@@ -290,7 +290,8 @@ def _check_partners(phase: Phase, handler: ProtocolHandler, folder: Path | None)
 
 def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
     for name in hyper_params.agents:
-        if hyper_params.agents[name].load_checkpoint_and_parameters and not trainer.loads_agents():
+        loads = hyper_params.agents[name].load_checkpoint_and_parameters
+        if loads and not trainer.traits.loads_agents:
             raise ParameterError(
                 f"agents.{name}.load_checkpoint_and_parameters: got true, but the trainer"
                 f" {hyper_params.trainer_name!r} loads no agents. Set it to false, or choose a"

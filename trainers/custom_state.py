@@ -6,13 +6,15 @@ uninterrupted one. Imports no torch; :mod:`trainers.attribute_tree` defines the 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import StateError
 from ratchet.plugins import is_framework
+
+if TYPE_CHECKING:
+    from trainers.named import NamedTrainer
 
 Attributes = dict[str, Any]
 """Attribute → plain data and tensors, with marks where an object is restored in place."""
@@ -21,32 +23,19 @@ ATTRIBUTES_NAME = "attributes"
 """The files of stored attributes, next to the rest of a state."""
 
 
-class StoredAttributes:
-    """Base of trainers: records the attributes that code outside Ratchet assigns to ``self``."""
-
-    transient_attributes: ClassVar[Collection[str]] = ()
-    """Attributes that states leave out, such as connections and caches that can be rebuilt."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        caller = sys._getframe(1)  # assignments by code outside the class are not stored
-        is_custom_code = not is_framework(caller.f_globals.get("__name__", ""))
-        if is_custom_code and caller.f_locals.get("self") is self:
-            self.__dict__.setdefault("_assigned", {})[name] = None
-        super().__setattr__(name, value)
-
-
 def is_custom(kind: type) -> bool:
     """Return whether a class is defined outside Ratchet."""
     return not is_framework(kind.__module__)
 
 
 def is_custom_method(kind: type, name: str) -> bool:
-    """Return whether a class outside Ratchet defines a class's method."""
-    return is_custom(next(each for each in kind.__mro__ if name in vars(each)))
+    """Return whether a class outside Ratchet defines a class's method, if it has one."""
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    return owner is not None and is_custom(owner)
 
 
 def take_attributes(
-    owner: StoredAttributes, *, strict: bool = True, in_place: bool = True
+    owner: NamedTrainer, *, strict: bool = True, in_place: bool = True
 ) -> Attributes:
     """Return the attributes assigned by a custom class, as stored in a state.
 
@@ -83,7 +72,7 @@ def take_attributes(
     return result
 
 
-def put_attributes(owner: StoredAttributes, stored: Mapping[str, Any]) -> None:
+def put_attributes(owner: NamedTrainer, stored: Mapping[str, Any]) -> None:
     """Restore the result of :func:`take_attributes`; remove attributes assigned since."""
     built = _built(owner)
     for name in _assigned(owner).keys() - stored.keys() - built.keys():
@@ -114,12 +103,12 @@ def load_attributes(directory: Path) -> Attributes:
     return found
 
 
-def _assigned(owner: StoredAttributes) -> Attributes:
+def _assigned(owner: NamedTrainer) -> Attributes:
     values = vars(owner)
     return {name: values[name] for name in values.get("_assigned", ()) if name in values}
 
 
-def _built(owner: StoredAttributes) -> Attributes:
+def _built(owner: NamedTrainer) -> Attributes:
     """Return the attributes at the time of the first take or put of a state."""
     found: Attributes = owner.__dict__.setdefault("_attributes_built", _assigned(owner))
     return found

@@ -204,8 +204,8 @@ def attach_progress_bar(
             given = isinstance(kwargs.get("iteration_context"), IterationContext)
             if given or any(isinstance(argument, IterationContext) for argument in args):
                 return method(self, *args, **kwargs)
-            resumable = getattr(self, "resumable", None)  # a trainer's; others have none
-            scope = nullcontext() if resumable is None else resumable(method.__name__)
+            files = getattr(self, "checkpoint_files", None)  # a trainer's; others have none
+            scope = nullcontext() if files is None else files.resumable(method.__name__)
             with IterationContext(num_iterations(self)) as context, scope:
                 return method(self, *args, iteration_context=context, **kwargs)
 

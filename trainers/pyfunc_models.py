@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from trainers.base import Trainer
     from trainers.language.trainer import LanguageTrainer
-    from trainers.staged import Table
+    from trainers.results import Table
     from trainers.text.state import State as TextState
 
 
@@ -191,7 +191,7 @@ def _load_pyfunc(path: str) -> NetworkAgentsModel | LanguageModelPyfunc | ChatMo
     )
     settings = ExperimentSettings(progress="none", base_dir=base_dir)
     found = trainer_class(hyper_params, base_dir)
-    if found.plays_text:
+    if found.traits.plays_text:
         return _chat_models(hyper_params, settings, state)
     instance = build_scenario_instance(
         hyper_params,
@@ -200,7 +200,7 @@ def _load_pyfunc(path: str) -> NetworkAgentsModel | LanguageModelPyfunc | ChatMo
         base_dir=None if base_dir is None else Path(base_dir),
     )
     trainer = found(hyper_params, instance, settings)
-    if found.learns_tokens:
+    if found.traits.learns_tokens:
         return _writing_model(trainer, state)
     if not isinstance(trainer, StagedTrainer):
         raise StateError(

@@ -1,43 +1,22 @@
-"""Find trainers by name, by file, or among installed plug-ins."""
+"""Find an experiment's trainer by name, by file, or among installed plug-ins, and build it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.compatibility.torchrl_names import refuse_not_run
 from ratchet.parameters.reading.discovery import agent_model
-from ratchet.registry import Registry
-from trainers.base import NamedTrainer, Trainer
+from trainers.base import Trainer
+from trainers.named import TRAINERS as TRAINERS
+from trainers.named import NamedTrainer
+from trainers.named import register_trainer as register_trainer
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.base import AnyScenarioInstance
-
-_TrainerClass = TypeVar("_TrainerClass", bound=type[NamedTrainer])
-
-TRAINERS: Registry[NamedTrainer] = Registry("trainer", "trainers.base:NamedTrainer", "trainers")
-
-
-def register_trainer(name: str) -> Callable[[_TrainerClass], _TrainerClass]:
-    """Register a trainer under a name, which experiments use as ``trainer``.
-
-    Raises ParameterError if another class has the name.
-    """
-    return TRAINERS.register(name)
-
-
-def trainer_names() -> list[str]:
-    """Return the names of all built-in, registered and installed trainers; import none of them."""
-    return TRAINERS.names()
-
-
-def registered_names(trainer: type[Trainer]) -> tuple[str, ...]:
-    """Return the names of a trainer class and of its base classes."""
-    return TRAINERS.names_of(trainer)
 
 
 def trainer_class(
@@ -60,7 +39,7 @@ def trainer_class(
     refuse_not_run(hyper_params.trainer_name)
     named = TRAINERS.find(hyper_params.trainer, base_dir)
     _check_complete(named)
-    found = named.trainer_class()
+    found = _loop_of(named)
     _check_agents(found, hyper_params)
     found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
     return found
@@ -74,6 +53,17 @@ def build_trainer(
 ) -> Trainer:
     """Build the trainer of an experiment (errors as in :func:`trainer_class`)."""
     return trainer_class(hyper_params, base_dir)(hyper_params, scenario_instance, settings)
+
+
+def _loop_of(named: type[NamedTrainer]) -> type[Trainer]:
+    """Return the class whose training is run: the loop around the trainer of a language model."""
+    if issubclass(named, Trainer):
+        return named
+    from trainers.language.base import BaseTrainer  # torch takes seconds
+    from trainers.language.trainer import loop_around
+
+    assert issubclass(named, BaseTrainer)
+    return loop_around(named)
 
 
 def _check_complete(named: type[NamedTrainer]) -> None:
@@ -92,12 +82,13 @@ def _check_agents(trainer: type[Trainer], hyper_params: HyperParameters) -> None
     model = agent_model(hyper_params.scenario)
     is_text = getattr(model, "is_text", None)
     learns_tokens = bool(getattr(model, "learns_tokens", False))
-    fits = None in (is_text, trainer.plays_text) or is_text == trainer.plays_text
-    if fits and learns_tokens == trainer.learns_tokens:
+    traits = trainer.traits
+    fits = None in (is_text, traits.plays_text) or is_text == traits.plays_text
+    if fits and learns_tokens == traits.learns_tokens:
         return
     kinds = [
         _kind(is_text=bool(each), learns_tokens=tokens)
-        for each, tokens in ((is_text, learns_tokens), (trainer.plays_text, trainer.learns_tokens))
+        for each, tokens in ((is_text, learns_tokens), (traits.plays_text, traits.learns_tokens))
     ]
     raise ParameterError(
         f"trainer: got {hyper_params.trainer_name!r} for the scenario {hyper_params.scenario!r}:"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.key_inputs import parameters_read
 from ratchet.parameters.purposes import EVERYTHING, Purpose
-from trainers.registry import registered_names
+from trainers.custom_state import is_custom
+from trainers.named import TRAINERS
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
 StagePurposes = dict[str, frozenset[Purpose]]
 """Stage → purposes for which it reads parameters."""
 
-_BUILT_IN = "trainers."
+_PLAYED = frozenset({Purpose.GAME, Purpose.NETWORKS})
+NETWORK_STAGES: StagePurposes = {
+    "initial_state": _PLAYED | {Purpose.NORMALIZATION},
+    "pretrain": frozenset({Purpose.PRETRAINING}),
+    "imitate": _PLAYED | {Purpose.IMITATION},
+    "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
+    "test": _PLAYED | {Purpose.TESTS},
+}
+"""Those of trainers of local networks."""
 
 
 def stage_parameters(
@@ -37,8 +46,8 @@ def stage_parameters(
     """
     if stage not in stages:
         raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, stages)}")
-    if trainer.__module__.startswith(_BUILT_IN):
-        names = {hyper_params.trainer_name, *registered_names(trainer)}
+    if not is_custom(trainer):
+        names = {hyper_params.trainer_name, *TRAINERS.names_of(trainer)}
         return parameters_read(hyper_params, stages[stage], names, agent)
     reads_horizon = any(Purpose.HORIZON in purposes for purposes in stages.values())
     purposes = EVERYTHING if reads_horizon else EVERYTHING - {Purpose.HORIZON}

@@ -127,7 +127,7 @@ def _pin_states(store: StageStore, keys: AnyKeys, settings: ExperimentSettings) 
     if isinstance(keys, ArmKeys) and not keys.is_staged:
         states = saved_states(run_id, settings, arm=keys.arm)
         keys.tested_states = {state.iteration: state for state in states}
-        if not states or not keys.trainer_class.has_own_test():
+        if not states or not hasattr(keys.trainer_class, "_run_test_loop"):
             raise ParameterError(
                 f"base_run.base_run_type: got 'rerun_tests', but trainer"
                 f" {keys.hyper_params.trainer_name!r} of run {base.run_id} runs in one stage and"

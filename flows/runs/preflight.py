@@ -75,9 +75,12 @@ def check_devices(experiment: ResolvedExperiment) -> None:
         return
     check_device(name)
     folder = None if base_dir is None else Path(base_dir)
+    from trainers.language.base import BaseTrainer
+
     for hyper_params in experiment.arms.values():
         trainer = TRAINERS.find(hyper_params.trainer, folder)
-        _check_count(name.partition(":")[0], trainer.needed_devices(hyper_params))
+        if issubclass(trainer, BaseTrainer):
+            _check_count(name.partition(":")[0], trainer.needed_devices(hyper_params))
 
 
 def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
@@ -145,7 +148,7 @@ def check_device(name: str) -> None:
 
 def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> None:
     """Raise MissingPackageError for missing packages of the scenario and trainer."""
-    trainer = TRAINERS.find(hyper_params.trainer, base_dir).trainer_class()
+    trainer = TRAINERS.find(hyper_params.trainer, base_dir)
     require_packages(
         trainer.required_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
     )

@@ -43,6 +43,7 @@ INFRASTRUCTURE: tuple[str, ...] = (
     "tasks.tensordict.keys",
     "tasks.text.keys",
     "trainers.models",
+    "trainers.named",
     "trainers.progress",
     "trainers.registry",
 )

@@ -43,14 +43,13 @@ class LanguageArmKeys(ArmKeys):
     @property
     def model_kind(self) -> ModelKind | None:
         """The kind of the final agent when loaded as a model; None if a service hosts it."""
-        is_local = self.language_class.learner_class.has_model_here
-        return "language_model" if is_local else None
+        return None if self.trainer_class.traits.is_remote else "language_model"
 
     @property
     def periods(self) -> tuple[int, ...]:  # type: ignore[override]
         """Training stops for validation, and between iterations whose rollouts are stored."""
         every = self.hyper_params.language.validate_every
-        one = (1,) if self.language_class.learner_class.keeps_rollouts else ()
+        one = (1,) if self.trainer_class.traits.is_remote else ()
         return (*one, *(() if every is None else (every,)))
 
     def iterations(self, layout: StageLayout) -> Iterator[Iterator[Step]]:
@@ -135,7 +134,7 @@ class LanguageArmKeys(ArmKeys):
         """
         learner, base = self.language_class.learner_class, self.base_path or Path()
         paths = self.language_class.read_models(self.hyper_params)
-        if learner.has_model_here:
+        if not learner.traits.is_remote:
             return paths
         local = learner.other_models(self.hyper_params)
         return {

@@ -57,6 +57,17 @@ class LanguageArmSession(ArmSession):
             trainer.plays_beside_after = START_PAYS_AFTER
         return trainer
 
+    @property
+    def _rebuilds(self) -> bool:
+        """Whether each stage builds a new custom trainer: not if an inference server would restart.
+
+        Starting one takes a minute, and its GPU memory.
+        """
+        language = self.keys.hyper_params.language
+        return (
+            super()._rebuilds and language.engine == type(language).model_fields["engine"].default
+        )
+
     def state_folder(self, key: str) -> Path:
         """Return the folder of the final state of a stored stage."""
         return self._state_folder(key)

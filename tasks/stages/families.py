@@ -42,7 +42,7 @@ def make_keys(
 
     trainer = trainer_class(hyper_params, base_dir)
     family: type[AnyKeys] = TextArmKeys if has_text_stages(trainer) else ArmKeys
-    if trainer.learns_tokens:
+    if trainer.traits.learns_tokens:
         family = LanguageArmKeys
     return family(arm, hyper_params, base_dir=base_dir, checkpoints=checkpoints)
 

@@ -110,15 +110,14 @@ class ArmKeys(BaseKeys):
     @property
     def tests_both_ways(self) -> bool:
         """Whether each greedy test is accompanied by one with sampled actions."""
-        return self._staged_class.samples_tests() and tests_both_ways(self.hyper_params)
+        return self.trainer_class.traits.samples_tests and tests_both_ways(self.hyper_params)
 
     @property
     def is_staged(self) -> bool:
         """Whether the trainer supports stages, not only ``train()``."""
-        from trainers.staged import StagedTrainer
+        from trainers.staged import runs_in_stages
 
-        trainer = self.trainer_class
-        return issubclass(trainer, StagedTrainer) and trainer.supports_stages()
+        return runs_in_stages(self.trainer_class)
 
     @property
     def model_kind(self) -> ModelKind | None:
@@ -190,7 +189,7 @@ class ArmKeys(BaseKeys):
     @property
     def samples_rollouts(self) -> bool:
         """Whether rollouts of single iterations can be stored."""
-        return self.is_staged and self._staged_class.samples_rollouts()
+        return self.is_staged and self.trainer_class.traits.samples_rollouts
 
     @cached_property
     def pretrained_agents(self) -> tuple[str, ...]:
@@ -218,9 +217,8 @@ class ArmKeys(BaseKeys):
     @cached_property
     def imitating_agents(self) -> tuple[str, ...]:
         """The agents that learn from demonstrations before they are trained."""
-        if not self.is_staged:
-            return ()
-        return tuple(self._staged_class.imitating_agent_names(self.hyper_params))
+        supported = self.is_staged and self.trainer_class.traits.supports_imitation
+        return tuple(self.hyper_params.imitation.agents) if supported else ()
 
     def state_to_imitate_from(self) -> StageCall:
         """Return the stage from whose state every agent starts to imitate."""

@@ -107,7 +107,10 @@ class ArmSession(BaseSession):
 
     @property
     def _rebuilds(self) -> bool:
-        return self.keys.trainer_class.is_rebuilt_between_stages(self._hyper_params)
+        """Whether each stage builds a new trainer, since a custom one may have any attributes."""
+        from trainers.custom_state import is_custom
+
+        return is_custom(self.keys.trainer_class)
 
     def rebuilt_trainer(self) -> Trainer:
         """Rebuild everything, for a trainer whose state cannot be set."""
@@ -130,7 +133,7 @@ class ArmSession(BaseSession):
         current = self._state_key
         trainer = self.trainer  # resets the state's key: the caller will change the state
         staged = _staged(trainer)
-        if trainer.learns_tokens:
+        if trainer.traits.learns_tokens:
             self.make_services_ready()  # one may host the model
         if current != key:
             staged.load_state(self._state_folder(key), key, self._state_folder)

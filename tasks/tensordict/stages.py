@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 from ratchet.errors import DataError
@@ -21,8 +22,8 @@ from tasks.stages.files import (
     write_table,
 )
 from tasks.tensordict.session import ArmSession
+from trainers.results import PretrainResult, with_test_prefix
 from trainers.sampled_tests import dataset_of
-from trainers.staged import TEST_PREFIX, PretrainResult
 
 PRETRAINED_FOLDER = "pretrained"
 IMITATED_FOLDER = "imitated"
@@ -175,7 +176,7 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     has_phases = bool(session.keys.phases)
     trainer = session.trainer_taking_over(key, None) if has_phases else session.trainer_at(key)
     dataset, is_sampled = dataset_of(call.detail)
-    result = trainer.run_sampled_test(dataset) if is_sampled else trainer.run_test(dataset)
+    result = trainer.run_test(dataset, sampled=is_sampled)
     write_table(folder, result.table)
     for index, video in enumerate(result.films):
         path = folder / video_path(index)
@@ -183,7 +184,7 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
         path.write_bytes(video)
     if result.transcripts:
         save_report_transcripts(folder / TRANSCRIPTS_FILE, result.transcripts)
-    values = {f"{TEST_PREFIX}{name}": value for name, value in result.metrics.items()}
+    values = with_test_prefix(result.metrics)
     return [IterationMetrics(iteration=call.iteration, values=values)]
 
 
@@ -192,8 +193,14 @@ def _run_test_loop(call: StageCall, session: ArmSession) -> Metrics:
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, "test")):
-        trainer.load_state_from(session.keys.tested_states[call.iteration].open())
-        trainer.run_own_test()
+        trainer.checkpoint_files.continue_from_folder(
+            session.keys.tested_states[call.iteration].open()
+        )
+        with ExitStack() as stack:
+            build_context = getattr(trainer, "_build_test_context", None)
+            if build_context is not None:
+                build_context(stack)
+            trainer._run_test_loop()  # type: ignore[attr-defined] # only states with one are pinned
     logged: dict[str, list[float]] = {}
     for record in trainer.history:
         for name, value in record.values.items():
@@ -210,11 +217,11 @@ def run_trainer(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
-    trainer.checkpoint_name = call.key  # of any run: the same stage resumes where one stopped
+    trainer.checkpoint_files.name = call.key  # of any run: the same stage resumes where one stopped
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, _PURPOSE)):
         trainer.prepare_training()
         trainer.train()
-    trainer.write_states(folder)
+    trainer.checkpoint_files.write_states(folder)
     records = [[entry.stage, entry.iteration, entry.values] for entry in trainer.history]
     (folder / HISTORY_FILE).write_text(json.dumps(records) + "\n")
     points: dict[int, dict[str, float]] = {}

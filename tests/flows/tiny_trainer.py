@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from ratchet.seeding import torch_generator
 from trainers.base import Trainer
-from trainers.staged import PretrainResult, StagedTrainer, TestResult
+from trainers.results import PretrainResult, TestResult
+from trainers.staged import StagedTrainer
 
 
 def note(what):
@@ -48,19 +49,12 @@ class TinyState:
         )
 
 
-class TinyTrainer(Trainer, StagedTrainer):
+class TinyTrainer(StagedTrainer):
     State = TinyState
 
     def __init__(self, hyper_params, scenario_instance, settings):
         super().__init__(hyper_params, scenario_instance, settings)
         self._state = None
-
-    def train(self):
-        raise AssertionError("run in stages")
-
-    @property
-    def num_train_iterations(self):
-        return self.count_train_iterations(self.hyper_params)
 
     @classmethod
     def pretrained_agent_names(cls, hyper_params):
@@ -82,6 +76,8 @@ class TinyTrainer(Trainer, StagedTrainer):
     def state(self, state):
         self._state = state
 
+    _take_state = _load_state = _do_iteration = _test_on = None
+
     def pretrain(self, agent_name):
         weights = self._state.weights + self._noise("pretrain", 0, agent_name)
         note(f"pretrain {agent_name}")
@@ -102,7 +98,7 @@ class TinyTrainer(Trainer, StagedTrainer):
             note(f"train {iteration}")
         return metrics
 
-    def run_test(self, dataset="test"):
+    def run_test(self, dataset="test", *, sampled=False):
         note(f"test {dataset}")
         data = self.scenario_instance.datasets[dataset]
         ids = list(range(len(data)))

@@ -111,7 +111,7 @@ def test_bodies_are_pretrained_and_agents_trained_alone(make):
     assert alone.solo_agents == ["prover", "verifier"]
     trainer = make(pretrain_agents=True, interaction_protocol="adp")
     trainer.train()
-    assert trainer.pretrained_agents == ["prover", "verifier"]
+    assert trainer.pretrained_agent_names(trainer.hyper_params) == ["prover", "verifier"]
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -105,7 +105,7 @@ def test_pretraining_in_stages_is_pretraining_in_train(tiny, tmp_path):
     first = tiny.trainer(hyper_params).initial_state()
     trainer = tiny.trainer(hyper_params)
     trainer.state = first
-    for name in reversed(trainer.pretrained_agents):
+    for name in reversed(trainer.pretrained_agent_names(trainer.hyper_params)):
         other = tiny.trainer(hyper_params)
         other.state = first
         other.pretrain(name).save(tmp_path / name)

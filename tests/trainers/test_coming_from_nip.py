@@ -92,7 +92,8 @@ def test_every_name_that_has_an_error_is_in_the_guide():
         return {cls}.union(*(subclasses(each) for each in cls.__subclasses__()))
 
     told = {(code(cls), code(there)) for cls, there, _ in rows("Names of classes' attributes")}
-    mine = [cls for cls in subclasses(RenamedAttributes) if "renamed_attributes" in vars(cls)]
+    found = subclasses(RenamedAttributes) | subclasses(Trainer)
+    mine = [cls for cls in found if vars(cls).get("renamed_attributes")]
     given = {(cls.__name__, name) for cls in mine for name in vars(cls)["renamed_attributes"]}
     aliases = {"TextTrainerComponents": "PureTextRlTrainer"}
     assert {(aliases.get(cls, cls), name) for cls, name in given} <= told

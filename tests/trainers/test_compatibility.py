@@ -24,7 +24,7 @@ from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers import registry as trainers
 from trainers.compatibility import check_combination
 from trainers.registry import trainer_class
-from trainers.staged import StagedTrainer
+from trainers.staged import runs_in_stages
 
 # Built-in names: other tests of the same process register their own.
 SCENARIOS = sorted(scenarios.SCENARIOS.built_in)
@@ -262,7 +262,7 @@ def play(hyper_params, settings, datasets):
         hyper_params, settings, datasets=datasets, trainer_type=found.trainer_type
     )
     trainer = found(hyper_params, instance, settings)
-    if issubclass(found, StagedTrainer) and found.supports_stages():
+    if runs_in_stages(found):
         trainer.initial_state()
         assert len(trainer.run_iterations(0, 2)) == 2
         assert trainer.run_test("test").table["datapoint_id"]

@@ -15,15 +15,15 @@ import torch
 from ratchet.errors import StateError
 from trainers.attribute_tree import take_attribute
 from trainers.custom_state import (
-    StoredAttributes,
     load_attributes,
     put_attributes,
     save_attributes,
     take_attributes,
 )
+from trainers.named import NamedTrainer
 
 
-class Mine(StoredAttributes):
+class Mine(NamedTrainer):
     transient_attributes = ("connection",)
 
     def __init__(self):

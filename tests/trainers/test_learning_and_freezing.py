@@ -242,7 +242,7 @@ def test_every_parameter_of_the_body_and_solo_head_learns_from_one_step(tiny, sh
     )
     trainer = tiny.trainer(hyper_params)
     before = trainer.initial_state()
-    for agent in trainer.pretrained_agents:
+    for agent in trainer.pretrained_agent_names(trainer.hyper_params):
         result = trainer.pretrain(agent)
         assert {name.partition(".")[0] for name in result.weights} == {"body", "solo_head"}
         for name, tensor in result.weights.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -116,7 +118,7 @@ def test_loaded_agents_are_not_pretrained_and_may_lack_a_solo_head(tiny, home, s
     hyper_params = _resolved(tiny, settings, pretrain_agents=True)
     trainer = tiny.trainer(hyper_params, home=str(home))
     assert type(trainer).pretrained_agent_names(hyper_params) == ["prover"]
-    assert trainer.pretrained_agents == ["prover"]
+    assert trainer.pretrained_agent_names(trainer.hyper_params) == ["prover"]
     assert "solo_head" in {n.partition(".")[0] for n in trainer.initial_state().agents["verifier"]}
 
 
@@ -163,6 +165,7 @@ def test_other_shapes_are_said_with_the_run_and_both_shapes(tiny, home, settings
 def test_a_trainer_that_loads_no_agents_refuses_them(tiny, monkeypatch):
     hyper_params = tiny.parameters(**LOADED)
     check_combination(hyper_params)
-    monkeypatch.setattr(VanillaPpoTrainer, "loads_agents", classmethod(lambda cls: False))
+    traits = dataclasses.replace(VanillaPpoTrainer.traits, loads_agents=False)
+    monkeypatch.setattr(VanillaPpoTrainer, "traits", traits)
     with pytest.raises(ParameterError, match=r"agents\.verifier\.load_checkpoint.*loads no agents"):
         check_combination(hyper_params)

@@ -1,4 +1,4 @@
-"""Checkpoints of trainers with a custom loop, in plain Python."""
+"""CheckpointFiles of trainers with a custom loop, in plain Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from ratchet import ExperimentSettings
 from ratchet.errors import CheckPointNotFoundError, StateError
 from trainers import TensorDictRlTrainer, TensorDictTrainer, Trainer, attach_progress_bar
+from trainers.staged import runs_in_stages
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 
@@ -178,9 +179,9 @@ def test_an_own_train_of_a_staged_trainer_keeps_the_agents_as_they_are(make, tmp
 
     trainer = make(OwnTrain)
     assert issubclass(OwnTrain, TensorDictRlTrainer)
-    assert not OwnTrain.supports_stages()
+    assert not runs_in_stages(OwnTrain)
     trainer.train()
-    trainer.write_states(tmp_path / "stage")
+    trainer.checkpoint_files.write_states(tmp_path / "stage")
     state = OwnTrain.State.load(tmp_path / "stage" / "state")
     saved = state.agents["prover"]
     params = dict(trainer.combined_agents.parts["prover"].named_parameters())

@@ -16,7 +16,7 @@ from ratchet.parameters.purposes import Purpose, declared_purposes
 from ratchet.parameters.reading.discovery import load_plugins
 from ratchet.parameters.trainers import ImitationParameters, TorchRlParameters
 from trainers.registry import trainer_class
-from trainers.tensordict.staged import TENSOR_STAGES
+from trainers.stage_parameters import NETWORK_STAGES
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 load_plugins()
@@ -274,7 +274,7 @@ def test_a_plugins_field_that_says_nothing_is_read_by_every_stage(plugin):
         strict: bool = False
         rate: Annotated[float, Purpose.LEARNING] = 1.0
 
-    every = {"build_scenario", *TENSOR_STAGES}
+    every = {"build_scenario", *NETWORK_STAGES}
     assert _changed_stages(mine__size=2) == every, "a class's declaration applies to its own fields"
     assert _changed_stages(mine__strict=True) == {"test"}
     assert _changed_stages(mine__rate=2.0) == {"train"}
@@ -285,6 +285,6 @@ def test_a_section_for_a_trainer_or_protocol_that_says_nothing_decides_no_data(p
         size: int = 1
 
     plugin(Mine, protocols=("nip",))
-    assert _changed_stages(mine__size=2) == set(TENSOR_STAGES)
+    assert _changed_stages(mine__size=2) == set(NETWORK_STAGES)
     plugin(Mine, protocols=("nip",), scenarios=("graph_isomorphism",))
-    assert _changed_stages(mine__size=2) == {"build_scenario", *TENSOR_STAGES}
+    assert _changed_stages(mine__size=2) == {"build_scenario", *NETWORK_STAGES}

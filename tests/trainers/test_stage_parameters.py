@@ -6,6 +6,7 @@ import pytest
 
 from ratchet.errors import UnknownNameError
 from trainers.registry import trainer_class
+from trainers.staged import runs_in_stages
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 SCHEDULE = {"kind": "contiguous_periodic", "period": 2, "start": 0, "stop": 1}
@@ -125,8 +126,8 @@ def test_stages_are_refused_once_a_subclass_has_loops_of_its_own():
         def _run_train_loop(self, iteration_context):
             super()._run_train_loop(iteration_context)
 
-    assert VanillaPpoTrainer.supports_stages()
-    assert not Mine.supports_stages()
+    assert runs_in_stages(VanillaPpoTrainer)
+    assert not runs_in_stages(Mine)
 
 
 def test_an_unknown_stage_is_named(tiny):

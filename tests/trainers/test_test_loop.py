@@ -178,7 +178,7 @@ def test_both_ways_are_two_tests_each_like_the_one_asked_for_alone(tiny):
     trainer, likeliest = _tested(tiny, rl__test_by_sampling="both", **changes)
     assert likeliest == _tested(tiny, **changes)[1]
     sampled = _tested(tiny, rl__test_by_sampling=True, **changes)[1]
-    assert trainer.run_sampled_test() == sampled != likeliest
+    assert trainer.run_test(sampled=True) == sampled != likeliest
 
 
 def test_training_in_one_go_logs_both_accuracies_under_their_own_names(tiny):

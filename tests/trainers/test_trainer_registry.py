@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,20 +12,20 @@ import pytest
 import trainers
 from ratchet.errors import ParameterError, UnknownNameError
 from trainers.base import Trainer
-from trainers.registry import register_trainer, trainer_class, trainer_names
+from trainers.registry import TRAINERS, register_trainer, trainer_class
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_built_in_trainers_are_listed_and_found(tiny):
-    assert {"vanilla_ppo", "solo_agent"} <= set(trainer_names())
+    assert {"vanilla_ppo", "solo_agent"} <= set(TRAINERS.names())
     assert trainer_class(tiny.parameters()).__name__ == "VanillaPpoTrainer"
     assert trainer_class(tiny.parameters(trainer="solo_agent")).trainer_type == "solo_agent"
 
 
 def test_listing_trainers_imports_neither_torch_nor_any_trainer():
     code = (
-        "import sys; from trainers.registry import trainer_names; trainer_names();"
+        "import sys; from trainers.registry import TRAINERS; TRAINERS.names();"
         "assert 'torch' not in sys.modules;"
         "assert not any(m.startswith('trainers.tensordict') for m in sys.modules)"
     )
@@ -75,3 +76,18 @@ def test_every_public_name_can_be_imported():
         assert getattr(trainers, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
         _ = trainers.Trainr
+
+
+def test_attributes_that_became_traits_still_set_them():
+    with pytest.warns(DeprecationWarning, match="takes_sequences is deprecated: use traits ="):
+
+        class Mine(trainers.TensorDictRlTrainer):
+            takes_sequences = True
+
+            @classmethod
+            def loads_agents(cls):
+                return False
+
+    assert Mine.traits == replace(
+        trainers.TensorDictRlTrainer.traits, takes_sequences=True, loads_agents=False
+    )

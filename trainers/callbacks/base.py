@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.key_inputs import parameters_read
-from trainers.staged import Metrics
+from trainers.results import Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor

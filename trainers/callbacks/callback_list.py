@@ -6,21 +6,20 @@ Called by the base classes of trainers only.
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.base import Trainer
 from trainers.callbacks.base import CallbackSpec, CallbackState, Moment
 from trainers.callbacks.registry import callback_specs
-from trainers.staged import Metrics
+from trainers.results import Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from trainers.base import Trainer
 
 STAGE = "train"
 _STATES = "states"
@@ -129,7 +128,7 @@ class CallbackList:
 
         Stages of chat models run concurrently and use no global generator.
         """
-        if self._trainer.plays_text:
+        if self._trainer.traits.plays_text:
             return nullcontext()
         purpose = f"{now.stage}.{name}.{self._count}"
         seed = self._trainer.hyper_params.seed
@@ -187,28 +186,6 @@ class CallbackList:
             for label, callback in self._all.items()
             if label in self._begun
         }
-
-
-class CallbackTrainer(Trainer):
-    """Base of trainers that call callbacks at the moments of training."""
-
-    @cached_property
-    def callbacks(self) -> CallbackList:
-        """The callbacks of the experiment."""
-        return CallbackList(self)
-
-    @property
-    def has_stopped(self) -> bool:
-        """Whether a callback has ended the training."""
-        return self.callbacks.has_stopped
-
-    @abstractmethod
-    def take_weights(self) -> CallbackState:
-        """Copy the current weights, for callbacks that store some."""
-
-    @abstractmethod
-    def put_weights(self, weights: CallbackState) -> None:
-        """Restore the result of :meth:`take_weights`."""
 
 
 def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainers.callbacks.base import Callback, Moment
 from trainers.callbacks.registry import register_callback
-from trainers.staged import Metrics
+from trainers.results import Metrics
 
 if TYPE_CHECKING:
     from ratchet.parameters.base import SubParameters

@@ -11,14 +11,15 @@ from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import Callback, CallbackState, Moment
 from trainers.callbacks.metrics import is_better, read_metric
 from trainers.callbacks.registry import register_callback
-from trainers.staged import Metrics, StagedTrainer
+from trainers.results import Metrics
+from trainers.staged import StagedTrainer
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
     from trainers.callbacks.base import CallbackSpec
-    from trainers.callbacks.callback_list import CallbackTrainer
+    from trainers.text.components import TextTrainerComponents
 
 
 class KeepBestParameters(SubParameters):
@@ -42,7 +43,7 @@ class KeepBest(Callback):
     Parameters = KeepBestParameters
     steers = True
     parameters: KeepBestParameters
-    trainer: CallbackTrainer
+    trainer: StagedTrainer | TextTrainerComponents
 
     best: float | None = None
     _weights: CallbackState | None = None
@@ -65,14 +66,14 @@ class KeepBest(Callback):
             weights of the previous iteration.
         """
         dataset = getattr(spec.parameters, "dataset", None)
-        behind = trainer.learns_tokens and hyper_params.language.mode == "one_step_behind"
+        behind = trainer.traits.learns_tokens and hyper_params.language.mode == "one_step_behind"
         if dataset is None and behind:
             raise ParameterError(
                 f"{spec.path}.dataset: got none with language.mode 'one_step_behind', where an"
                 " iteration's rollouts are not sampled with its initial weights. Name a dataset,"
                 " or choose the mode 'synchronous'."
             )
-        if dataset is not None and trainer.plays_text:
+        if dataset is not None and trainer.traits.plays_text:
             raise ParameterError(
                 f"{spec.path}.dataset: got {dataset!r}, but the agents are chat models, whose tests"
                 " cost money. Leave it out and watch a metric of the iteration's rollouts."

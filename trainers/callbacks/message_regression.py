@@ -22,7 +22,7 @@ from ratchet.scenarios.environment import Environment
 from ratchet.seeding import torch_generator
 from trainers.callbacks.base import Callback, CallbackState, Moment
 from trainers.callbacks.registry import register_callback
-from trainers.staged import Metrics, StagedTrainer
+from trainers.results import Metrics
 from trainers.tensordict.optimization.optimizer import (
     build_adam,
     load_optimizer_tensors,
@@ -82,7 +82,7 @@ class MessageRegression(Callback):
         handler: ProtocolHandler,
     ) -> None:
         """Refuse trainers without rollouts of networks, and unknown agents."""
-        if not (issubclass(trainer, StagedTrainer) and trainer.samples_rollouts()):
+        if not trainer.traits.samples_rollouts:
             raise ParameterError(
                 f"{spec.given}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
                 " of networks that exchange messages. Leave it out, or choose a trainer such as"

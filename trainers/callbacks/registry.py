@@ -76,18 +76,19 @@ def check_callbacks(
     """
     for spec in callback_specs(hyper_params, base_dir):
         spec.kind.check(spec, hyper_params, trainer, handler)
-        if not trainer.calls_callbacks():
+        traits = trainer.traits
+        if traits.instead_of_callbacks is not None:
             raise ParameterError(
                 f"{spec.given}, but the trainer {hyper_params.trainer_name!r}"
-                f" {trainer.instead_of_callbacks}"
+                f" {traits.instead_of_callbacks}"
             )
-        if None not in (spec.kind.plays_text, trainer.plays_text) and (
-            spec.kind.plays_text != trainer.plays_text
+        if None not in (spec.kind.plays_text, traits.plays_text) and (
+            spec.kind.plays_text != traits.plays_text
         ):
             kinds = {True: "chat models", False: "networks"}
             raise ParameterError(
                 f"{spec.given}, which is for trainers of {kinds[bool(spec.kind.plays_text)]}, but"
-                f" {hyper_params.trainer_name!r} trains {kinds[bool(trainer.plays_text)]}. Leave"
+                f" {hyper_params.trainer_name!r} trains {kinds[bool(traits.plays_text)]}. Leave"
                 " it out, or choose another trainer."
             )
 

@@ -1,12 +1,12 @@
 """``BaseTrainer``: base class of trainers that learn from trajectories of tokens.
 
-It has no access to tasks and stages; :class:`trainers.language.trainer` is the loop around it.
+It has no access to tasks and stages; :mod:`trainers.language.trainer` is the loop around it.
 """
 
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,8 @@ from ratchet.errors import ParameterError
 from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.language import LanguageParameters
 from ratchet.parameters.reading.messages import describe_validation_error
-from trainers.base import NamedTrainer, Trainer
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import StoredAttributes
+from trainers.named import NamedTrainer, TrainerTraits
 
 if TYPE_CHECKING:
     from ratchet.language_models.endpoints import ModelAddress
@@ -72,7 +71,7 @@ class InitialModel:
     only_plays: bool = False
 
 
-class BaseTrainer(StoredAttributes, NamedTrainer):
+class BaseTrainer(NamedTrainer, ABC):
     """Trains one model. Subclasses implement :meth:`train`.
 
     ``config`` contains the experiment file's parameters by name: the fields of the section
@@ -87,11 +86,9 @@ class BaseTrainer(StoredAttributes, NamedTrainer):
     raises an error that names it, unless it is listed in ``transient_attributes``.
     """
 
+    traits = TrainerTraits(plays_text=False, learns_tokens=True, instead_of_callbacks=None)
     section: ClassVar[str] = ""
     """The name of the trainer's section of parameters; empty for custom trainers."""
-
-    keeps_rollouts: ClassVar[bool] = False
-    """Whether rollouts are separate stages, because sampling them again would cost money."""
 
     def __init__(self, config: DictConfig | Mapping[str, Any]) -> None:
         self._config: DictConfig = OmegaConf.create(config)  # type: ignore[arg-type]
@@ -109,24 +106,14 @@ class BaseTrainer(StoredAttributes, NamedTrainer):
     def _setup(self) -> None:
         """Read further parameters from the config; for the bases of built-in trainers."""
 
-    has_model_here: ClassVar[bool] = True
-    """Whether the model is in this process; otherwise a service hosts it."""
-
-    @classmethod
-    def trainer_class(cls) -> type[Trainer]:
-        """Return the loop that collects rollouts for this trainer and stores its state."""
-        from trainers.language.trainer import loop_around
-
-        return loop_around(cls)
-
     @classmethod
     def check_learner(cls, hyper_params: HyperParameters) -> None:
         """Raise ParameterError for parameters that this trainer cannot use; by default none."""
 
     @classmethod
-    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that this trainer requires; none by default."""
-        return ()
+    def needed_devices(cls, hyper_params: HyperParameters) -> int:
+        """Return the number of accelerators used for training, if training runs on accelerators."""
+        return 1
 
     @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:

@@ -12,7 +12,7 @@ from ratchet.algorithms.language.losses import dpo_loss, sequence_log_prob
 from ratchet.parameters.language import LanguageDpoParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
 from trainers.language.self_hosted import Figures, SelfHostedTrainer
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import TokenScores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ratchet.rollouts.batch import Batch
 from trainers.language.groups import GroupRelativeMixin
 from trainers.language.self_hosted import SelfHostedTrainer
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 
 
 @register_trainer("grpo")

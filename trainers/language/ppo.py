@@ -16,7 +16,7 @@ from ratchet.parameters.language import LanguagePpoParameters, PolicyLossParamet
 from ratchet.rollouts.batch import Batch
 from trainers.language.ranks.rows import of_rows
 from trainers.language.self_hosted import Figures, SelfHostedTrainer
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores

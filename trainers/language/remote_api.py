@@ -7,8 +7,9 @@ import json
 import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ratchet.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from ratchet.errors import DataError, StateError
@@ -47,8 +48,7 @@ class RemoteApiTrainer(BaseTrainer):
     there.
     """
 
-    keeps_rollouts: ClassVar[bool] = True
-    has_model_here: ClassVar[bool] = False
+    traits = replace(BaseTrainer.traits, is_remote=True)
 
     def _setup(self) -> None:
         service = self.language.train_service

@@ -11,7 +11,7 @@ from ratchet.errors import ParameterError
 from trainers.language.groups import GroupRelativeMixin
 from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_settings import ServiceConfig, check_loss
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

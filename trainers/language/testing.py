@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.scenarios.language_task.task import EXACT_MATCH, NUM_TURNS
 from ratchet.statistics.results import METRIC_PREFIX
-from trainers.staged import Metrics, TestResult
+from trainers.results import Metrics, TestResult
 
 if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory

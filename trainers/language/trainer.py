@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
+from trainers.base import torch_threads
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import (
-    Attributes,
-    is_custom,
-    is_custom_method,
-    put_attributes,
-    take_attributes,
-)
+from trainers.custom_state import is_custom
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
 from trainers.language.models import SMALL_MODEL, build_model, load_built_model
 from trainers.language.rollout_worker import TrainerRolloutWorker
@@ -37,9 +29,9 @@ from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
 from trainers.progress import IterationContext
-from trainers.staged import FolderOf, Metrics, TestResult
+from trainers.results import FolderOf, Metrics, TestResult
+from trainers.staged import STAGE, StagedTrainer
 from trainers.state_tree import flatten_tree, unflatten_tree
-from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
@@ -59,7 +51,6 @@ LANGUAGE_STAGES: StagePurposes = {
     "test": _PLAYED | {Purpose.TESTS},
 }
 """Stage → purposes for which it reads parameters."""
-_BUILT_IN = "trainers."
 _OF_NETWORKS = frozenset(
     {
         *("pretrain_agents", "d_representation", "message_size"),
@@ -71,7 +62,7 @@ _OF_NETWORKS = frozenset(
 """Parameters of all trainers that only networks, games or the data stage read."""
 
 
-class LanguageTrainer(StagedTensorDictTrainer):
+class LanguageTrainer(StagedTrainer):
     """Collects completions of tasks and trains a language model on its tokens.
 
     Users write a :class:`trainers.language.base.BaseTrainer`; :func:`loop_around` builds this
@@ -86,9 +77,9 @@ class LanguageTrainer(StagedTensorDictTrainer):
     only_plays: bool = False
     """Whether another process trains."""
     State = LanguageState
-    learns_tokens = True
+    traits = BaseTrainer.traits
     learner_class: ClassVar[type[BaseTrainer]]
-    scenario_instance: LanguageTaskInstance  # type: ignore[assignment]
+    scenario_instance: LanguageTaskInstance
     _learner: BaseTrainer | None = None
     _initial: str = ""
     _cursor: int = 0
@@ -124,7 +115,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         seed = derive_seed(self.hyper_params.seed, "initial_state")
         with seeded_globals(derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")):
             learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
-        with self._threads(), seeded_globals(seed):
+        with torch_threads(self.settings.num_threads), seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
             learner.begin(InitialModel(build, agent, settings, intent, self.only_plays))
         return learner
@@ -148,11 +139,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
         cls.learner_class.check_learner(hyper_params)
 
     @classmethod
-    def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return the optional packages that the learner requires."""
-        return cls.learner_class.required_packages(hyper_params)
-
-    @classmethod
     def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return the models that are read from files: purpose → folder or name."""
         agents = {name: hyper_params.agents[name].model for name in hyper_params.agents}
@@ -170,39 +156,13 @@ class LanguageTrainer(StagedTensorDictTrainer):
         plain = all(getattr(learner, name) is getattr(BaseTrainer, name) for name in chosen)
         return LanguageTrainer if plain else cls
 
-    @property
-    def num_train_iterations(self) -> int:
-        """The number of training iterations; at most one in a test run."""
-        iterations = self.count_train_iterations(self.hyper_params)
-        return min(iterations, 1) if self.settings.test_run else iterations
-
-    @property
-    def num_test_iterations(self) -> int:
-        """The number of tasks of a test; one in a test run."""
-        return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
-
-    @classmethod
-    def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether the learner is custom and its engine is cheap to start.
-
-        An inference server keeps running: it takes a minute to start, and its GPU memory.
-        """
-        language = hyper_params.language
-        default = type(language).model_fields["engine"].default
-        return is_custom(cls.learner_class) and language.engine == default
-
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return False: the agent's parameter ``model`` sets the initial model."""
-        return False
-
     # -- state -------------------------------------------------------------------------------
 
     def initial_state(self) -> LanguageState:
         """Build the initial models, warmed up if configured, and continue from them."""
         self.close()
         self._learner, self._pending, self._initial = None, None, ""
-        self._iteration, self._stage, self._cursor = 0, "initial_state", 0
+        self.iteration, self._stage, self._cursor = 0, "initial_state", 0
         return self._take_state(0, "initial_state")
 
     def _take_state(self, iteration: int, stage: str) -> LanguageState:
@@ -218,12 +178,10 @@ class LanguageTrainer(StagedTensorDictTrainer):
             pending_metrics={} if self._pending is None else dict(self._pending.metrics),
         )
 
-    def _take_attributes(self) -> Attributes:
-        learner = self.learner
-        return take_attributes(learner, strict=not is_custom_method(type(learner), "take_state"))
-
-    def _put_attributes(self, attributes: Attributes) -> None:
-        put_attributes(self.learner, attributes)
+    @property
+    def _attribute_owner(self) -> BaseTrainer:
+        """The learner: the user's class."""
+        return self.learner
 
     def _load_state(self, state: LanguageState) -> None:
         found = self.scenario_instance.train_dataset.hash
@@ -273,7 +231,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         start position in the training set, if not the state's.
         """
         seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
-        with self._threads(), seeded_globals(seed):
+        with torch_threads(self.settings.num_threads), seeded_globals(seed):
             return self._play_rollouts(iteration, self._cursor if cursor is None else cursor)
 
     def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
@@ -291,7 +249,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
                 learner.tokenizer,
                 iteration=iteration,
                 attempt=tries,
-                model_version=self._iteration,
+                model_version=self.iteration,
             )
             kept = [group for group in _groups(played.trajectories) if learner.keeps_group(group)]
             rollouts.trajectories += [trajectory for group in kept for trajectory in group]
@@ -334,16 +292,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     # -- training ----------------------------------------------------------------------------
 
-    def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter the contexts of threads and seeds."""
-        seed = derive_seed(self.hyper_params.seed, STAGE)
-        return self._enter(stack, self._threads(), seeded_globals(seed))
-
-    def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter the contexts of threads and seeds, without gradients."""
-        seed = derive_seed(self.hyper_params.seed, "test")
-        return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
-
     def _do_iteration(self, iteration: int) -> Metrics:
         """Collect rollouts, train, and update the sampler's weights."""
         rollouts = self._given.pop(iteration, None) or self.rollouts_of(iteration)
@@ -379,7 +327,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
             learner.tokenizer,
             iteration=0,
             is_validation=True,
-            model_version=self._iteration,
+            model_version=self.iteration,
         )
         if iteration_context is not None:
             iteration_context.step(len(places))
@@ -406,12 +354,12 @@ class LanguageTrainer(StagedTensorDictTrainer):
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads; Ratchet's learners read none of networks."""
         found = super().stage_key_parameters(hyper_params, stage, agent_name)
-        if not cls.__module__.startswith(_BUILT_IN):  # custom trainers may read all parameters
+        if is_custom(cls):  # custom trainers may read all parameters
             return found
         horizon = found.get("rl", {}).keys() & {"num_iterations"}
         rl = {"rl": {name: found["rl"][name] for name in horizon}} if horizon else {}
         language = {k: v for k, v in found.get("language", {}).items() if k != "algorithm"}
-        if cls.learner_class.has_model_here and "train_service" in language:
+        if not cls.traits.is_remote and "train_service" in language:
             world_size = language["train_service"]["world_size"]  # it affects the rounding of sums
             language["train_service"] = {"world_size": world_size}
         kept = {name: value for name, value in found.items() if name not in _OF_NETWORKS}
@@ -421,7 +369,12 @@ class LanguageTrainer(StagedTensorDictTrainer):
 @cache
 def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
     """Return the loop class that trains its model with ``learner``."""
-    names = {"learner_class": learner, "__module__": learner.__module__, "__doc__": learner.__doc__}
+    names = {
+        "learner_class": learner,
+        "traits": learner.traits,
+        "__module__": learner.__module__,
+        "__doc__": learner.__doc__,
+    }
     return type(learner.__name__, (LanguageTrainer,), names)
 
 

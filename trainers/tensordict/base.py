@@ -11,7 +11,10 @@ from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
-from trainers.base import Trainer
+from trainers.base import Trainer, enter_contexts, torch_threads
+from trainers.callbacks.base import CallbackState
+from trainers.named import TrainerTraits
+from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 
 if TYPE_CHECKING:
@@ -28,25 +31,14 @@ class TensorDictTrainer(Trainer):
     :meth:`_build_train_context` or :meth:`_build_test_context` has filled.
     """
 
-    plays_text = False
+    traits = TrainerTraits(plays_text=False, loads_agents=True)
     scenario_instance: ScenarioInstance
 
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return True."""
-        return True
-
     def prepare_training(self) -> None:
-        """Load agents of earlier runs, or resume; see :class:`CheckpointingTrainer`."""
+        """Load agents of earlier runs, or resume; see :meth:`Trainer.prepare_training`."""
         if self.scenario_instance.combined_agents is not None:
             load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
         super().prepare_training()
-
-    def run_own_test(self) -> None:
-        """Run ``_run_test_loop`` in the test context."""
-        with ExitStack() as stack:
-            self._build_test_context(stack)
-            super().run_own_test()
 
     @property
     def device(self) -> torch.device:
@@ -79,13 +71,13 @@ class TensorDictTrainer(Trainer):
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
         """Enter training's contexts; return them: threads, seeds, sampled actions, train mode."""
-        return self._enter(
+        return enter_contexts(
             stack,
-            self._threads(),
+            torch_threads(self.settings.num_threads),
             seeded_globals(derive_seed(self.hyper_params.seed, "train")),
             set_interaction_type(InteractionType.RANDOM),
-            self._mode(training=True),
-            self.resumable("train"),
+            _mode(self.scenario_instance.combined_agents, training=True),
+            self.checkpoint_files.resumable("train"),
         )
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
@@ -95,48 +87,27 @@ class TensorDictTrainer(Trainer):
         tests.
         """
         samples = self.hyper_params.rl.test_by_sampling is True
-        return self._enter(
+        return enter_contexts(
             stack,
-            self._threads(),
+            torch_threads(self.settings.num_threads),
             seeded_globals(derive_seed(self.hyper_params.seed, "test")),
             set_interaction_type(
                 InteractionType.RANDOM if samples else InteractionType.DETERMINISTIC
             ),
             torch.no_grad(),
-            self._mode(training=False),
-            self.resumable("test"),
+            _mode(self.scenario_instance.combined_agents, training=False),
+            self.checkpoint_files.resumable("test"),
         )
 
-    @staticmethod
-    def _enter(
-        stack: ExitStack, *contexts: AbstractContextManager[Any]
-    ) -> list[AbstractContextManager[Any]]:
-        for context in contexts:
-            stack.enter_context(context)
-        return list(contexts)
+    def take_weights(self) -> CallbackState:
+        """Copy all agents' parameters and buffers."""
+        agents = snapshots.take_agents(self.combined_agents)
+        return CallbackState(tensors=snapshots.flatten_agents(agents))
 
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """Set the number of torch threads, and restore it afterwards."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.settings.num_threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-    @contextmanager
-    def _mode(self, *, training: bool) -> Iterator[None]:
-        """Set the agents' train or eval mode, and restore it afterwards."""
-        combined = self.scenario_instance.combined_agents
-        before = None if combined is None else combined.training
-        if combined is not None:
-            combined.train(training)
-        try:
-            yield
-        finally:
-            if combined is not None and before is not None:
-                combined.train(before)
+    def put_weights(self, weights: CallbackState) -> None:
+        """Restore the result of :meth:`take_weights`."""
+        agents = snapshots.unflatten_agents(weights.tensors)
+        snapshots.load_agents(self.combined_agents, agents)
 
     def agent_generators(
         self, stage: str, iteration: int, purpose: str
@@ -148,3 +119,16 @@ class TensorDictTrainer(Trainer):
             )
             for name in self.agent_names
         }
+
+
+@contextmanager
+def _mode(agents: ActorCritic | None, *, training: bool) -> Iterator[None]:
+    """Set the agents' train or eval mode, and restore it afterwards."""
+    before = None if agents is None else agents.training
+    if agents is not None:
+        agents.train(training)
+    try:
+        yield
+    finally:
+        if agents is not None and before is not None:
+            agents.train(before)

@@ -16,8 +16,9 @@ from ratchet.algorithms.policy_losses import reinforce_loss
 from ratchet.errors import ParameterError
 from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import build_protocol_handler
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.stage_parameters import StagePurposes
+from trainers.staged import STAGE
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.joint_estimator import number_episodes
 from trainers.tensordict.objectives.value_estimators import (
@@ -27,7 +28,6 @@ from trainers.tensordict.objectives.value_estimators import (
     episode_ends,
 )
 from trainers.tensordict.rl import TensorDictRlTrainer
-from trainers.tensordict.staged import STAGE
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

@@ -7,9 +7,10 @@ minibatches. It depends only on the previous state, the data and (seed, "train",
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,8 +25,16 @@ from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import IterationContext
+from trainers.results import (
+    TEST_PREFIX,
+    Metrics,
+    PretrainResult,
+    TestResult,
+    with_test_prefix,
+)
 from trainers.stage_parameters import StagePurposes
-from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
+from trainers.staged import STAGE, StagedTrainer
+from trainers.tensordict.base import TensorDictTrainer
 from trainers.tensordict.collectors import RolloutCollector, with_sample_log_prob
 from trainers.tensordict.imitation import behaviour_cloning
 from trainers.tensordict.normalization import fit_normalization
@@ -41,22 +50,21 @@ from trainers.tensordict.optimization.optimizer import (
 )
 from trainers.tensordict.optimization.replay import RolloutBuffer, Transform
 from trainers.tensordict.solo import pretraining
-from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.components import Components
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.policy_pool import read_pool, sample_from_pool
 from trainers.tensordict.states.state import State as TrainerState
-from trainers.tensordict.statistics.episodes import test_names
 from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
 from trainers.tensordict.testing import TestPlayer, environment_for, summarise_test
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import PolicyOperator, ValueOperator
+    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 
-class TensorDictRlTrainer(StagedTensorDictTrainer):
+class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
     """Base of RL trainers. Subclasses implement :meth:`_get_loss_module_and_gae`.
 
     Everything else has a default that can be overridden: collectors, replay buffer, optimizer
@@ -64,6 +72,15 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     trainer, which changes its agents' weights.
     """
 
+    traits = replace(
+        TensorDictTrainer.traits,
+        instead_of_callbacks=None,
+        samples_rollouts=True,
+        samples_tests=True,
+        supports_imitation=True,
+        supports_phases=True,
+    )
+    State = TrainerState
     renamed_attributes: ClassVar[Mapping[str, str]] = {
         "clip_value": "it is hyper_params.rl.clip_value",
         "gae": "it is self.components.gae",
@@ -77,8 +94,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
     """Inputs of a pretrained body other than data, initial weights and the agent's parameters."""
 
-    takes_sequences: ClassVar[bool] = False
-    """Whether its loss supports rows of steps ``[e, T]``, which recurrent agents require."""
     _tested: Metrics | None = None
     """The statistics of the test that is being logged."""
 
@@ -109,7 +124,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         if name is None:
             return
         where = f"agents.{name}.recurrence: got {kinds[name]!r} with"
-        if not cls.takes_sequences:
+        if not cls.traits.takes_sequences:
             raise ParameterError(
                 f"{where} the trainer {hyper_params.trainer_name!r}, which learns from single"
                 " frames, expected null. Leave it out, or choose vanilla_ppo."
@@ -162,11 +177,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         concatenated: ``[1, T]``. ``mean_loss_vals``: losses and metrics averaged over minibatches.
         """
         if not train and self._tested is not None:  # by datapoint, rather than by frame
-            return test_names(self._tested)
+            return with_test_prefix(self._tested)
         verifiers = list(self.protocol_handler.verifier_names)
         stats = rollout_stats(rollouts, self.agent_names, verifiers)
         stats |= loss_stats(mean_loss_vals, self.agent_names)
-        return stats if train else test_names(stats)
+        return stats if train else with_test_prefix(stats)
 
     def _add_normalization_transforms(self) -> None:
         """Fit the observation normalisation on frames of the initial agents."""
@@ -197,15 +212,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
         return ValueOperator(self.combined_agents)
 
-    @property
+    @cached_property
     def components(self) -> Components:
         """The components used for training, created on first use."""
-        made: Components | None = self.__dict__.get("_components")
-        if made is None:
-            made = self.__dict__["_components"] = self._make_components()
-        return made
-
-    def _make_components(self) -> Components:
         loss_module, gae = self._get_loss_module_and_gae()
         loss_module.to(self.device)
         if self.hyper_params.rl.compile_losses:
@@ -226,11 +235,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     # -- phases ----------------------------------------------------------------------------
 
-    @classmethod
-    def supports_phases(cls) -> bool:
-        """Return True if it runs in stages, which can belong to several phases."""
-        return cls.supports_stages()
-
     def take_over(
         self,
         folder: Path,
@@ -242,12 +246,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         first = {name: TrainerState.load(place).agents[name] for name, place in fresh.items()}
         parts.take_over(replace(before, agents={**before.agents, **first}), read_pool(pool))
         self.callbacks.load({})
-        self._iteration, self._stage = before.iteration, "phase_state"
-
-    @property
-    def first_iteration(self) -> int:
-        """The iteration at which schedules start: 0, or the phase's first."""
-        return 0 if self.phase is None else self.phase.start
+        self.iteration, self._stage = before.iteration, "phase_state"
 
     # -- state -----------------------------------------------------------------------------
 
@@ -287,16 +286,10 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         reasons = ("is_random", "use_manual_architecture", "load_checkpoint_and_parameters")
         return [n for n in names if not any(getattr(hyper_params.agents[n], r) for r in reasons)]
 
-    @property
-    def pretrained_agents(self) -> list[str]:
-        """The agents whose bodies are pretrained, except those without a solo head."""
-        agents = self.scenario_instance.agents
-        names = self.pretrained_agent_names(self.hyper_params)
-        return [name for name in names if agents[name].solo_head is not None]
-
     def pretrain(self, agent_name: str) -> PretrainResult:
         """Train an agent's body on its own from the current state, which is not changed."""
-        return self._learn_and_restore(lambda: pretraining.pretrain_agent(self, agent_name))
+        with _unchanged(self):
+            return pretraining.pretrain_agent(self, agent_name)
 
     def load_pretrained(self, agent_name: str, result: PretrainResult) -> None:
         """Load a pretrained body into the state."""
@@ -305,44 +298,28 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     # -- imitation -------------------------------------------------------------------------
 
-    @classmethod
-    def imitating_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """Return the agents that ``imitation`` names."""
-        return list(hyper_params.imitation.agents)
-
     def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
         """Train an agent to imitate its demonstrator, from the state, which is not changed."""
-        return self._learn_and_restore(lambda: behaviour_cloning.imitate(self, agent_name, files))
+        with _unchanged(self):
+            return behaviour_cloning.imitate(self, agent_name, files)
 
     def load_imitated(self, agent_name: str, result: PretrainResult) -> None:
         """Load the result of imitation into the state."""
         behaviour_cloning.load_imitated(self.combined_agents, agent_name, result.weights)
         self._stage = "imitate"
 
-    def _learn_and_restore(self, learn: Callable[[], PretrainResult]) -> PretrainResult:
-        """Run a function that trains agents, and restore the state."""
-        before = self.state
-        try:
-            with ExitStack() as stack:
-                self._build_train_context(stack)
-                return learn()
-        finally:
-            self.state = before
-
     # -- training --------------------------------------------------------------------------
 
     @property
     def num_train_iterations(self) -> int:
-        """The number of training iterations; at most one in a test run."""
-        iterations: int = self.hyper_params.rl.num_iterations
-        own = min(iterations, 1) if self.settings.test_run else iterations
-        return self.first_iteration + own
+        """The number of training iterations, including those of earlier phases."""
+        return _first_iteration(self.phase) + super().num_train_iterations
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Run one iteration, changing agents, optimizer, loss and cursor; return its metrics."""
         rl, parts = self.hyper_params.rl, self.components
         with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
-            done = iteration - self.first_iteration
+            done = iteration - _first_iteration(self.phase)
             learning = parts.freezer.freeze_for(done)
             parts.loss_module.select_agents(learning)
             scale = learning_rate_scale(done, rl.num_iterations, anneal=rl.anneal_lr)
@@ -364,22 +341,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         rollouts = parts.collector.collect(iteration)
         return rollouts if parts.gae is None else parts.gae(rollouts)
 
-    @classmethod
-    def samples_rollouts(cls) -> bool:
-        """Return True."""
-        return True
-
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
         """Collect an iteration's rollouts ``[E, T]`` as in training, without changing the state."""
-        before = self.state
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
-        try:
-            with ExitStack() as stack:
-                self._build_train_context(stack)
-                stack.enter_context(seeded_globals(seed))
-                return self._collect(iteration)
-        finally:
-            self.state = before
+        with _unchanged(self), seeded_globals(seed):
+            return self._collect(iteration)
 
     def _train_on_replay_buffer(self) -> TensorDict:
         """Train the agents on the stored frames for several epochs.
@@ -395,9 +361,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             for batch in parts.replay_buffer.minibatches(shuffle, parts.loss_module.in_keys):
                 for param in params:
                     param.grad = None
-                losses = parts.loss_module.compute_gradients(batch, self._precision())
+                losses = parts.loss_module.compute_gradients(batch, _precision(self))
                 self.callbacks.after_loss(losses)
-                norm = self._take_step(params)
+                norm = _take_step(self, params)
                 for name, value in (*losses.items(), ("grad_norm", norm)):
                     seen.setdefault(name, []).append(value)
                 if self.settings.test_run:
@@ -405,26 +371,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         means = {name: torch.stack(values).mean(0) for name, values in seen.items()}
         return TensorDict(means, batch_size=[])
 
-    def _precision(self) -> AbstractContextManager[object]:
-        """Return the autocast context: bfloat16 if ``rl.mixed_precision`` is set."""
-        if not self.hyper_params.rl.mixed_precision:
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-    def _take_step(self, params: list[nn.Parameter]) -> Tensor:
-        """Take one step of the optimizer; return the gradient's norm before clipping."""
-        if all(param.grad is None for param in params):  # no learning agent acts in this minibatch
-            return torch.zeros((), device=self.device)
-        norm = clip_gradients(params, self.hyper_params.rl.max_grad_norm)
-        self.components.optimizer.step()
-        return norm
-
     # -- testing ---------------------------------------------------------------------------
-
-    @classmethod
-    def samples_tests(cls) -> bool:
-        """Return True."""
-        return True
 
     @property
     def num_test_iterations(self) -> int:
@@ -452,7 +399,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             player = TestPlayer(environment, self.combined_agents, seed=seed, purpose=dataset)
         batches = self.num_test_iterations
         seed = derive_seed(self.hyper_params.seed, "test", 0, dataset)
-        player.keeps_rollouts = self._overrides_statistics
+        own = getattr(self._get_log_stats, "__func__", None)  # which requires a test's rollouts
+        player.keeps_rollouts = own is not TensorDictRlTrainer._get_log_stats
         with seeded_globals(seed):
             on_batch = None if iteration_context is None else iteration_context.step
             table = player.play(batches * player.num_envs, on_batch)
@@ -467,22 +415,13 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         )
         if player.rollouts is None:
             return result
-        return replace(result, metrics=self._log_test(player.rollouts, result.metrics))
-
-    @property
-    def _overrides_statistics(self) -> bool:
-        """Whether a subclass overrides the statistics, which requires a test's rollouts."""
-        mine = getattr(self._get_log_stats, "__func__", None)
-        return mine is not TensorDictRlTrainer._get_log_stats
-
-    def _log_test(self, rollouts: TensorDictBase, metrics: Metrics) -> Metrics:
-        """Return a test's statistics from :meth:`_get_log_stats`, without the prefix ``test_``."""
-        self._tested = metrics
+        self._tested = result.metrics
         try:
-            stats = self._get_log_stats(with_sample_log_prob(rollouts), train=False)
+            stats = self._get_log_stats(with_sample_log_prob(player.rollouts), train=False)
         finally:
             self._tested = None
-        return {name.removeprefix(TEST_PREFIX): float(value) for name, value in stats.items()}
+        metrics = {name.removeprefix(TEST_PREFIX): float(value) for name, value in stats.items()}
+        return replace(result, metrics=metrics)
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
@@ -491,3 +430,36 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         if not cls.reads_num_iterations(hyper_params):
             return stages
         return stages | {STAGE: stages[STAGE] | {Purpose.HORIZON}}
+
+
+def _first_iteration(phase: Phase | None) -> int:
+    """Return the iteration at which schedules start: 0, or the phase's first."""
+    return 0 if phase is None else phase.start
+
+
+@contextmanager
+def _unchanged(trainer: TensorDictRlTrainer) -> Iterator[None]:
+    """Enter the context of training, and restore the state afterwards."""
+    before = trainer.state
+    try:
+        with ExitStack() as stack:
+            trainer._build_train_context(stack)
+            yield
+    finally:
+        trainer.state = before
+
+
+def _precision(trainer: TensorDictRlTrainer) -> AbstractContextManager[object]:
+    """Return the autocast context: bfloat16 if ``rl.mixed_precision`` is set."""
+    if not trainer.hyper_params.rl.mixed_precision:
+        return nullcontext()
+    return torch.autocast(trainer.device.type, torch.bfloat16)
+
+
+def _take_step(trainer: TensorDictRlTrainer, params: list[nn.Parameter]) -> Tensor:
+    """Take one step of the optimizer; return the gradient's norm before clipping."""
+    if all(param.grad is None for param in params):  # no learning agent acts in this minibatch
+        return torch.zeros((), device=trainer.device)
+    norm = clip_gradients(params, trainer.hyper_params.rl.max_grad_norm)
+    trainer.components.optimizer.step()
+    return norm

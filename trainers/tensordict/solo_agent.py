@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
+from trainers.named import register_trainer
 from trainers.progress import IterationContext
-from trainers.registry import register_trainer
+from trainers.results import Metrics, TestResult
 from trainers.stage_parameters import StagePurposes
-from trainers.staged import Metrics, TestResult
+from trainers.staged import STAGE, StagedTrainer
+from trainers.tensordict.base import TensorDictTrainer
 from trainers.tensordict.optimization.optimizer import load_optimizer_tensors, optimizer_tensors
 from trainers.tensordict.solo.learning import SoloLearner
-from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.state import State as TrainerState
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 
 
 @register_trainer("solo_agent")
-class SoloAgentTrainer(StagedTensorDictTrainer):
+class SoloAgentTrainer(TensorDictTrainer, StagedTrainer):
     """Trains body and solo head of every agent to predict y; an iteration is an epoch."""
 
     trainer_type: ClassVar[str] = "solo_agent"
+    traits = replace(TensorDictTrainer.traits, instead_of_callbacks=None)
+    State = TrainerState
 
     @property
     def solo_agents(self) -> list[str]:
@@ -58,12 +62,6 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
         """Return the number of epochs."""
         return int(hyper_params.solo_agent.num_epochs)
-
-    @property
-    def num_train_iterations(self) -> int:
-        """The number of epochs; one in a test run."""
-        epochs: int = self.hyper_params.solo_agent.num_epochs
-        return min(epochs, 1) if self.settings.test_run else epochs
 
     def _load_state(self, state: TrainerState) -> None:
         learner, agents = self.learner, self.combined_agents

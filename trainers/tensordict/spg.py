@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ratchet.errors import ParameterError, nearest
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.seeding import torch_generator
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
+from trainers.staged import STAGE
 from trainers.tensordict.objectives.joint_estimator import JointAdvantageEstimator
 from trainers.tensordict.objectives.ppo import ppo_options
 from trainers.tensordict.objectives.spg import SpgObjective
 from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
 from trainers.tensordict.rl import TensorDictRlTrainer
-from trainers.tensordict.staged import STAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from torch import Tensor
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.tensor_environment import COUNTED_DECISION
 from ratchet.seeding import torch_generator
-from trainers.staged import Metrics, Table, TestResult
+from trainers.results import Metrics, Table, TestResult
 from trainers.tensordict.collectors import EpisodeFrames, acts_deterministically, observation
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.statistics.episodes import (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from trainers.registry import register_trainer
+from dataclasses import replace
+
+from trainers.named import register_trainer
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.ppo import (
     ClippedPpoObjective,
@@ -17,7 +19,7 @@ from trainers.tensordict.rl import TensorDictRlTrainer
 class VanillaPpoTrainer(TensorDictRlTrainer):
     """PPO with a clipped ratio or an adaptive KL penalty (``ppo.loss_type``)."""
 
-    takes_sequences = True
+    traits = replace(TensorDictRlTrainer.traits, takes_sequences=True)
 
     def _get_loss_module_and_gae(
         self,

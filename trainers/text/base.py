@@ -148,7 +148,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     @property
     def _saves_checkpoints(self) -> bool:
-        return self.checkpoint_name is not None and not self.settings.test_run
+        return self.checkpoint_files.name is not None and not self.settings.test_run
 
     def _save(self) -> None:
         if self._saves_checkpoints:
@@ -281,11 +281,6 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                 return True
             if not _SAMPLING.isdisjoint(names):
                 return False
-        return True
-
-    @classmethod
-    def calls_callbacks(cls) -> bool:
-        """Return True."""
         return True
 
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:

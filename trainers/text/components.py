@@ -6,14 +6,18 @@ A layer between ``Trainer`` and ``PureTextRlTrainer``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
+from trainers.base import Trainer
 from trainers.callbacks.base import CallbackState
-from trainers.callbacks.callback_list import CallbackTrainer
+from trainers.callbacks.callback_list import CallbackList
+from trainers.checkpointing import CheckpointFiles
 from trainers.custom_state import put_attributes, take_attributes
+from trainers.named import TrainerTraits
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
 
@@ -26,14 +30,22 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 
 
-class TextTrainerComponents(CallbackTrainer):
+class _TextCheckpointFiles(CheckpointFiles):
+    """Reads states with the attributes of custom trainers, which are stored next to them."""
+
+    def continue_from(self, content: Mapping[str, Any], folder: Path) -> None:
+        """Continue from the state in a folder."""
+        self.trainer.state = type(self.trainer).State.load(folder)
+
+
+class TextTrainerComponents(Trainer):
     """A trainer of chat models with components and state, but without a loop."""
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
         "combined_agent": "the chat models are self.text_agents[NAME]",
     }
     trainer_type = "pure_text"
-    plays_text = True
+    traits = TrainerTraits(plays_text=True, instead_of_callbacks=None)
     State = TrainerState
     scenario_instance: TextScenarioInstance
 
@@ -49,6 +61,7 @@ class TextTrainerComponents(CallbackTrainer):
                 f"{type(self).__name__}: the scenario instance has no shared model groups, expected"
                 " those of a text scenario. Build it with build_scenario_instance."
             )
+        self.checkpoint_files = _TextCheckpointFiles(self)
         self._initial_groups = {n: g.state for n, g in self.shared_model_groups.items()}
         self._iteration = 0
         self._stage: TrainLoopStage | None = None
@@ -167,10 +180,17 @@ class TextTrainerComponents(CallbackTrainer):
     def _iterations_done(self) -> int:
         return self._iteration
 
-    def _continue_from(self, content: Mapping[str, Any], folder: Path) -> None:
-        self.state = type(self).State.load(folder)  # with the attributes stored next to it
-
     # -- callbacks -------------------------------------------------------------------------
+
+    @cached_property
+    def callbacks(self) -> CallbackList:
+        """The callbacks of the experiment."""
+        return CallbackList(self)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a callback has ended the training."""
+        return self.callbacks.has_stopped
 
     def load_callbacks(self, state: TrainerState) -> None:
         """Restore only the callbacks' states."""

@@ -9,7 +9,7 @@ import numpy as np
 from ratchet.algorithms import selection
 from ratchet.rollouts.outcomes import episode_rewards, pass_rates_within
 from ratchet.seeding import numpy_generator
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.text.base import PureTextRlTrainer
 
 if TYPE_CHECKING:

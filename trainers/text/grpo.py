@@ -22,7 +22,7 @@ from ratchet.rollouts.trajectory import Trajectory
 from ratchet.scenarios.pure_text.agents.group_state import TokenTraining
 from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
 from ratchet.seeding import numpy_generator
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.text.base import PureTextRlTrainer
 
 if TYPE_CHECKING:

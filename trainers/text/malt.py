@@ -19,7 +19,7 @@ from ratchet.scenarios.pure_text.agents.examples import PreferencePair
 from ratchet.scenarios.pure_text.playing import begin_episode
 from ratchet.scenarios.pure_text.rollout import episode_to_rollout, play_step
 from ratchet.seeding import numpy_generator
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.text.base import PureTextRlTrainer
 
 if TYPE_CHECKING:

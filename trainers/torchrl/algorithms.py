@@ -15,7 +15,7 @@ from torchrl.trainers import Trainer
 
 from ratchet.errors import ParameterError
 from ratchet.plugins import paths_from
-from trainers.registry import register_trainer
+from trainers.named import register_trainer
 from trainers.torchrl.configuration import UNREAD, trainer_parameters
 from trainers.torchrl.device_placement import place_on
 from trainers.torchrl.environment import with_base_dir

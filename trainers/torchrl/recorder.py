@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
     from torchrl.trainers import Trainer
 
-    from trainers.staged import Metrics
+    from trainers.results import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from ratchet.errors import CheckPointNotFoundError, StateError
 from trainers.custom_state import Attributes, load_attributes, save_attributes
-from trainers.staged import FolderOf
+from trainers.results import FolderOf
 from trainers.state_tree import Json, Tensors
 from trainers.tensordict.states.state import same_trees
 from trainers.torchrl.replay import Frames, ReplayContent, frames_file

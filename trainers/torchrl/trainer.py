@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,11 +17,13 @@ from torchrl.trainers import Trainer
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.seeding import derive_seed, seeded_globals
+from trainers.base import torch_threads
 from trainers.custom_state import take_attributes
+from trainers.named import TrainerTraits
 from trainers.progress import IterationContext
-from trainers.staged import FolderOf, Metrics, TestResult
+from trainers.results import FolderOf, Metrics, TestResult
+from trainers.staged import STAGE, StagedTrainer
 from trainers.state_tree import flatten_tree, unflatten_tree
-from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.torchrl.assembly import (
     Assembly,
     assemble,
@@ -48,11 +50,12 @@ from trainers.torchrl.state import Stored, TorchRlState
 if TYPE_CHECKING:
     from torch import nn
 
+    from ratchet.scenarios.base import ScenarioInstance
 
 KEEP_BEST = "keep_best"
 
 
-class TorchRlTrainer(StagedTensorDictTrainer):
+class TorchRlTrainer(StagedTrainer):
     """Base for a custom ``torchrl.trainers.Trainer``. Subclasses implement :meth:`build_trainer`.
 
     The hooks of the trainer are called in the library's order. An iteration is
@@ -62,14 +65,18 @@ class TorchRlTrainer(StagedTensorDictTrainer):
     """
 
     State = TorchRlState
-    acts_alone = True
-    instead_of_callbacks = (
-        "is TorchRL's, which has its own hooks. Leave callbacks out; use torchrl.keep_best and"
-        " torchrl.stop_at_return instead of keep_best and early_stopping, and register other hooks"
-        " in build_trainer."
+    traits = TrainerTraits(
+        plays_text=False,
+        acts_alone=True,
+        instead_of_callbacks=(
+            "is TorchRL's, which has its own hooks. Leave callbacks out; use torchrl.keep_best and"
+            " torchrl.stop_at_return instead of keep_best and early_stopping, and register other"
+            " hooks in build_trainer."
+        ),
     )
     exploration_in_losses: ClassVar[ExplorationType | None] = None
     """Type of policies' actions inside losses; None: the library's default."""
+    scenario_instance: ScenarioInstance
     _assembly: Assembly | None = None
     _environment: EnvBase | None = None
     _stored: dict[str, Stored]
@@ -113,15 +120,9 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         return self.hyper_params.torchrl.batches_per_iteration or 1
 
     @property
-    def num_train_iterations(self) -> int:
-        """The number of training iterations; at most one in a test run."""
-        iterations = self.count_train_iterations(self.hyper_params)
-        return min(iterations, 1) if self.settings.test_run else iterations
-
-    @property
-    def num_test_iterations(self) -> int:
-        """The number of episodes of a test; one in a test run."""
-        return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
+    def device(self) -> torch.device:
+        """The device of the agent and its environments."""
+        return torch.device(self.settings.device)
 
     # -- the library's trainer ---------------------------------------------------------------
 
@@ -140,7 +141,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")
         resets = derive_seed(self.hyper_params.seed, "initial_state", 0, "environments")
         with (
-            self._threads(),
+            torch_threads(self.settings.num_threads),
             seeded_globals(seed),
             seeded_resets(resets),
             warnings.catch_warnings(),
@@ -181,16 +182,6 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         if section.stop_at_return is not None:
             StopAt(section.stop_at_return).register(trainer)
 
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return False: it builds its own agent."""
-        return False
-
-    @classmethod
-    def calls_callbacks(cls) -> bool:
-        """Return False: the TorchRL trainer calls its own hooks."""
-        return False
-
     def close(self) -> None:
         """Release environments and workers; later use rebuilds them."""
         if self._assembly is not None:
@@ -202,7 +193,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
     def initial_state(self) -> TorchRlState:
         """Rebuild the TorchRL trainer, and continue from it."""
         self.close()
-        self._iteration, self._stage, self._stored = 0, "initial_state", {}
+        self.iteration, self._stage, self._stored = 0, "initial_state", {}
         return self._take_state(0, "initial_state")
 
     def _take_state(self, iteration: int, stage: str) -> TorchRlState:
@@ -244,16 +235,6 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         self._stored = {n: Stored(key, buffer.write_count) for n, buffer in state.buffers.items()}
 
     # -- training ----------------------------------------------------------------------------
-
-    def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter the contexts of threads and seeds; the library sets when to sample actions."""
-        seed = derive_seed(self.hyper_params.seed, STAGE)
-        return self._enter(stack, self._threads(), seeded_globals(seed))
-
-    def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter the contexts of threads and seeds, without gradients."""
-        seed = derive_seed(self.hyper_params.seed, "test")
-        return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Collect batches and learn from each; skipped after a request to stop."""

@@ -44,10 +44,11 @@ from pathlib import Path
 import torch
 
 from trainers import Trainer
+from trainers.named import TrainerTraits
 
 
 class Broken(Trainer):
-    plays_text = False
+    traits = TrainerTraits(plays_text=False)
 
     def train(self):
         with Path("attempts.txt").open("a") as file:

@@ -20,7 +20,7 @@ from tasks.language.keys import LanguageArmKeys
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.remote_grpo import RemoteGrpoTrainer
-from trainers.registry import trainer_class
+from trainers.registry import TRAINERS, trainer_class
 
 pytest.importorskip("tinker")
 
@@ -145,8 +145,7 @@ CHOSEN = {
 )
 def test_what_it_has_not_is_refused(path, value, says):
     chosen = HyperParameters(**CHOSEN)
-    found = trainer_class(chosen)
-    assert found.required_packages(chosen) == ("tinker",)
+    assert TRAINERS.find(chosen.trainer).required_packages(chosen) == ("tinker",)
     with pytest.raises(ParameterError, match=says):
         trainer_class(chosen.replace({path: value}))
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ratchet.errors import CheckPointNotFoundError, StateError
+from trainers.staged import runs_in_stages
 from trainers.torchrl.state import TorchRlState
 
 FAST = ["dqn"]
@@ -178,7 +179,7 @@ def test_the_whole_of_training_by_one_call_does_the_same(small, tmp_path):
     whole.train()
     assert whole.state == staged.state
     assert whole.test_results["test"] == staged.run_test()
-    assert whole.supports_stages()
+    assert runs_in_stages(type(whole))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from ratchet.agents.actor_critic import INDEX
 from ratchet.agents.lr_groups import ParameterGroup
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import report_iterations
-from trainers.staged import Metrics, PretrainResult
+from trainers.results import Metrics, PretrainResult
 from trainers.tensordict.imitation.demonstrations import (
     STAGE,
     RolloutDemonstrator,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ratchet.seeding import torch_generator
-from trainers.staged import Metrics, Table
+from trainers.results import Metrics, Table
 from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import build_adam, frozen, idle_parameters
 

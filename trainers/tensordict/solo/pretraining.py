@@ -13,7 +13,7 @@ from torch import Tensor
 from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import report_iterations
-from trainers.staged import Metrics, PretrainResult, Table
+from trainers.results import Metrics, PretrainResult, Table
 from trainers.tensordict.solo.learning import SoloLearner
 from trainers.tensordict.states.snapshots import agent_tensors, copy_tensors
 from trainers.tensordict.states.state import check_same_tensors, clone_tensors

@@ -9,8 +9,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from trainers.staged import TEST_PREFIX
-
 _DECISION_NAMES = (
     "accuracy",
     "std_accuracy",
@@ -20,14 +18,6 @@ _DECISION_NAMES = (
     "decided_fraction",
 )
 _WITH_SPREAD = ("message_entropy", "largest_message_probability", "decision_entropy")
-
-
-def test_names(stats: dict[str, float]) -> dict[str, float]:
-    """Return a test's statistics under their recorded names."""
-    return {f"{TEST_PREFIX}{name}": value for name, value in stats.items()}
-
-
-test_names.__test__ = False  # type: ignore[attr-defined]  # not a test case
 
 
 def episode_statistics(
