@@ -102,7 +102,7 @@ class ResolvedExperiment:
         if message := paid_again(changed):
             raise ChangedCodeError(message)
         if changed:  # and free, so that they are computed again
-            del self.keys
+            del vars(self)["keys"]
 
     def with_settings(self, **changes: object) -> ResolvedExperiment:
         """Return the same experiment with other settings."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 LEAN = """
 import sys
 from flows.process.import_shims import skip_compiler_import

@@ -345,7 +345,6 @@ UNFOLLOWABLE = {
 """Ways to reach code that a search by name cannot follow: the project avoids them."""
 ALLOWED = {
     "ratchet/agents/networks/layers.py": {"computed getattr"},  # buffers of the module
-    "trainers/base.py": {"__init_subclass__"},  # former names of methods
     "ratchet/agents/lr_groups.py": {"computed getattr"},  # fields of parameters
     "ratchet/protocols/handler.py": {"metaclass"},  # it checks instances
     "ratchet/protocols/registry.py": {"computed import"},  # `source_classes` adds the module

@@ -25,6 +25,8 @@ from trainers.registry import trainer_class
 
 Load = Callable[..., Any]
 
+pytestmark = pytest.mark.slow
+
 LAYERS = ("num_gnn_layers", "num_transformer_layers")
 SIZES = ("d_gnn", "d_gin_mlp", "d_transformer", "d_transformer_mlp", "d_node_selector", "d_decider")
 NETWORKS = {
@@ -211,7 +213,6 @@ print(json.dumps({name: played[name].tolist() for name in played}))
 """
 
 
-@pytest.mark.slow
 def test_a_separate_process_needs_only_the_models_files(enter: Load, tmp_path: Path) -> None:
     trainer = trained(NETWORKS)
     table = trainer.run_test().table
