@@ -86,6 +86,8 @@ class Closure:
     folders: list[Path] = field(default_factory=list)
     packages: dict[str, tuple[Path, ...]] = field(default_factory=lambda: dict(_project_folders()))
     _located: dict[str, Source | None] = field(default_factory=dict)
+    _located_elsewhere: dict[str, Source | None] = field(default_factory=dict)
+    """Locations outside the project, which depend on the plug-ins reached so far."""
     _facts: dict[Path, SourceFacts] = field(default_factory=dict)
 
     def add_object(self, item: object) -> None:
@@ -128,6 +130,7 @@ class Closure:
         source = self.locate(name)
         if source is None and "." in name and (folders := _package_folders(sys.modules.get(top))):
             self.packages[top] = folders
+            self._located_elsewhere.clear()
             source = self.locate(name)
         if source is not None and source.path == path:
             self._reach_object(source, item)
@@ -140,6 +143,7 @@ class Closure:
             self.folders.append(path.parent)
         package = folder_package(path.parent)
         self.packages[package] = (path.parent,)
+        self._located_elsewhere.clear()
         self._reach(Source(path, module, path.stem, package), COMPLETE)
 
     def _reach_object(self, source: Source, item: object) -> None:
@@ -189,11 +193,10 @@ class Closure:
 
     def locate(self, name: str) -> Source | None:
         """Find the source of a module by name, if it is the project's or a plug-in's."""
-        if not is_project(name):  # other locations depend on the plug-ins reached so far
-            return self._find(name)
-        if name not in self._located:
-            self._located[name] = self._find(name)
-        return self._located[name]
+        located = self._located if is_project(name) else self._located_elsewhere
+        if name not in located:
+            located[name] = self._find(name)
+        return located[name]
 
     def _find(self, name: str) -> Source | None:
         top, *rest = name.split(".")
