@@ -28,7 +28,7 @@ SMALL = (
     "agents._default={model: ratchet-tiny, max_tokens: 5, lora: {rank: 4}}",
     "trainer.total_train_steps=2",
     "language={tasks_per_step: 4, group_size: 4, num_epochs: 2}",
-    "settings.iterations_per_task=1",
+    "settings={iterations_per_task: 1, retries: 0}",
 )
 
 
