@@ -140,11 +140,16 @@ class Closure:
     def add_file(self, path: Path, module: str) -> None:
         """Add a file that is not part of a package, and let it import those next to it."""
         if not _is_library(path) and path.parent not in self.folders:
-            self.folders.append(path.parent)
+            self.add_folder(path.parent)
         package = folder_package(path.parent)
         self.packages[package] = (path.parent,)
         self._located_elsewhere.clear()
         self._reach(Source(path, module, path.stem, package), COMPLETE)
+
+    def add_folder(self, folder: Path) -> None:
+        """Let plug-ins import the modules of a folder."""
+        self.folders.append(folder)
+        self._located_elsewhere.clear()
 
     def _reach_object(self, source: Source, item: object) -> None:
         name = COMPLETE

@@ -105,7 +105,7 @@ def code_fingerprint(
     closure = Closure(excluded)
     for root in map(Path, extra_roots):
         if root.is_dir():
-            closure.folders.append(root.resolve())
+            closure.add_folder(root.resolve())
         else:
             closure.add_file(root.resolve(), root.stem)
     for item in objects:

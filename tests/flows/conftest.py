@@ -16,8 +16,6 @@ from uuid import UUID
 
 import pytest
 
-from tests.flows.forked_process import ForkedScript, start_script
-
 HERE = Path(__file__).parent
 
 
@@ -67,7 +65,7 @@ class Lab:
         action: str = "run",
         environment: dict[str, str] | None = None,
         **request: Any,
-    ) -> tuple[ForkedScript | subprocess.Popen[bytes], Path]:
+    ) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a process that runs an experiment; return it with the path of its result."""
         self._count += 1
         content = {
@@ -81,11 +79,14 @@ class Lab:
         source = self.folder / f"request-{self._count}.json"
         result = self.folder / f"result-{self._count}.json"
         source.write_text(json.dumps(content))
-        process = start_script(
-            [str(HERE / "run_tiny.py"), str(source), str(result)],
-            {**self.child_environment(), **(environment or {})},
-            self.folder / f"output-{self._count}.txt",
-        )
+        with (self.folder / f"output-{self._count}.txt").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, str(HERE / "run_tiny.py"), str(source), str(result)],
+                env={**self.child_environment(), **(environment or {})},
+                cwd=HERE.parent.parent,
+                stdout=output,
+                stderr=output,
+            )
         return process, result
 
     def run(self, *args: Any, expect: int | None = 0, **kwargs: Any) -> dict[str, Any]:
