@@ -25,6 +25,7 @@ from ratchet.plugins import FOLDER_PREFIX, MODULE_PREFIX, folder_package
 from ratchet.shadowing import ROOT
 from ratchet.store.infrastructure import is_infrastructure
 from ratchet.store.keys import canonical_json
+from ratchet.store.source_cache import read_source
 from ratchet.store.sources import (
     IN_TEXT,
     ON_IMPORT,
@@ -32,7 +33,6 @@ from ratchet.store.sources import (
     Import,
     Source,
     SourceFacts,
-    read_source,
 )
 
 COMPLETE = "*"

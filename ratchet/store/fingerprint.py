@@ -23,7 +23,8 @@ from types import ModuleType
 from ratchet.errors import StageKeyError
 from ratchet.store.closure import Closure, is_project
 from ratchet.store.keys import canonical_json
-from ratchet.store.sources import Source, SourceFacts, read_source
+from ratchet.store.source_cache import read_source
+from ratchet.store.sources import Source, SourceFacts
 
 TABLE = Path(__file__).with_name("equivalents.json")
 

@@ -10,16 +10,13 @@ import ast
 import functools
 import hashlib
 import itertools
-import os
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard
 
-from ratchet.errors import StageKeyError
 from ratchet.lazy import reexports
 from ratchet.syntax import parse_python
 
@@ -153,45 +150,6 @@ class Source:
         parents = (self.package or package).split(".")
         keep = max(len(parents) - target.level + 1, 0)
         return ".".join(filter(None, [*parents[:keep], target.module]))
-
-
-_BY_STAMP: dict[Path, tuple[tuple[int, ...], SourceFacts]] = {}
-_BY_SPEC: dict[Path, tuple[object, SourceFacts]] = {}
-
-
-def read_source(source: Source) -> SourceFacts:
-    """Read a source file, or return the facts from an earlier call.
-
-    A file is read again when its times or size change. After a module is loaded and read, its facts
-    stay until it is loaded again: the running code counts, not later edits.
-
-    Raises
-    ------
-    StageKeyError
-        If the file can't be read as Python.
-    """
-    spec = getattr(sys.modules.get(source.module), "__spec__", None)
-    if spec is None or getattr(spec, "origin", None) != str(source.path):
-        return _read_current(source.path)
-    cached = _BY_SPEC.get(source.path)
-    if cached is None or cached[0] is not spec:
-        cached = _BY_SPEC[source.path] = (spec, _read_current(source.path))
-    return cached[1]
-
-
-def _read_current(path: Path) -> SourceFacts:
-    try:
-        status = os.stat(path)
-        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-        cached = _BY_STAMP.get(path)
-        if cached is None or cached[0] != stamp:
-            cached = _BY_STAMP[path] = (stamp, read_facts(path.read_bytes()))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise StageKeyError(
-            f"code fingerprint: cannot read {path} as Python: {error}. Without it the stage has no"
-            " key; correct the file."
-        ) from error
-    return cached[1]
 
 
 def read_facts(text: bytes) -> SourceFacts:

@@ -50,7 +50,7 @@ def test_servers_write_in_batches_by_default(tmp_path, monkeypatch) -> None:
     name = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE"
     stack = Stack(1, 2, ready=True, supervisor=ProcessMark(1, 0.0))
     up = partial(stack_environment, tmp_path, stack)
-    for environment in (temporary_server._server_environment, up):
+    for environment in (partial(temporary_server._server_environment, tmp_path), up):
         monkeypatch.delenv(name, raising=False)
         assert int(environment()[name]) >= 100
         monkeypatch.setenv(name, "7")

@@ -1,19 +1,23 @@
-"""A run's temporary Prefect server responds, and ends with the process that started it."""
+"""Runs share a temporary Prefect server, which ends when no run has used it for a while."""
 
 from __future__ import annotations
 
 import os
-import signal
+import shutil
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
+import psutil
 import pytest
 
+from flows.process import temporary_server
+
 SCRIPT = """
-import sys, time
+import sys
 from flows.process import temporary_server
 temporary_server.launch(sys.argv[1])
 temporary_server.ensure(sys.argv[1])
@@ -21,36 +25,109 @@ import os
 from prefect.settings import PREFECT_UI_URL
 print(os.environ["PREFECT_API_URL"])
 print(PREFECT_UI_URL.value() or "no pages", flush=True)
-time.sleep(100 if sys.argv[2] == "stay" else 0)
+sys.stdin.read()
 """
 
 
-def _answers(url):
+class Home:
+    """Processes that use the server of one folder."""
+
+    def __init__(self, folder: Path, **changes: str) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if "PREFECT" not in name}
+        self.environment = {**kept, "PREFECT_HOME": str(folder / "prefect"), **changes}
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start a process that uses the server until its standard input is closed."""
+        return subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(self.folder)],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def server(self) -> psutil.Process:
+        """Return the process of the server."""
+        (found,) = [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if str(self.folder / "prefect") in (process.info["cmdline"] or ())
+        ]
+        return found
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    url, pages = (process.stdout.readline().strip() for _ in range(2))
+    assert url.startswith("http://127.0.0.1:")
+    assert pages == "no pages", "links would be dead after the server has ended"
+    return url
+
+
+def leave(process: subprocess.Popen[str]) -> None:
+    process.communicate(timeout=60)
+
+
+def responds(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-            return answer.status == 200
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as response:
+            return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["kill", "leave"])
-def test_the_server_ends_with_its_process(tmp_path, end):
-    environment = {name: value for name, value in os.environ.items() if "PREFECT" not in name}
-    environment["PREFECT_HOME"] = str(tmp_path / "prefect")
-    if end == "kill":  # the first server of a machine
-        environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), "stay" if end == "kill" else "go"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    url, pages = (process.stdout.readline().strip() for _ in range(2))
-    assert pages == "no pages", "links would be dead after the server has ended"
-    if end == "kill":
-        assert _answers(url)
-        process.send_signal(signal.SIGKILL)
-    process.wait(30)
-    deadline = time.monotonic() + 15
-    while _answers(url) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert url.startswith("http://127.0.0.1:")
-    assert not _answers(url)
-    assert end == "leave" or list((tmp_path / "cache").rglob("prefect-*.db"))
+def test_a_server_serves_all_processes_and_ends_after_the_last(tmp_path: Path) -> None:
+    home = Home(tmp_path, RATCHET_SERVER_IDLE_SECONDS="3", OPENAI_API_KEY="a-secret")
+    first, second = home.start(), home.start()
+    url = url_of(first)
+    assert url_of(second) == url, "both were started at the same time"
+    server = home.server()
+    assert "a-secret" not in server.environ().values()
+    first.kill()
+    first.wait()
+    leave(second)
+    third = home.start()
+    assert url_of(third) == url, "the server has outlived the processes that started with it"
+    time.sleep(4)  # longer than it may be idle: a process that makes no requests uses it too
+    assert responds(url)
+
+    server.kill()
+    server.wait(30)
+    fourth = home.start()
+    again = url_of(fourth)
+    assert again != url
+    assert responds(again)
+    server = home.server()
+    third.kill()
+    third.wait()
+    fourth.kill()
+    fourth.wait()
+    server.wait(30)
+    assert not responds(again)
+
+
+@pytest.mark.slow
+def test_a_server_ends_when_its_folder_is_removed(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"  # the first server of a machine
+    home = Home(tmp_path / "home", RATCHET_SERVER_IDLE_SECONDS="600", XDG_CACHE_HOME=str(cache))
+    process = home.start()
+    url = url_of(process)
+    server = home.server()
+    leave(process)
+    assert responds(url)
+    assert list(cache.rglob("prefect-*.db"))
+    shutil.rmtree(home.folder)
+    server.wait(30)
+    assert not responds(url)
+
+
+def test_servers_of_different_settings_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = set()
+    for database in ("one.db", "two.db", "two.db"):
+        monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", f"sqlite+aiosqlite:///{database}")
+        kinds.add(temporary_server._kind(temporary_server._server_environment(tmp_path)))
+    assert len(kinds) == 2

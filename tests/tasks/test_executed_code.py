@@ -22,7 +22,7 @@ from ratchet.store import fingerprint
 from ratchet.store.closure import COMPLETE, Closure
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.infrastructure import is_infrastructure
-from ratchet.store.sources import read_source
+from ratchet.store.source_cache import read_source
 from ratchet.store.store import StageStore
 from tasks.stages.driver import run_stages
 from tasks.stages.families import make_keys, open_session, stage_functions

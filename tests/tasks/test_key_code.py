@@ -11,8 +11,9 @@ import pytest
 
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.shadowing import ROOT
-from ratchet.store import sources
+from ratchet.store import source_cache
 from ratchet.store.infrastructure import INFRASTRUCTURE, is_infrastructure
+from ratchet.store.sources import read_facts
 from tasks.stages.families import make_keys
 from tasks.stages.keys import BaseKeys
 from tests.tasks.naive_trainers import FAMILIES, LANGUAGE
@@ -46,16 +47,16 @@ def digests(family: str) -> dict[str, str]:
 @pytest.fixture
 def edit(monkeypatch):
     """Let sources be read with an edit, given as a function of path and text."""
-    original = sources._read_current
+    original = source_cache._read_current
 
     def apply(change):
         def read(path: Path):
             text = path.read_text()
             changed = change(path, text)
-            return original(path) if changed == text else sources.read_facts(changed.encode())
+            return original(path) if changed == text else read_facts(changed.encode())
 
-        monkeypatch.setattr(sources, "_read_current", read)
-        monkeypatch.setattr(sources, "_BY_SPEC", {})
+        monkeypatch.setattr(source_cache, "_read_current", read)
+        monkeypatch.setattr(source_cache, "_BY_SPEC", {})
 
     return apply
 
