@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 _SANDBOX = Path(tempfile.mkdtemp(prefix="ratchet-tests-"))
+_CACHE = Path(os.environ.setdefault("XDG_CACHE_HOME_OF_TESTS", str(_SANDBOX / "cache")))
+"""Workers inherit the variable, and share databases, base models and facts about sources."""
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -34,7 +36,7 @@ _ENVIRONMENT = {
     "HYPOTHESIS_STORAGE_DIRECTORY": str(_SANDBOX / "hypothesis"),
     "HF_HUB_OFFLINE": "1",
     "NO_COLOR": "1",
-    "XDG_CACHE_HOME": str(_SANDBOX / "cache"),
+    "XDG_CACHE_HOME": str(_CACHE),
 }
 _FOREIGN = (
     "MLFLOW_TRACKING_URI",

@@ -75,6 +75,7 @@ def test_concurrent_starts_create_the_model_once(tmp_path, monkeypatch):
         (folder / "config.json").write_text("{}")
 
     monkeypatch.setattr(build, "build_base_model", make)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = []
     starters = [
         threading.Thread(target=lambda: found.append(build.ensure_base_model(tmp_path)))
@@ -90,7 +91,28 @@ def test_concurrent_starts_create_the_model_once(tmp_path, monkeypatch):
     assert [p.name for p in found[0].parent.iterdir() if "making" in p.name] == []
 
 
+def test_a_machine_builds_the_model_once_for_all_homes(tmp_path, monkeypatch):
+    made = []
+
+    def make(folder, shape):
+        made.append(folder)
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(build, "build_base_model", make)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, second = (build.ensure_base_model(tmp_path / name) for name in ("one", "two"))
+    assert len(made) == 1
+    assert first.name == second.name
+    assert (second / "config.json").read_text() == "{}"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert (build.ensure_base_model(tmp_path / "three") / "config.json").is_file()
+    assert len(made) == 2, "without a cache, it is built"
+
+
 def test_the_small_model_has_half_the_width(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(pretraining, "STEPS", {"good": 1, "mixed": 1})
     monkeypatch.setattr(pretraining, "GAMES", {"good": 20, "mixed": 20})
     folders = build.ensure_base_model(tmp_path), build.ensure_small_model(tmp_path)

@@ -1,8 +1,9 @@
-"""Folders of the base models, built once per home."""
+"""Folders of the base models: built once per machine, in the user's cache, copied to each home."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -40,11 +41,12 @@ _RECIPE = (
 
 
 def ensure_base_model(home: Path) -> Path:
-    """Return the folder of the base model; build it if this home has none.
+    """Return the folder of the base model; copy or build it if this home has none.
 
     It has the Hugging Face layout, and is named by the model and a digest of its code. One of
     several concurrent processes builds it while the others wait; the folder is moved into place
-    when complete.
+    when complete. A copy is kept in ``$XDG_CACHE_HOME/ratchet/base-models`` (``~/.cache``) for
+    other homes, for this version of torch.
     """
     return _ensure(home, NAME, pretraining.base_shape)
 
@@ -77,9 +79,28 @@ def _ensure(home: Path, name: str, shape: Shape) -> Path:
     with locked(place / ".lock"):
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=place, prefix=".making-") as work:
-                build_base_model(Path(work) / name, shape)
+                _make(Path(work) / name, folder.name, shape)
                 shutil.move(Path(work) / name, folder)
     return folder
+
+
+def _make(folder: Path, cached_as: str, shape: Shape) -> None:
+    """Copy a base model from the user's cache, or build it and add it to the cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    cached = cache / "ratchet" / "base-models" / f"{cached_as}-torch-{torch.__version__}"
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with locked(cached.with_name(f".{cached.name}.lock")):
+            if not cached.is_dir():
+                build_base_model(folder, shape)
+                with tempfile.TemporaryDirectory(dir=cached.parent, prefix=".making-") as work:
+                    shutil.copytree(folder, Path(work) / cached.name)
+                    (Path(work) / cached.name).rename(cached)
+                return
+            shutil.copytree(cached, folder)
+    except OSError:  # no writable cache
+        shutil.rmtree(folder, ignore_errors=True)
+        build_base_model(folder, shape)
 
 
 def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> None:
