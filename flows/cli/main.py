@@ -19,6 +19,7 @@ from flows.cli import (
     archive,
     compare,
     doctor,
+    exploit,
     garbage_collection,
     language_models,
     list_names,
@@ -143,6 +144,7 @@ app.command()(verification.verify)
 app.command()(plan.plan)
 app.command()(analyse.analyse)
 app.command()(compare.compare)
+app.command()(exploit.exploit)
 app.command()(runs.report)
 app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)

@@ -148,6 +148,11 @@ def _find(name: str, section: AgentParameters, settings: ExperimentSettings) -> 
     return find_saved_state(section.checkpoint_run_id, section.checkpoint_version, settings)
 
 
+def name_arm(run: str, arm: str) -> str:
+    """Name an arm of a run, as :func:`saved_states` reads it."""
+    return run if arm == MAIN_ARM else f"{run}{_ARM_MARK}{arm}"
+
+
 def _loaded(
     hyper_params: HyperParameters,
     name: str,
@@ -187,6 +192,7 @@ def _loaded(
 
 
 _STAGE = "rollouts"
+_ARM_MARK = ":"
 
 
 def imitated_rollouts(
@@ -228,7 +234,7 @@ def saved_states(
 ) -> list[SavedState]:
     """Return the states of a run's arm, sorted by number of iterations.
 
-    ``run`` is the run's id, a prefix of it, or its folder.
+    ``run`` is the run's id, a prefix of it, or its folder; ``RUN:ARM`` also names the arm.
 
     Raises
     ------
@@ -237,6 +243,8 @@ def saved_states(
     """
     from ratchet.tracking.run_folder import find_run
 
+    run, _, named_arm = run.partition(_ARM_MARK)
+    arm = named_arm or arm
     try:
         folder = find_run(settings.runs, run)
     except RunNotFoundError:

@@ -217,6 +217,10 @@ class Environment(TensorEnvironment):
             return None
         return self.hyper_params.d_linear_message_space
 
+    def data_seen_by(self, agent_name: str) -> tuple[str, ...]:
+        """Return the dataset's fields that an agent sees; by default all of ``data_keys``."""
+        return self.data_keys
+
     def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
         """Return the data that agents see of datapoints int64 [*B], a batch [*B] without labels."""
         return self._visible_data[datapoint_id]

@@ -121,6 +121,11 @@ class ErasureEnvironment(Environment):
         """2."""
         return NUM_SYMBOLS
 
+    def data_seen_by(self, agent_name: str) -> tuple[str, ...]:
+        """Return the bit for provers, and the look at it for others."""
+        is_prover = agent_name in self.protocol_handler.prover_names
+        return ("bit",) if is_prover else ("observation",)
+
     def _transmit(self, said: Tensor, td: TensorDictBase) -> Tensor:
         """Erase lies: bool [E, A, C, P, S] to the same."""
         erases = self._erases_lies[td["datapoint_id"]]
