@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from flows.runs.verify import verify_run as verify_run
     from flows.runs.without_prefect import run_without_prefect as run_without_prefect
     from flows.sweep_flow import sweep as sweep
+    from flows.sweeps.crossplay import play_runs as play_runs
+    from flows.sweeps.exploit import exploit_run as exploit_run
     from flows.sweeps.running import run_sweep as run_sweep
 
 export_lazily(__name__)
