@@ -17,10 +17,8 @@ SMALL = ("arms=null", "rl.num_iterations=20", "settings.iterations_per_task=5")
 
 def main(*overrides: str) -> tuple[ExperimentResult, ExperimentResult]:
     """Train for 20 iterations, then fork at the tenth with a smaller learning rate."""
-    # --8<-- [start:run]
     chosen = load_experiment(FILE, [*SMALL, *overrides])
     parent = run_experiment(chosen.hyper_params, chosen.settings, name=chosen.name)
-    # --8<-- [end:run]
     fork = fork_experiment(parent.run_id, 10, {"rl.lr": 0.001}, chosen.settings)
     for name, result in (("parent", parent), ("fork", fork)):
         accuracy = result.metrics["main"]["test"]["test_accuracy"]
