@@ -147,7 +147,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as data for JSON; non-finite numbers are None."""
     grouping, options = comparison.grouping, comparison.options
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "title": comparison.title,
         "commands": list(comparison.commands),
         "level": options.level,
@@ -155,6 +155,8 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
         "num_resamples": options.num_resamples,
         "seed": options.seed,
         "power": options.power,
+        "baseline": options.baseline,
+        "effect": options.effect,
         "differing": list(grouping.paths),
         "tasks": list(grouping.tasks),
         "groups": [
@@ -179,6 +181,7 @@ def _metric_data(found: MetricComparison) -> dict[str, Any]:
         "title": found.metric.title,
         "kind": found.metric.kind,
         "test": found.metric.test,
+        "less_is_better": found.metric.less_is_better,
         "groups": [
             {
                 "label": row.group.label,

@@ -11,7 +11,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from ratchet.errors import DataError, nearest
-from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.options import (
+    Options,
+    band_with_enough_seeds,
+    with_enough_seeds,
+)
 from ratchet.reports.comparison.runs import ComparedRun, Group
 from ratchet.statistics.curves import (
     RunCurve,
@@ -248,13 +252,7 @@ def _compare(
     ]
     every = [curve for group in curves for task in group for curve in task]
     positions = common_positions(every)
-    bands = [
-        learning_curve(
-            own, positions, interquartile_mean,
-            level=options.level, method=options.method, seed=options.seed,
-        )
-        for own in curves
-    ]  # fmt: skip
+    bands = [_band(own, positions, options) for own in curves]
     start, end = max(curve.start for curve in every), min(curve.end for curve in every)
     thresholds = list(reach) or _reached_by_all(bands)
     rows = [
@@ -281,8 +279,20 @@ def _curve(run: ComparedRun, metric: str, axis: AxisName, axes: _Axes) -> RunCur
         raise DataError(f"compare: {metric!r} of {run.label}: {error}") from error
 
 
+def _band(curves: Curves, positions: FloatArray, options: Options) -> Band:
+    band = learning_curve(
+        curves,
+        positions,
+        interquartile_mean,
+        level=options.level,
+        method=options.method,
+        seed=options.seed,
+    )
+    return band_with_enough_seeds(band, list(map(len, curves)))
+
+
 def _area(curves: Curves, start: float, end: float, options: Options) -> Estimate:
-    return stratified_interval(
+    area = stratified_interval(
         [[mean_height(curve, start, end) for curve in task] for task in curves],
         interquartile_mean,
         level=options.level,
@@ -290,6 +300,7 @@ def _area(curves: Curves, start: float, end: float, options: Options) -> Estimat
         num_resamples=options.num_resamples,
         seed=options.seed,
     )
+    return with_enough_seeds(area, list(map(len, curves)))
 
 
 def _reached_by_all(bands: Sequence[Band]) -> list[float]:
@@ -302,7 +313,10 @@ def _reaching(
 ) -> TimeToThreshold:
     found = [first_reached(curve, threshold, positions) for task in curves for curve in task]
     at, reached = [position for position, _ in found], [is_there for _, is_there in found]
-    return TimeToThreshold(threshold, at, reached, median_position(at, reached, options.level))
+    median = median_position(at, reached, options.level)
+    return TimeToThreshold(
+        threshold, at, reached, with_enough_seeds(median, list(map(len, curves)))
+    )
 
 
 def _names(run: ComparedRun) -> set[str]:

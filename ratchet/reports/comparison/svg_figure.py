@@ -138,7 +138,7 @@ def _draw_learning(
             band.positions, [scale * y for y in band.values], color=color, label=row.group.label
         )
         lows, highs = ([scale * y for y in ends] for ends in (band.lows, band.highs))
-        axes.fill_between(band.positions, lows, highs, color=color, alpha=0.15, lw=0)
+        axes.fill_between(band.positions, lows, highs, color=color, alpha=0.15, lw=0)  # NaN: none
     for line in lines if found.is_accuracy else ():
         axes.axhline(100 * line.value, color=_GREY, lw=0.9, ls="--")
     axes.set_title(_upper(learning_title(found)), loc="left")
