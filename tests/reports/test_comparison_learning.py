@@ -11,11 +11,11 @@ from made_runs import hyper_params, make_run, make_sweep, table
 from ratchet.errors import DataError
 from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.comparison.files import to_data
-from ratchet.reports.comparison.learning import cumulative_cost
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.pairs import compare_pairs
 from ratchet.reports.comparison.runs import ComparedRun, Group
 from ratchet.reports.comparison.text import to_markdown
+from ratchet.reports.comparison.training_costs import cumulative_cost
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.run_folder import RunFolder
@@ -25,7 +25,7 @@ QUICK = Options(num_resamples=200)
 
 def make(runs, name, curve, *, seed=0, **changes):
     """Create a run with a recorded curve and numbers of episodes."""
-    params = hyper_params(seed=seed, **changes)
+    params = hyper_params(seed=seed, rl__normalize_observations=False, **changes)
     arms = {"main": params.to_dict()}
     folder = RunFolder.create(
         runs, RunManifest(run_id=f"{name}-{seed}", name=name, status="completed", arms=arms)
@@ -181,6 +181,17 @@ def test_runs_are_paired_by_seed_regardless_of_their_order(tmp_path):
     turned = pair_of(compare_runs([*shared[:3], *shared[:2:-1]], options=QUICK))
     assert straight.power.spread == turned.power.spread == pytest.approx(0, abs=1e-9)
     assert straight.chance == turned.chance == 2 / 2**3
+
+
+def test_curves_next_to_fixed_partners_are_named(tmp_path):
+    phases = [
+        {"name": "one", "num_iterations": 3, "partners": {"prover": "hand_made"}},
+        {"name": "both", "num_iterations": 5},
+    ]
+    runs = [make(tmp_path, "a", rising(8, 0.02), seed=s, phases=phases) for s in (0, 1)]
+    text = to_markdown(compare_runs(runs, options=QUICK))
+    note = "all runs: up to 3,000 frames agents learn with fixed partners (prover: hand_made)"
+    assert note in text
 
 
 @pytest.mark.parametrize("same_data", [True, False])

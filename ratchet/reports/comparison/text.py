@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ratchet.parameters.base import TestGroups
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
@@ -24,6 +24,14 @@ from ratchet.reports.comparison.formatting import (
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.options import MIN_SEEDS
 from ratchet.reports.comparison.pairs import Pair
+from ratchet.reports.comparison.runs import Group
+from ratchet.reports.comparison.training_costs import (
+    NORMALIZATION,
+    Used,
+    positions_of,
+    used_by_stage,
+    used_in_training,
+)
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import ranges
 from ratchet.statistics.estimate import Estimate
@@ -52,6 +60,11 @@ def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: 
     return "\n\n".join(parts) + "\n"
 
 
+def used_per_run(group: Group) -> Used:
+    """Return what training used, averaged over the runs of a group."""
+    return sum(map(used_in_training, group.runs), Used()) / len(group.runs)
+
+
 def reading_notes(comparison: Comparison) -> list[str]:
     """Return notes on the meaning and limitations of the numbers."""
     options = comparison.options
@@ -70,6 +83,7 @@ def reading_notes(comparison: Comparison) -> list[str]:
             f" interval is at {level} individually: of many pairs some exclude 50 % by chance."
         )
     notes += _notes_on_differences(comparison) + _notes_on_learning(comparison)
+    notes += _notes_on_costs(comparison)
     few = [g for g in comparison.grouping.groups if min(map(len, g.tasks)) < MIN_SEEDS]
     if few:
         notes.append(
@@ -116,8 +130,39 @@ def _what_is_detected(comparison: Comparison, pairs: Sequence[Pair], *, percent:
     )
 
 
-def ragged_notes(found: LearningComparison) -> list[str]:
-    """List groups with runs that end before others, where their curves end."""
+def curve_notes(found: LearningComparison) -> list[str]:
+    """List groups whose curves end early, or are partly those of agents with other partners."""
+    return [*_ragged(found), *_other_partners(found)]
+
+
+def _other_partners(found: LearningComparison) -> list[str]:
+    """List groups with phases in which fixed partners replace some agents, by their last phase."""
+    groups: dict[str, list[str]] = {}
+    for row in found.rows:
+        run, last = row.group.runs[0], 0
+        iterations, named = 0, ""
+        for phase in run.hyper_params.get("phases") or ():
+            iterations += int(phase["num_iterations"])
+            partners = phase.get("partners") or {}
+            if partners:
+                last = iterations
+                named = ", ".join(f"{name}: {_kind(each)}" for name, each in partners.items())
+        points = [p for p in run.points if p.stage == "train" and p.iteration < last]
+        if points:
+            end = max(positions_of(run, found.axis, points))
+            text = f"up to {position(end)} {found.axis} agents learn with fixed partners ({named})"
+            groups.setdefault(text, []).append(row.group.label)
+    return [
+        f"{', '.join(labels)}: {text}; this part of the curve is not that of the trained agents."
+        for text, labels in groups.items()
+    ]
+
+
+def _kind(partner: object) -> str:
+    return str(partner["kind"] if isinstance(partner, Mapping) else partner)
+
+
+def _ragged(found: LearningComparison) -> list[str]:
     return [
         f"{row.group.label}: {row.cut_off} of {len(row.ends)} runs continue after the first has"
         f" ended ({found.axis}: {position(min(row.ends))}), where the curve ends."
@@ -179,12 +224,33 @@ def _notes_on_learning(comparison: Comparison) -> list[str]:
     return [
         "Learning curves are interquartile means over runs; the band is its pointwise"
         " interval. A position is the amount that training had used when the value was measured,"
-        " without tests. A curve ends where the first of its runs ends.",
+        " imitation and normalisation included, without tests. A curve ends where the first of its"
+        " runs ends.",
         "The mean over a range is the area under a run's curve over its length, between the"
         " positions that all runs of all groups cover. The default threshold is the lowest"
         " last value of all groups. Runs that end without reaching it are censored, and the"
         " position is the median at which runs reach it (Kaplan–Meier).",
     ]
+
+
+def _notes_on_costs(comparison: Comparison) -> list[str]:
+    """Explain what training used, with the stages before training."""
+    before = []
+    for group in comparison.grouping.groups:
+        stages = used_by_stage(group.runs[0])
+        parts = [
+            f"{stage} {used}"
+            for stage, used in stages.items()
+            if stage.startswith((NORMALIZATION, "pretrain-", "imitate-"))
+        ]
+        if parts:
+            before.append(f"{group.label}: {'; '.join(parts)}")
+    text = (
+        "“Used in training” is the mean over the runs, of all stages, also before training, and"
+        " of no tests. Labels are episodes rewarded by the label of their datapoint, and"
+        " examples of supervised learning in each epoch."
+    )
+    return [f"{text} Before training: {'. '.join(before)}." if before else text]
 
 
 def _introduction(comparison: Comparison) -> str:
@@ -212,6 +278,12 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
     if percent:
         columns.append("optimality gap")
     rows = [_row(row, percent=percent) for row in found.rows]
+    if found is comparison.metrics[0]:
+        columns.append("used in training")
+        rows = [
+            [*cells, str(used_per_run(row.group))]
+            for cells, row in zip(rows, found.rows, strict=True)
+        ]
     less = "; less is better" if found.metric.less_is_better else ""
     parts = [f"## {title[:1].upper()}{title[1:]}{unit}{less}\n{table(columns, rows)}"]
     if found.metric.kind == "accuracy" and comparison.lines:
@@ -241,7 +313,7 @@ def _learning_part(comparison: Comparison, found: LearningComparison) -> str:
         [
             f"## {title[:1].upper()}{title[1:]}{unit}",
             _shown(learning_table(comparison, found)),
-            *ragged_notes(found),
+            *curve_notes(found),
         ]
     )
 
