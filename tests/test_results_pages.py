@@ -99,7 +99,7 @@ def test_a_pages_reference_lines_are_those_of_the_makefile(page):
     )
     assert set(said) == ({named} if lines else set())
     picture = (RESULTS / f"{page}.svg").read_text()
-    assert all(f"{line.label} <" in picture for line in lines)
+    assert all(f"{line.label} {100 * line.value:.1f}<" in picture for line in lines)
 
 
 @pytest.mark.slow

@@ -45,9 +45,13 @@ LessMetricNames = Annotated[
     list[str] | None,
     typer.Option("--less", help="Additional metric of which less is better, e.g. train/loss."),
 ]
-Baseline = Annotated[
-    str | None,
-    typer.Option(metavar="GROUP", help="Compare all groups with this one (default: all pairs)."),
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        metavar="GROUP",
+        help="Group with which all others are compared (default: all pairs).",
+    ),
 ]
 Effect = Annotated[
     float | None,
@@ -92,7 +96,7 @@ def compare(
     tasks: TaskNames = None,
     metrics: MetricNames = None,
     less: LessMetricNames = None,
-    baseline: Baseline = None,
+    baselines: Baselines = None,
     effect: Effect = None,
     curves: CurveNames = None,
     over: Annotated[
@@ -144,7 +148,9 @@ def compare(
         axis=None if over is None else over.value,
         reach=reach or [],
         lines=reference_values(lines or []),
-        options=Options(level=level, method=interval.value, baseline=baseline, effect=effect),
+        options=Options(
+            level=level, method=interval.value, baselines=baselines or (), effect=effect
+        ),
         different_data=different_data,
         skip_unfinished=skip_unfinished,
     )

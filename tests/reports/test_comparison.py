@@ -291,7 +291,7 @@ def test_less_may_be_better(sweep):
 def test_all_groups_can_be_compared_with_a_baseline(tmp_path):
     rights = ((1, 2, 3, 2, 1, 2), (7, 8, 9, 8, 7, 8), (2, 2, 3, 2, 1, 2), (3, 4, 6, 4, 3, 5))
     sweep = make_sweep(tmp_path, rights=rights, protocols=("adp", "nip", "mnip", "debate"))
-    found = by_name(compare_runs(sweep, options=replace(QUICK, baseline="adp")), "test")
+    found = by_name(compare_runs(sweep, options=replace(QUICK, baselines=["adp"])), "test")
     assert [(p.first, p.second) for p in found.pairs] == [
         ("nip", "adp"),
         ("mnip", "adp"),
@@ -301,11 +301,13 @@ def test_all_groups_can_be_compared_with_a_baseline(tmp_path):
     assert found.pairs[0].difference.value == pytest.approx(0.6, abs=0.05)
     assert [p.is_told_apart for p in found.pairs] == [True, False, True]
     assert found.pairs[0].adjusted == 2 / 2**6  # 64 sign flips are enumerated
-    text = to_markdown(compare_runs(sweep, options=replace(QUICK, baseline="adp")))
+    two = by_name(compare_runs(sweep, options=replace(QUICK, baselines=["adp", "nip"])), "test")
+    assert [(p.first, p.second) for p in two.pairs[3:]] == [("mnip", "nip"), ("debate", "nip")]
+    text = to_markdown(compare_runs(sweep, options=replace(QUICK, baselines=["adp"])))
     assert "corrected for all groups against adp" in text
     assert "signs of seed differences are flipped (all 64 permutations)" in text
     with pytest.raises(ParameterError, match=r"got 'npi', expected one of .* Did you mean 'nip'"):
-        compare_runs(sweep, options=replace(QUICK, baseline="npi"))
+        compare_runs(sweep, options=replace(QUICK, baselines=["npi"]))
 
 
 def test_seeds_are_planned_from_a_stated_effect_only(tmp_path):
@@ -404,7 +406,20 @@ def test_reference_values_are_drawn_as_lines(sweep):
     comparison = compare_runs(sweep, lines=lines, options=QUICK)
     assert "Known values, drawn as lines: chance 50.0; exact bound 93.6." in to_markdown(comparison)
     assert to_data(comparison)["lines"][1] == {"label": "exact bound", "value": 0.936}
-    assert "exact bound" in draw_svg(comparison)
+    picture = draw_svg(comparison)
+    assert "exact bound" in picture
+    top = float(
+        re.search(
+            r'id="patch_2">\s*<path d="M [\d.]+ [\d.]+ \nL [\d.]+ [\d.]+ \nL [\d.]+ ([\d.]+)',
+            picture,
+        )[1]
+    )
+    heights = [
+        float(re.search(rf' y="([\d.]+)"[^>]*>{label}', picture)[1])
+        for label in ("exact bound", "chance")
+    ]
+    assert max(heights) < top  # above the axes: no label covers data
+    assert abs(heights[0] - heights[1]) > 7  # nor another label
     assert "exact bound" not in draw_svg(compare_runs(sweep, options=QUICK))
     (aggregate, *_) = aggregate_figures(comparison)
     assert [shape["x0"] for shape in aggregate.layout["shapes"]] == [0.5, 0.936]

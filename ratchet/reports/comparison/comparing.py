@@ -88,11 +88,12 @@ def compare_runs(
         )
     used = options or Options()
     labels = [group.label for group in grouping.groups]
-    if used.baseline is not None and used.baseline not in labels:
-        raise ParameterError(
-            f"--baseline: got {used.baseline!r}, expected one of the groups {', '.join(labels)}."
-            f"{nearest(used.baseline, labels)}"
-        )
+    for baseline in used.baselines:
+        if baseline not in labels:
+            raise ParameterError(
+                f"--baseline: got {baseline!r}, expected one of the groups {', '.join(labels)}."
+                f"{nearest(baseline, labels)}"
+            )
     return Comparison(
         title=title or _title(grouping),
         grouping=grouping,
@@ -131,8 +132,10 @@ def _notes(grouping: Grouping, runs: Sequence[ComparedRun]) -> list[str]:
     if len(seeds) > 1:
         notes.append("Not all groups have the same seeds.")
     codes = sorted({run.code for run in runs if run.code})
+    changed = " (+: with uncommitted changes, which the commit lacks)"
+    mark = changed if any(code.endswith("+") for code in codes) else ""
     if len(codes) > 1:
-        notes.append(f"The runs were started with different code: {', '.join(codes)}.")
+        notes.append(f"The runs were started with different code: {', '.join(codes)}{mark}.")
     elif codes:
-        notes.append(f"Code {codes[0]}{' (+: with changes)' if codes[0].endswith('+') else ''}.")
+        notes.append(f"Code {codes[0]}{mark}.")
     return notes

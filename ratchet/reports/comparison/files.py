@@ -162,7 +162,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
         "num_resamples": options.num_resamples,
         "seed": options.seed,
         "power": options.power,
-        "baseline": options.baseline,
+        "baselines": list(options.baselines),
         "effect": options.effect,
         "differing": list(grouping.paths),
         "tasks": list(grouping.tasks),

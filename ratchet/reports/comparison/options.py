@@ -21,8 +21,8 @@ class Options:
     ----------
     power
         Probability with which the detectable difference is detected.
-    baseline
-        Label of the group with which all others are compared; default: all pairs.
+    baselines
+        Labels of the groups with which all others are compared; default: all pairs.
     effect
         Difference in the first metric for which to state the required seeds.
     """
@@ -32,7 +32,7 @@ class Options:
     num_resamples: int = NUM_RESAMPLES
     seed: int = 0
     power: float = POWER
-    baseline: str | None = None
+    baselines: Sequence[str] = ()
     effect: float | None = None
 
 

@@ -74,13 +74,18 @@ class Pair:
 def compare_pairs(
     groups: Sequence[Group], scores: Sequence[Strata], options: Options
 ) -> list[Pair]:
-    """Compare all pairs of groups, or all groups with the baseline, by their scores by task."""
+    """Compare all pairs of groups, or all groups with the baselines, by their scores by task."""
     members = list(zip(groups, scores, strict=True))
-    if options.baseline is None:
-        combined = list(itertools.combinations(members, 2))
+    if options.baselines:
+        bases = [each for name in options.baselines for each in members if each[0].label == name]
+        combined = [
+            (one, base)
+            for k, base in enumerate(bases)
+            for one in members
+            if one is not base and not any(one is earlier for earlier in bases[:k])
+        ]
     else:
-        base = [each for each in members if each[0].label == options.baseline]
-        combined = [(one, two) for two in base for one in members if one is not two]
+        combined = list(itertools.combinations(members, 2))
     contrasts = [_contrast(one, two) for one, two in combined]
     pairs = [
         _estimate(one, two, contrast, options)

@@ -119,7 +119,7 @@ def _what_is_detected(comparison: Comparison, pairs: Sequence[Pair], *, percent:
         if pair.power is not None and pair.can_be_told_apart and pair.power.spread
     )
     if not found or math.isinf(found[0][0]):
-        least = max(pair.least or 0.0 for pair in pairs)
+        least = min(pair.least or 0.0 for pair in pairs)
         if all(pair.power is not None and not pair.power.spread for pair in pairs):
             return f"the {seeds} seeds each have no spread."
         return f"no p-value of {seeds} seeds each is below {least:.3f}, whatever the difference."
@@ -177,7 +177,8 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
         return []
     options = comparison.options
     power, alpha = f"{100 * options.power:g} %", f"{100 * (1 - options.level):.3g} %"
-    against = "all pairs" if options.baseline is None else f"all groups against {options.baseline}"
+    bases = " and ".join(options.baselines)
+    against = f"all groups against {bases}" if bases else "all pairs"
     notes = [
         "A profile is the share of runs that are better than each threshold; its band is pointwise."
         " The higher curve is better, and curves that cross have no order.",
@@ -235,7 +236,7 @@ def _notes_on_learning(comparison: Comparison) -> list[str]:
 
 def _notes_on_costs(comparison: Comparison) -> list[str]:
     """Explain what training used, with the stages before training."""
-    before = []
+    before: dict[str, list[str]] = {}
     for group in comparison.grouping.groups:
         stages = used_by_stage(group.runs[0])
         parts = [
@@ -244,13 +245,14 @@ def _notes_on_costs(comparison: Comparison) -> list[str]:
             if stage.startswith((NORMALIZATION, "pretrain-", "imitate-"))
         ]
         if parts:
-            before.append(f"{group.label}: {'; '.join(parts)}")
+            before.setdefault("; ".join(parts), []).append(group.label)
     text = (
         "“Used in training” is the mean over the runs, of all stages, also before training, and"
         " of no tests. Labels are episodes rewarded by the label of their datapoint, and"
         " examples of supervised learning in each epoch."
     )
-    return [f"{text} Before training: {'. '.join(before)}." if before else text]
+    lists = [f"{', '.join(labels)}: {parts}" for parts, labels in before.items()]
+    return [f"{text} Before training: {'. '.join(lists)}." if lists else text]
 
 
 def _introduction(comparison: Comparison) -> str:
