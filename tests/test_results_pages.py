@@ -124,6 +124,12 @@ def test_exact_reference_lines_are_the_computed_accuracies(page):
         assert line.value == pytest.approx(getattr(computed, rule), abs=5e-4)
     pages = text_of(f"docs/results/{HELP}.md") + text_of(f"docs/results/{VARIANTS}.md")
     assert all(f"{100 * value:.1f} %" in pages for value in vars(computed).values())
+    alike, question = (
+        f"{100 * value:.0f} %" for value in (computed.accept_if_alike, computed.random_question)
+    )
+    assert f"do not distinguish has {alike}, and {question} after one question" in text_of(
+        "README.md"
+    )
 
 
 def test_the_reference_values_of_the_channel_follow_its_formulas():

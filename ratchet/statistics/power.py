@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -165,6 +166,7 @@ def power_of_groups(
             f"power_of_groups: got {list(map(len, ones))} and {list(map(len, twos))} runs"
             " per task, expected at least two runs of each."
         )
+    detectable = partial(_detectable, paired=paired, level=level, power=power, num_tasks=num_tasks)
     differences = resampled_differences(
         ones, twos, interquartile_mean, paired=paired, num_resamples=num_resamples, seed=seed
     )
@@ -172,17 +174,6 @@ def power_of_groups(
     error = float(np.std(differences)) * math.sqrt(num_runs / (num_runs - 1))
     is_rounding = error <= 1e-12 * np.abs(np.concatenate([*ones, *twos])).max()
     spread = 0.0 if is_rounding else error * math.sqrt(size)
-
-    def detectable(count: int) -> float:
-        """Return the difference that ``count`` runs per task and group detect."""
-        least = smallest_p(min(count, 30), paired=paired, num_tasks=num_tasks)
-        attainable = least * math.floor((1 - level) / least + 1e-9)
-        if attainable == 0:
-            return math.inf
-        total = count * num_tasks
-        freedom = groups * (total - 2 * int(TRIMMED_SHARE * total) - num_tasks)
-        shift = _detectable_shift(freedom, 1 - attainable, power)
-        return shift * spread / math.sqrt(total / groups) if spread else 0.0
 
     needed = None
     if effect:
@@ -194,8 +185,24 @@ def power_of_groups(
             num_tasks=num_tasks,
         )
         if enough is not None:  # of untrimmed runs: trimmed ones take a few more
-            needed = next(n for n in itertools.count(enough) if detectable(n) <= abs(effect))
-    return Power(spread, detectable(num_runs), effect, needed, power, level)
+            needed = next(
+                n for n in itertools.count(enough) if detectable(spread, n) <= abs(effect)
+            )
+    return Power(spread, detectable(spread, num_runs), effect, needed, power, level)
+
+
+def _detectable(
+    spread: float, num_runs: int, *, paired: bool, level: float, power: float, num_tasks: int
+) -> float:
+    """Return the difference that a number of runs per task and group detects."""
+    least = smallest_p(min(num_runs, 30), paired=paired, num_tasks=num_tasks)
+    attainable = least * math.floor((1 - level) / least + 1e-9)
+    if attainable == 0:
+        return math.inf
+    groups, total = 1 if paired else 2, num_runs * num_tasks
+    freedom = groups * (total - 2 * int(TRIMMED_SHARE * total) - num_tasks)
+    shift = _detectable_shift(freedom, 1 - attainable, power)
+    return shift * spread / math.sqrt(total / groups) if spread else 0.0
 
 
 def _power(shift: float, freedom: int, level: float) -> float:
