@@ -42,20 +42,21 @@ STUDY := graph_isomorphism_protocols
 results: $(CORE)  ## run or resume the study of protocols; write docs/results (half an hour)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=0..4 \
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
-	$(BIN)/ratchet compare $(STUDY) --page docs/results/$(STUDY).md \
+	$(BIN)/ratchet compare $(STUDY) --baseline solo_verifier --page docs/results/$(STUDY).md \
 		--title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
 results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=0..7
-	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --page docs/results/$(HELP_STUDY).md \
+	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --baseline main --baseline alone \
+		--page docs/results/$(HELP_STUDY).md \
 		--line "accept if alike, exact=0.650" --line "random question, exact=0.932" \
 		--title "Provers that help, on graph isomorphism"
 
 VARIANTS := graph_isomorphism_help_variants
 results-variants: $(CORE)  ## ablation of results-help: three seeds of each variant (half an hour)
 	$(BIN)/ratchet sweep experiments/$(VARIANTS).yaml --name $(VARIANTS) --parallel 2 seed=0..2
-	$(BIN)/ratchet compare $(VARIANTS) --by-arm --page docs/results/$(VARIANTS).md \
+	$(BIN)/ratchet compare $(VARIANTS) --by-arm --baseline main --page docs/results/$(VARIANTS).md \
 		--line "random question, exact=0.932" --title "What provers need to help"
 
 TEXT_STUDY := text_protocols
@@ -70,7 +71,8 @@ CHANNEL_STUDY := binary_erasure_channel_proof
 results-channel: $(CORE)  ## comparison with the analytic solution, and attacks: twenty seeds (six minutes)
 	$(BIN)/ratchet sweep experiments/$(CHANNEL_STUDY).yaml --name $(CHANNEL_STUDY) --parallel 2 \
 		seed=0..19
-	$(BIN)/ratchet compare $(CHANNEL_STUDY) --by-arm --page docs/results/$(CHANNEL_STUDY).md \
+	$(BIN)/ratchet compare $(CHANNEL_STUDY) --by-arm --baseline main \
+		--page docs/results/$(CHANNEL_STUDY).md \
 		--metric test/test_prover.mean_episode_reward \
 		--line "known=0.900" --line "known alone=0.600" --title "The game with a known answer"
 

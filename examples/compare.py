@@ -11,6 +11,7 @@ from pathlib import Path
 from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.comparison.comparison import Comparison
 from ratchet.reports.comparison.files import write_comparison
+from ratchet.reports.comparison.formatting import interval
 from ratchet.tracking import find_run
 from ratchet.tracking.sweep_folder import read_sweep
 
@@ -23,11 +24,11 @@ def main(sweep: str = "alone_or_not", runs: str = "runs") -> Comparison:
     comparison = compare_runs([find_run(runs, member.run_id) for member in record.members])
     (accuracy,) = comparison.of_kind("accuracy", "test")
     for row in accuracy.rows:
-        print(f"{row.group.label}: {row.iqm.value:.1%} [{row.iqm.low:.1%}, {row.iqm.high:.1%}]")
+        print(f"{row.group.label}: {row.iqm.value:.1%} {interval(row.iqm)}")
     for pair in accuracy.pairs:
-        print(f"{pair.first} − {pair.second}: {pair.difference.points()} points, p = {pair.chance}")
-        if not pair.is_told_apart:
-            print(f"  not significant; needs {pair.needed} seeds each")
+        print(f"{pair.first} − {pair.second}: {pair.difference.value:+.1%}, p = {pair.chance}")
+        if pair.power is not None:
+            print(f"  detectable with {pair.num_seeds} seeds each: {pair.power.detectable:.1%}")
     for learning in comparison.learning:
         for curve in learning.rows:
             print(f"{curve.group.label}: {learning.metric} over {learning.axis}: {curve.area}")

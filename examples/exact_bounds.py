@@ -35,6 +35,8 @@ class ExactAccuracies:
         No question.
     random_question
         One question about a uniformly random node.
+    most_frequent_colour
+        One question about a random node of the largest colour class after the verifier's rounds.
     middle_degree
         One question about a node whose degree is closest to half of the other nodes.
     two_random_questions
@@ -45,6 +47,7 @@ class ExactAccuracies:
 
     accept_if_alike: float
     random_question: float
+    most_frequent_colour: float
     middle_degree: float
     two_random_questions: float
     best_question: float
@@ -72,6 +75,9 @@ def exact_accuracies(file: str, *, dataset: str = "test") -> ExactAccuracies:
     return ExactAccuracies(
         accept_if_alike=accuracy(np.ones(len(nodes))),
         random_question=accuracy(at_random),
+        most_frequent_colour=accuracy(
+            deceived_share(_most_frequent_colour(adjacency[:, 0], nodes, rounds))
+        ),
         middle_degree=accuracy(deceived_share(_middle_degree(adjacency[:, 0], nodes))),
         two_random_questions=accuracy(at_random**2),
         best_question=accuracy(np.floor(at_random)),
@@ -91,6 +97,23 @@ def _deceived(
         alike = wl_scores(adjacency, present, max_rounds=rounds, marks=marks) > rounds
         deceived[:, question] |= alike & present[:, 1, answer]
     return deceived
+
+
+def _most_frequent_colour(
+    adjacency: NDArray[np.uint8], nodes: NDArray[np.bool_], rounds: int
+) -> NDArray[np.bool_]:
+    """Return the nodes in the largest colour classes after some rounds: [graph, node]."""
+    chosen = np.zeros_like(nodes)
+    for k, (edges, present) in enumerate(zip(adjacency, nodes, strict=True)):
+        own = edges[np.ix_(present, present)]
+        colours = np.zeros(len(own), dtype=np.int64)
+        for _ in range(rounds):
+            neighbours = own @ np.eye(len(own), dtype=np.int64)[colours]
+            rows = np.column_stack([colours, neighbours])
+            colours = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        sizes = np.bincount(colours)
+        chosen[k, present] = sizes[colours] == sizes.max()
+    return chosen
 
 
 def _middle_degree(adjacency: NDArray[np.uint8], nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:

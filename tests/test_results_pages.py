@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -15,8 +16,10 @@ from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.reports.comparison.options import ReferenceValue, reference_values
 from ratchet.reports.comparison.published import read_published
+from ratchet.reports.comparison.training_costs import planned_frames
 from ratchet.scenarios.binary_erasure_channel import analytic_solution
-from ratchet.statistics import interquartile_mean
+from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
+from ratchet.statistics import Contrast, interquartile_mean, permutation_tests, smallest_p
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
@@ -75,13 +78,23 @@ def table(page: str, heading: str = "accuracy on the test set") -> dict[str, lis
     return {row[0]: row[1:] for row in rows[2:]}
 
 
-def ppo_frames(params: HyperParameters) -> int:
-    phases = sum(phase.num_iterations for phase in params.phases or ())
-    return (phases or params.rl.num_iterations) * params.rl.frames_per_batch
+def differences(page: str, number: int = 0) -> dict[str, dict[str, str]]:
+    """Return a table of differences of a page: pair → heading → cell."""
+    text = (RESULTS / f"{page}.md").read_text()
+    part = re.findall(r"^Differences.*\n+((?:\|.*\n)+)", text, re.MULTILINE)[number]
+    head, _, *rows = ([c.strip() for c in line.split("|")[1:-1]] for line in part.splitlines())
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
-def imitation_frames(params: HyperParameters) -> int:
-    return params.imitation.num_iterations * params.rl.frames_per_batch
+def options_of(page: str, name: str) -> list[str]:
+    words = compare_command(page)
+    return [words[i + 1] for i, word in enumerate(words) if word == name]
+
+
+def parameters(page: str) -> dict[str, HyperParameters]:
+    """Return the parameters of each arm of a page's experiment."""
+    file = load_experiment(EXPERIMENTS / f"{page}.yaml")
+    return {"main": file.hyper_params, **file.arms}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -99,7 +112,7 @@ def test_a_pages_reference_lines_are_those_of_the_makefile(page):
     )
     assert set(said) == ({named} if lines else set())
     picture = (RESULTS / f"{page}.svg").read_text()
-    assert all(f"{line.label} <" in picture for line in lines)
+    assert all(f"{line.label} {100 * line.value:.1f}<" in picture for line in lines)
 
 
 @pytest.mark.slow
@@ -111,6 +124,12 @@ def test_exact_reference_lines_are_the_computed_accuracies(page):
         assert line.value == pytest.approx(getattr(computed, rule), abs=5e-4)
     pages = text_of(f"docs/results/{HELP}.md") + text_of(f"docs/results/{VARIANTS}.md")
     assert all(f"{100 * value:.1f} %" in pages for value in vars(computed).values())
+    alike, question = (
+        f"{100 * value:.0f} %" for value in (computed.accept_if_alike, computed.random_question)
+    )
+    assert f"do not distinguish has {alike}, and {question} after one question" in text_of(
+        "README.md"
+    )
 
 
 def test_the_reference_values_of_the_channel_follow_its_formulas():
@@ -163,16 +182,130 @@ def test_figures_in_sentences_agree_with_the_data(file, sentence):
     assert sentence in text_of(file)
 
 
-def test_frames_are_counted_with_imitation():
-    main = load_experiment(EXPERIMENTS / f"{HELP}.yaml").hyper_params
-    scratch = load_experiment(EXPERIMENTS / f"{VARIANTS}.yaml").arms["from_scratch"]
-    imitated = imitation_frames(main)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_pages_differences_agree_with_its_data(page):
+    """Difference, p and corrected p are of the difference of interquartile means."""
+    groups = {
+        name: [by_seed[k] for k in sorted(by_seed)] for name, by_seed in accuracies(page).items()
+    }
+    bases = options_of(page, "--baseline")
+    pairs = [
+        (one, base) for k, base in enumerate(bases) for one in groups if one not in bases[: k + 1]
+    ] or list(itertools.combinations(groups, 2))
+    tests = permutation_tests([Contrast([groups[a]], [groups[b]], True) for a, b in pairs])
+    shown = differences(page)
+    assert list(shown) == [f"{a} − {b}" for a, b in pairs]
+    for k, ((one, two), row) in enumerate(zip(pairs, shown.values(), strict=True)):
+        value = float(row["difference of IQM"].replace("−", "-"))
+        gap = interquartile_mean(groups[one]) - interquartile_mean(groups[two])
+        assert value == pytest.approx(float(gap), abs=0.0501)
+        for heading, p in (("p", tests.chances[k]), ("corrected p", tests.adjusted[k])):
+            said = row[heading].partition(" (")[0]
+            assert said == ("< 0.001" if p < 0.001 else f"{p:.3f}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_interval_of_fewer_than_five_seeds_is_on_a_page(page):
+    text = (RESULTS / f"{page}.md").read_text()
+    if min(map(len, accuracies(page).values())) < 5:
+        generated = text.partition("<!-- begin")[2]
+        assert not re.search(r"\[[−+]?\d[\d.,]*, ", generated)
+    else:
+        assert "n < 5" not in text
+
+
+def test_corrected_p_values_in_sentences_are_those_of_the_table():
+    page, shown = text_of(f"docs/results/{HELP}.md"), differences(HELP)
+    for start, pair in (
+        ("27 points more (26 to 29 at 95 %; ", "alone − main"),
+        ("85.8 % with greedy actions (", "hand_made − main"),
+        ("eight seeds do not distinguish from 0 (", "honest − main"),
+        ("(mnip: 1.0 to 9.0, ", "mnip − alone"),
+        ("debate: −2.3 to 10.9, ", "debate − alone"),
+    ):
+        assert f"{start}corrected p {shown[pair]['corrected p']}" in page
+    channel = differences("binary_erasure_channel_proof")
+    pairs = ("trusting − main", "trusting_attacked − main")
+    corrected = {channel[pair]["corrected p"] for pair in pairs}
+    (p,) = corrected
+    assert f"corrected p {p} for both" in text_of("docs/results/binary_erasure_channel_proof.md")
+    assert "adversary − main: −1.2 to 1.8 points" in page
+    assert shown["adversary − main"]["95 % interval"] == "[−1.2, +1.8]"
+    for name in (TEXT, "graph_isomorphism_protocols"):
+        (seeds,) = {len(by_seed) for by_seed in accuracies(name).values()}
+        least = f"{smallest_p(seeds, paired=True):.3f}"
+        assert f"no p can be below {least}" in text_of(f"docs/results/{name}.md")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != TEXT])
+def test_a_page_counts_the_frames_of_all_stages(page):
+    arms, shown = parameters(page), table(page)
+    for run in read_published(RESULTS / f"{page}.json").runs:
+        group = str(run.differing.get("interaction_protocol", run.arm))
+        frames = planned_frames(arms[run.arm])
+        assert {stage: used["frames"] for stage, used in run.used.items()} == frames
+        assert shown[group][-1] == f"{sum(frames.values()):,} frames"
+
+
+def test_frames_in_sentences_include_imitation_and_normalisation():
+    arms = parameters(HELP)
+    frames = {arm: planned_frames(params) for arm, params in arms.items()}
+    totals = {arm: f"{sum(each.values()):,}" for arm, each in frames.items()}
     page, variants = text_of(f"docs/results/{HELP}.md"), text_of(f"docs/results/{VARIANTS}.md")
-    assert f"{imitated:,} more, so main and honest use {imitated + ppo_frames(main):,}" in page
+    before = sum(count for stage, count in frames["main"].items() if stage != "train")
+    scripted = before + arms["main"].phases[0].num_iterations * arms["main"].rl.frames_per_batch
+    for sentence in (
+        f"imitation plays 80 × 3,072 = {frames['main']['imitate-prover']:,}",
+        f"main and honest use {totals['main']} frames in all, adversary {totals['adversary']}",
+        f"debate, merlin_arthur and mnip {totals['debate']}",
+        f"hand_made and random {totals['random']}, and alone {totals['alone']}",
+        f"Up to {scripted:,} frames the curves of main, honest and adversary",
+    ):
+        assert sentence in page
     reached, patient = (
-        int(table(VARIANTS, "learning: verifier")[arm][5].replace(",", ""))
+        int(table(VARIANTS, "learning: verifier")[arm][3].replace(",", ""))
         for arm in ("main", "from_scratch")
     )
-    ratio = patient / (imitated + reached)
-    assert f"{imitated + reached:,} frames instead of {patient:,}, {ratio:.1f} times" in variants
-    assert f"{ppo_frames(scratch):,} frames of PPO" in variants
+    ratio = patient / reached
+    assert f"{reached:,} frames instead of {patient:,}, {ratio:.1f} times fewer" in variants
+    assert reached < scripted
+    assert f"from {scripted:,} frames on" in variants
+    scratch = planned_frames(parameters(VARIANTS)["from_scratch"])
+    assert f"{scratch['train']:,} frames of PPO" in variants
+    more = sum(scratch.values()) / sum(frames["main"].values())
+    assert f"with {more:.1f} times main's frames" in variants
+
+
+@pytest.mark.slow
+def test_pages_state_the_number_of_distinct_test_pairs():
+    from networkx import from_numpy_array, weisfeiler_lehman_graph_hash
+
+    pairs = build_graph_datasets(parameters(HELP)["main"])["test"]
+    adjacency, present, y = (pairs[name].numpy() for name in ("adjacency", "node_mask", "y"))
+
+    def digest(matrix, mask):
+        size = int(mask.sum())
+        return weisfeiler_lehman_graph_hash(from_numpy_array(matrix[:size, :size]), iterations=6)
+
+    distinct = {
+        (*sorted(map(digest, both, masks)), int(label))
+        for both, masks, label in zip(adjacency, present, y, strict=True)
+    }
+    for page in (HELP, VARIANTS, "graph_isomorphism_protocols"):
+        assert f"{len(distinct):,}" in text_of(f"docs/results/{page}.md")
+    assert f"its 1,600 test pairs, {len(distinct):,} are distinct" in text_of(
+        f"docs/results/{HELP}.md"
+    )
+
+
+def test_pages_of_uncommitted_trees_are_named():
+    named = [
+        page for page in PAGES if re.search(r"[0-9a-f]{12}\+", (RESULTS / f"{page}.md").read_text())
+    ]
+    assert named == ["binary_erasure_channel_proof", "graph_isomorphism_protocols"]
+    for page in named:
+        assert (
+            "uncommitted changes" in text_of(f"docs/results/{page}.md").partition("<!-- begin")[0]
+        )
+    index = text_of("docs/results/index.md")
+    assert "so it is with Protocols and with The game with a known answer" in index

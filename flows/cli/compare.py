@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.run_folder import RunFolder
     from ratchet.tracking.sweep_folder import SweepRecord
 
-MAX_PAIRS = 3
+MAX_PAIRS = 10
 """Maximum number of pairs printed on a terminal; the page and JSON contain all differences."""
 
 RunNames = Annotated[
@@ -40,6 +40,22 @@ TaskNames = Annotated[
 MetricNames = Annotated[
     list[str] | None,
     typer.Option("--metric", help="Additional metric, e.g. test/test_mean_episode_length."),
+]
+LessMetricNames = Annotated[
+    list[str] | None,
+    typer.Option("--less", help="Additional metric of which less is better, e.g. train/loss."),
+]
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        metavar="GROUP",
+        help="Group with which all others are compared (default: all pairs).",
+    ),
+]
+Effect = Annotated[
+    float | None,
+    typer.Option(help="Print the seeds required to detect this difference; 0.05 is 5 points."),
 ]
 CurveNames = Annotated[
     list[str] | None,
@@ -79,6 +95,9 @@ def compare(
     names: RunNames,
     tasks: TaskNames = None,
     metrics: MetricNames = None,
+    less: LessMetricNames = None,
+    baselines: Baselines = None,
+    effect: Effect = None,
     curves: CurveNames = None,
     over: Annotated[
         Axis | None,
@@ -124,11 +143,14 @@ def compare(
         tasks=tasks or [],
         by_arm=by_arm,
         metrics=metrics or [],
+        less=less or [],
         curves=curves or [],
         axis=None if over is None else over.value,
         reach=reach or [],
         lines=reference_values(lines or []),
-        options=Options(level=level, method=interval.value),
+        options=Options(
+            level=level, method=interval.value, baselines=baselines or (), effect=effect
+        ),
         different_data=different_data,
         skip_unfinished=skip_unfinished,
     )
@@ -199,6 +221,7 @@ def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
 def _show(comparison: Comparison) -> None:
     """Show the scores and short tables; JSON contains all tables."""
     from ratchet.reports.comparison.display_tables import learning_table, pair_table
+    from ratchet.reports.comparison.options import MIN_SEEDS
     from ratchet.reports.comparison.text import verdicts
 
     for table in comparison.tables:
@@ -210,5 +233,5 @@ def _show(comparison: Comparison) -> None:
             print_plain(verdict)
     for learning in comparison.learning if prints_json() else comparison.learning[:1]:
         show_table(learning_table(comparison, learning))
-    if any(min(map(len, group.tasks)) == 1 for group in comparison.grouping.groups):
-        print_warning("A group with one seed has no interval: run more seeds.")
+    if any(min(map(len, group.tasks)) < MIN_SEEDS for group in comparison.grouping.groups):
+        print_warning(f"Groups with fewer than {MIN_SEEDS} seeds have no interval: run more seeds.")

@@ -212,6 +212,7 @@ def sweep_page(
 
     Available at any time; an open page reloads while members run.
     """
+    from ratchet.reports.sweep.groups import group_table
     from ratchet.reports.sweep.page import make_sweep_page, write_sweep_page
 
     page = make_sweep_page(runs, name, metric)
@@ -219,9 +220,8 @@ def sweep_page(
     if prints_json():
         show_table(status.table)
         show_table(page.importance_table)
+        show_table(group_table(status, page.groups))
     print_plain(f"Sweep {status.record.sweep_id}: {status.counts}")
-    if status.scored:
-        best = status.scored[0]
-        score = status.shown_score(best.score)
-        print_plain(f"Best so far  {score}  {best.label}  ({best.run_id})")
+    if page.best:
+        print_plain(f"Best so far  {page.best}")
     print_plain(str(write_sweep_page(page, to or Path(runs) / status.record.sweep_id)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from examples.exact_bounds import exact_accuracies
+from examples.exact_bounds import _most_frequent_colour, exact_accuracies
 from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 
 
@@ -37,4 +37,14 @@ def test_chosen_questions_raise_accuracy_more_than_random_ones(tmp_path):
     assert exact.accept_if_alike == pytest.approx(0.65, abs=0.005)
     assert exact.accept_if_alike < exact.random_question < exact.two_random_questions
     assert exact.random_question < exact.middle_degree <= exact.best_question <= 1
+    assert exact.random_question < exact.most_frequent_colour <= exact.best_question
     assert exact.random_question > 0.85
+
+
+def test_the_largest_colour_class_of_a_path_is_its_middle():
+    path = np.diag(np.ones(5, dtype=np.uint8), 1)
+    path = np.pad(path + path.T, (0, 1))[None]  # six nodes and an absent one
+    present = np.arange(7)[None] < 6
+    one_round = _most_frequent_colour(path, present, 1)
+    assert one_round.tolist() == [[False, True, True, True, True, False, False]]
+    assert _most_frequent_colour(path, present, 2).tolist() == [[True] * 6 + [False]]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from made_runs import hyper_params, make_run, make_sweep, table
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.display_tables import learning_table, pair_table
 from ratchet.reports.comparison.figures import aggregate_figures, learning_figures
 from ratchet.reports.comparison.files import BEGIN, END, to_data, write_comparison, write_document
 from ratchet.reports.comparison.options import Options, reference_values
@@ -47,7 +49,7 @@ def test_groups_differ_in_parameters_and_seeds_are_repetitions(sweep):
     assert found.rows[0].iqm.value == pytest.approx(0.6)
     assert found.rows[1].gap.value == pytest.approx(1 - 2.6 / 3)
     assert found.improvement("nip", "adp").value == 1
-    assert found.improvement("adp", "nip").high < 1  # three seeds are weak evidence
+    assert math.isnan(found.improvement("adp", "nip").high)  # three seeds give no interval
 
 
 def test_accuracy_by_wl_score_is_computed_from_its_datapoints(sweep):
@@ -85,6 +87,19 @@ def test_labels_contain_all_differences(tmp_path):
     ]
 
 
+def test_values_that_are_no_names_are_labelled_with_their_parameter(tmp_path):
+    path = "graph_isomorphism.dataset_seed"
+    for parameter, values, expected in (
+        ("pretrain_agents", (False, True), ["pretrain_agents=no", "pretrain_agents=yes"]),
+        (path, (3, 4), ["dataset_seed=3", "dataset_seed=4"]),
+    ):
+        runs = [
+            make_run(tmp_path / parameter, f"r{k}", 5, **{parameter.replace(".", "__"): value})
+            for k, value in enumerate(values)
+        ]
+        assert labels(compare_runs(runs, options=QUICK, different_data=True)) == expected
+
+
 def test_scores_are_averaged_over_tasks(tmp_path):
     path = "graph_isomorphism.num_pairs"
     rights = {("adp", 100): 3, ("adp", 200): 6, ("nip", 100): 5, ("nip", 200): 8}
@@ -102,7 +117,7 @@ def test_scores_are_averaged_over_tasks(tmp_path):
     ]
     comparison = compare_runs(runs, tasks=[path], options=QUICK)
     assert labels(comparison) == ["adp", "nip"]
-    assert comparison.grouping.tasks == ["100", "200"]
+    assert comparison.grouping.tasks == ["num_pairs=100", "num_pairs=200"]
     found = by_name(comparison, "test")
     assert [list(task) for task in found.rows[0].scores] == [[0.3, 0.4], [0.6, 0.7]]
     assert found.rows[0].mean.value == pytest.approx(0.5)
@@ -178,8 +193,8 @@ def test_one_seed_has_no_interval_and_gives_a_note(tmp_path):
     row = by_name(comparison, "test").rows[0]
     assert (row.iqm.value, math.isnan(row.iqm.low)) == (0.5, True)
     text = to_markdown(comparison)
-    assert "| adp | 1 | 50.0 | one seed |" in text
-    assert "no conclusion about other seeds" in text
+    assert "| adp | 1 | 50.0 | n < 5 |" in text
+    assert "Fewer than 5 seeds (adp, nip): no intervals are given" in text
     data = json.dumps(to_data(comparison), allow_nan=False)
     assert json.loads(data)["metrics"][0]["groups"][0]["iqm"]["low"] is None
 
@@ -210,12 +225,104 @@ def test_markdown_contains_every_group_and_pair_with_explanations(sweep):
     text = to_markdown(compare_runs(sweep, title="Who wins", options=QUICK), "x.svg")
     assert text.startswith("# Who wins\n\n6 runs that differ in `interaction_protocol`; 2 groups")
     assert "![Who wins](x.svg)" in text
-    assert re.search(r"\| adp \| 3 \| 60\.0 \| \[\S+, \S+\] \| 60\.0 \| 60\.0 \| 40\.0 \|", text)
-    assert re.search(r"\| \*\*nip\*\* \| 100 \[\d+, 100\] \| – \|", text)
+    assert "| adp | 3 | 60.0 | n < 5 | 60.0 | 60.0 | 40.0 |" in text
+    assert "| **nip** | 100 | – |" in text
     assert "Fewer than 5 seeds (adp, nip)" in text
     assert "| round 3 |" in text
     assert f"Test data {'b' * 16}, the same for all runs." in text
     assert "Code c0ffeec0ffee." in text
+
+
+INTERVAL = r"\[[−+]?\d[\d.,]*, [−+]?[\d.,∞]+[\])]"
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 4, 5])
+def test_below_five_seeds_no_interval_is_shown_anywhere(tmp_path, seeds):
+    sweep = make_sweep(tmp_path / "runs", rights=((3, 5, 6, 7, 4)[:seeds], (6, 9, 7, 8, 7)[:seeds]))
+    comparison = compare_runs(sweep, options=QUICK, metrics=["test/mean_episode_length"])
+    files = write_comparison(comparison, tmp_path / "out")
+    text = "\n".join(
+        [
+            files.markdown.read_text(),
+            re.sub(r"<script>.*?</script>", "", files.page.read_text(), flags=re.DOTALL),
+            *(str(table.rows) for table in comparison.tables),
+            *(str(pair_table(comparison, each).rows) for each in comparison.metrics),
+            *(str(learning_table(comparison, each).rows) for each in comparison.learning),
+        ]
+    )
+    shown = re.findall(INTERVAL, text)
+    data = json.loads(files.data.read_text())
+    assert bool(shown) == (seeds == 5), shown
+    bounds = [group["iqm"]["low"] for metric in data["metrics"] for group in metric["groups"]] + [
+        bound for curve in data["learning"] for g in curve["groups"] for bound in g["curve"]["lows"]
+    ]
+    assert all((bound is None) == (seeds < 5) for bound in bounds)
+    picture = files.picture.read_text()
+    assert ("FillBetweenPolyCollection" in picture) or "PolyCollection" in picture or seeds < 5
+    for figure in aggregate_figures(comparison) + learning_figures(comparison):
+        filled = [trace for trace in figure.data if trace.get("fill") == "toself"]
+        bars = [v for t in figure.data for v in t.get("error_x", {}).get("array", [])]
+        assert seeds == 5 or (not filled and not any(bar is not None for bar in bars))
+
+
+def test_less_may_be_better(sweep):
+    name, steps = "test/always_failed_proportion", "test/mean_episode_length"
+    for folder in sweep:
+        folder.append_metrics(
+            "test", 7, {"always_failed_proportion": folder.manifest.seeds["main"]}
+        )
+    comparison = compare_runs(sweep, metrics=[name], less=[steps], options=QUICK)
+    shorter = by_name(comparison, steps)  # adp: 6, 7, 8; nip: 9, 10, 10
+    assert shorter.improvement("adp", "nip").value == 1
+    assert shorter.improvement("nip", "adp").value == 0
+    assert by_name(comparison, "test").improvement("adp", "nip").value == 0
+    assert by_name(comparison, name).metric.less_is_better
+    text = to_markdown(comparison)
+    assert "## Mean episode length (test); less is better\n" in text
+    assert "P(row better than column)" in text
+    profile = shorter.rows[0].profile  # adp, below each threshold
+    assert list(profile.positions) == sorted(profile.positions)
+    assert (profile.values[0], profile.values[-1]) == (0, 1)
+    more = by_name(compare_runs(sweep, metrics=[steps], options=QUICK), steps)
+    assert more.improvement("adp", "nip").value == 0
+    assert (more.rows[0].profile.values[0], more.rows[0].profile.values[-1]) == (1, 0)
+
+
+def test_all_groups_can_be_compared_with_a_baseline(tmp_path):
+    rights = ((1, 2, 3, 2, 1, 2), (7, 8, 9, 8, 7, 8), (2, 2, 3, 2, 1, 2), (3, 4, 6, 4, 3, 5))
+    sweep = make_sweep(tmp_path, rights=rights, protocols=("adp", "nip", "mnip", "debate"))
+    found = by_name(compare_runs(sweep, options=replace(QUICK, baselines=["adp"])), "test")
+    assert [(p.first, p.second) for p in found.pairs] == [
+        ("nip", "adp"),
+        ("mnip", "adp"),
+        ("debate", "adp"),
+    ]
+    assert len(found.improvements) == 12
+    assert found.pairs[0].difference.value == pytest.approx(0.6, abs=0.05)
+    assert [p.is_told_apart for p in found.pairs] == [True, False, True]
+    assert found.pairs[0].adjusted == 2 / 2**6  # 64 sign flips are enumerated
+    two = by_name(compare_runs(sweep, options=replace(QUICK, baselines=["adp", "nip"])), "test")
+    assert [(p.first, p.second) for p in two.pairs[3:]] == [("mnip", "nip"), ("debate", "nip")]
+    text = to_markdown(compare_runs(sweep, options=replace(QUICK, baselines=["adp"])))
+    assert "corrected for all groups against adp" in text
+    assert "signs of seed differences are flipped (all 64 permutations)" in text
+    with pytest.raises(ParameterError, match=r"got 'npi', expected one of .* Did you mean 'nip'"):
+        compare_runs(sweep, options=replace(QUICK, baselines=["npi"]))
+
+
+def test_seeds_are_planned_from_a_stated_effect_only(tmp_path):
+    sweep = make_sweep(tmp_path, rights=((1, 2, 3, 2, 1, 2), (3, 2, 4, 2, 1, 4)))
+    plain = to_markdown(compare_runs(sweep, options=QUICK))
+    assert "seeds for" not in plain
+    assert "would do" not in plain
+    planned = compare_runs(sweep, options=replace(QUICK, effect=0.05), less=["test/accuracy"])
+    (pair,) = by_name(planned, "test").pairs
+    assert "| seeds for 5.0 |" in to_markdown(planned)
+    assert pair.power.needed > 6
+    assert by_name(planned, "test/accuracy").pairs[0].power.effect is None
+    (data,) = to_data(planned)["metrics"][0]["pairs"]
+    assert (data["power"]["effect"], data["power"]["needed"]) == (0.05, pair.power.needed)
+    assert "seeds_that_would_do" not in data
 
 
 def test_files_are_complete_and_need_no_network(sweep, tmp_path):
@@ -299,7 +406,20 @@ def test_reference_values_are_drawn_as_lines(sweep):
     comparison = compare_runs(sweep, lines=lines, options=QUICK)
     assert "Known values, drawn as lines: chance 50.0; exact bound 93.6." in to_markdown(comparison)
     assert to_data(comparison)["lines"][1] == {"label": "exact bound", "value": 0.936}
-    assert "exact bound" in draw_svg(comparison)
+    picture = draw_svg(comparison)
+    assert "exact bound" in picture
+    top = float(
+        re.search(
+            r'id="patch_2">\s*<path d="M [\d.]+ [\d.]+ \nL [\d.]+ [\d.]+ \nL [\d.]+ ([\d.]+)',
+            picture,
+        )[1]
+    )
+    heights = [
+        float(re.search(rf' y="([\d.]+)"[^>]*>{label}', picture)[1])
+        for label in ("exact bound", "chance")
+    ]
+    assert max(heights) < top  # above the axes: no label covers data
+    assert abs(heights[0] - heights[1]) > 7  # nor another label
     assert "exact bound" not in draw_svg(compare_runs(sweep, options=QUICK))
     (aggregate, *_) = aggregate_figures(comparison)
     assert [shape["x0"] for shape in aggregate.layout["shapes"]] == [0.5, 0.936]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
-from made_runs import make_run
+from made_runs import make_run, table
 from typer.testing import CliRunner
 
 from flows.cli.main import app
 from ratchet.errors import DataError, RunNotFoundError
 from ratchet.reports.sweep.page import LiveSweepPage, make_sweep_page, write_sweep_page
+from ratchet.tracking.environment import CodeState
 from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
@@ -74,7 +76,7 @@ def test_the_page_is_complete_at_any_time(tmp_path):
     assert "at least 8 scored members" in html
     make_run(tmp_path, "m0", 7, seed=0)
     one = make_sweep_page(tmp_path, "s-1")
-    assert "Best so far: 70.0 %" in one.render("")
+    assert "Best so far: 70.0 % (one seed) with all members; test accuracy." in one.render("")
     make_run(tmp_path, "m1", 8, seed=1)
     path = write_sweep_page(make_sweep_page(tmp_path, "s-1"), tmp_path / "s-1")
     assert set(re.findall(r'class="plot" id="([^"]+)"', path.read_text())) == {"coordinates"}
@@ -140,6 +142,34 @@ def test_a_search_has_a_page_before_any_member_has_recorded_its_metric(tmp_path,
         make_sweep_page(tmp_path, "s-1", "validate/score")
 
 
+def test_groups_name_arms_with_their_number_of_seeds_code_and_data(tmp_path):
+    members = []
+    for k, (lr, seed) in enumerate((lr, seed) for lr in (0.1, 0.01) for seed in range(5)):
+        folder = make_run(tmp_path, f"m{k}", 6 + seed % 2, rl__lr=lr, seed=seed)
+        other = table("test", 9 if lr == 0.1 else 2 + seed)
+        folder.write_table(replace(other, arm="alone"))
+        members.append((f"m{k}", {"rl.lr": lr, "seed": seed}))
+    folder.update(code=CodeState(commit="badc0de" * 6, dirty=True))
+    record(tmp_path, members)
+    page = make_sweep_page(tmp_path, "s-1")
+    assert [(g.label, len(g.scores)) for g in page.groups] == [
+        ("arm alone · rl.lr=0.1", 5),
+        ("arm main · rl.lr=0.1", 5),
+        ("arm main · rl.lr=0.01", 5),
+        ("arm alone · rl.lr=0.01", 5),
+    ]
+    assert page.best == "90.0 % (the IQM of 5 seeds) with arm alone · rl.lr=0.1"
+    html = page.render("")
+    assert '<td class="strong">arm main · rl.lr=0.01</td><td class="number">5</td>' in html
+    assert "seed=" not in page.best
+    assert "Code: badc0debadc0+, c0ffeec0ffee (+: with uncommitted changes)." in html
+    assert f"test {'b' * 16}; train {'a' * 16}." in html
+    # pruned and failed members do not count
+    folder.set_status("pruned")
+    counts = [len(group.scores) for group in make_sweep_page(tmp_path, "s-1").groups]
+    assert sorted(counts) == [4, 4, 5, 5]
+
+
 def test_a_different_metric_can_be_the_score_during_the_sweep(begun):
     page = make_sweep_page(begun, "s-1", "train/verifier.accuracy")
     assert sum(member.score is not None for member in page.status.members) == 10
@@ -156,6 +186,7 @@ def test_the_command_writes_the_page_to_the_sweeps_folder(begun):
     assert "Best so far  90.0 %" in result.output
     assert (begun / "s-1" / "sweep.html").exists()
     result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs", str(begun), "--json"])
-    members, importance = json.loads(result.output)["tables"]
+    members, importance, groups = json.loads(result.output)["tables"]
     assert len(members["rows"]) == 11
+    assert [row["n"] for row in groups["rows"]] == [3, 3, 3]
     assert importance["rows"][0]["path"] == "rl.lr"

@@ -10,6 +10,7 @@ from scipy import stats
 
 from ratchet.errors import DataError
 from ratchet.statistics import (
+    Contrast,
     adjust_for_many,
     aggregate_difference,
     detectable_effect,
@@ -17,8 +18,10 @@ from ratchet.statistics import (
     mean,
     needed_runs,
     permutation_test,
+    permutation_tests,
     power_of_groups,
     power_of_t_test,
+    smallest_p,
 )
 
 few_scores = st.lists(st.floats(0, 1), min_size=2, max_size=5)
@@ -78,11 +81,11 @@ def test_intervals_of_differences_cover_the_truth(paired, spread):
 def test_exact_permutations_of_few_runs_match_scipy():
     one, two = np.array(FIRST[0]), np.array(SECOND[0])
     apart = stats.permutation_test((one, two), lambda a, b: a.mean() - b.mean())
-    assert permutation_test([one], [two]) == pytest.approx(apart.pvalue)
+    assert permutation_test([one], [two], mean) == pytest.approx(apart.pvalue)
     flipped = stats.permutation_test(
         (one, two), lambda a, b: (a - b).mean(), permutation_type="samples"
     )
-    assert permutation_test([one], [two], paired=True) == pytest.approx(flipped.pvalue)
+    assert permutation_test([one], [two], mean, paired=True) == pytest.approx(flipped.pvalue)
     assert permutation_test([one], [one - 1], paired=True) == 2 / 2**5
 
 
@@ -113,10 +116,109 @@ def test_runs_are_permuted_within_their_task():
 def test_the_false_positive_rate_is_nominal():
     rng = np.random.default_rng(4)
     chances = [
-        permutation_test([rng.normal(size=5).tolist()], [rng.normal(size=5).tolist()])
+        permutation_test([rng.normal(size=5).tolist()], [rng.normal(size=5).tolist()], mean)
         for _ in range(400)
     ]
     assert np.mean(np.array(chances) <= 0.1) == pytest.approx(0.1, abs=0.04)
+
+
+OUTLIER = ([0.6, 0.6, 0.6, 0.6, 0.6, 0.0], [0.5, 0.5, 0.5, 0.5, 0.5, 1.0])
+"""The IQM of the first is larger, and the mean of the second."""
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_p_values_are_of_the_displayed_difference(paired):
+    """The statistic is the difference of interquartile means, not of means."""
+    one, two = map(np.array, OUTLIER)
+    kind = "samples" if paired else "independent"
+
+    def difference(a, b, axis):
+        return interquartile_mean(np.moveaxis(a, axis, -1)) - interquartile_mean(
+            np.moveaxis(b, axis, -1)
+        )
+
+    if paired:
+        both = np.stack([one, two])
+        ways = np.array([[int(c) for c in f"{k:06b}"] for k in range(2**6)])
+        first, second = both[ways, range(6)], both[1 - ways, range(6)]
+        found = np.abs(interquartile_mean(first) - interquartile_mean(second))
+        expected = np.mean(found >= abs(difference(one, two, 0)) - 1e-12)
+    else:
+        expected = stats.permutation_test(
+            (one, two), difference, permutation_type=kind, vectorized=True
+        ).pvalue
+    assert permutation_test([one], [two], paired=paired) == pytest.approx(expected)
+    assert permutation_test([one], [two], mean, paired=paired) != pytest.approx(expected)
+
+
+def test_max_t_is_the_step_down_procedure_of_westfall_and_young():
+    """The definition, spelled out for paired means: the largest t statistic of those not larger."""
+    rng = np.random.default_rng(5)
+    base = rng.normal(size=6)
+    arms = [base + rng.normal(effect, 0.5, 6) for effect in (2.0, 0.3, 0.0)]
+    found = permutation_tests([Contrast([arm], [base], True) for arm in arms], mean)
+    gaps = np.array([arm - base for arm in arms])
+    signs = 1 - 2 * np.array([[int(c) for c in f"{k:06b}"] for k in range(2**6)])
+    flipped = gaps[:, None, :] * signs
+    t = np.abs(flipped.mean(2)) / (flipped.std(2, ddof=1) / math.sqrt(6))
+    order = np.argsort(-t[:, 0])
+    largest = 0.0
+    for rank, k in enumerate(order):
+        highest = t[order[rank:]].max(0)
+        largest = max(largest, np.mean(highest >= t[k, 0] * (1 - 1e-9)))
+        assert found.adjusted[k] == pytest.approx(largest)
+        assert found.chances[k] == pytest.approx(np.mean(t[k] >= t[k, 0] * (1 - 1e-9)))
+    assert found.is_exact
+    assert found.num_permutations == 2**6
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_max_t_controls_the_family_wise_error_and_finds_large_effects(paired):
+    """Four of six arms equal the baseline; two differ by much. Exponential scores."""
+    rng = np.random.default_rng(7)
+    errors, found = 0, 0
+    for trial in range(150):
+        scores = rng.exponential(size=(7, 8)) + np.array([0, 0, 0, 0, 0, 9, 18])[:, None]
+        tests = permutation_tests(
+            [Contrast([arm.tolist()], [scores[0].tolist()], paired) for arm in scores[1:]],
+            num_permutations=600,
+            seed=trial,
+        )
+        errors += min(tests.adjusted[:4]) <= 0.05
+        found += sum(p <= 0.05 for p in tests.adjusted[4:])
+        assert all(a >= b for a, b in zip(tests.adjusted, tests.chances, strict=True))
+    assert errors / 150 <= 0.09  # 0.05, and twice its standard error
+    assert found / 300 >= 0.85
+
+
+def test_eight_seeds_can_distinguish_all_arms_from_a_baseline_but_not_all_pairs_by_holm():
+    baseline = [[0.5, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56, 0.57]]
+    arms = [[[score + 0.1 * k for score in baseline[0]]] for k in range(1, 9)]
+    tests = permutation_tests([Contrast(arm, baseline, True) for arm in arms])
+    assert max(tests.adjusted) <= 0.05
+    assert min(adjust_for_many([2 / 2**8] * 36)) == pytest.approx(0.281, abs=1e-3)
+
+
+def test_the_smallest_attainable_p_counts_assignments_that_the_iqm_does_not_distinguish():
+    assert smallest_p(5, paired=True) == 2 / 2**5
+    assert smallest_p(4) == 2 / math.comb(8, 4)
+    assert smallest_p(3, num_tasks=2) == 2 / math.comb(6, 3) ** 2
+    spread_out = [[0.1, 0.3, 0.5, 0.7, 0.9]]
+    shifted = [[score + 0.01 for score in spread_out[0]]]
+    (least,) = permutation_tests([Contrast(shifted, spread_out, True)]).least
+    # the first and the last seed are trimmed whichever group they belong to
+    assert least == pytest.approx(2 * 4 / 2**5)
+    (least,) = permutation_tests([Contrast(shifted, spread_out, True)], mean).least
+    assert least == pytest.approx(2 / 2**5)
+
+
+def test_contrasts_of_different_shape_are_sampled():
+    tests = permutation_tests(
+        [Contrast([[1.0, 2.0, 3.0, 5.0]], [[0.0, 0.1, 0.2]]), Contrast([[1.0, 2.0]], [[0.0, 0.1]])],
+        num_permutations=500,
+    )
+    assert (tests.is_exact, tests.num_permutations) == (False, 501)
+    assert permutation_tests([]).adjusted == []
 
 
 def test_a_correction_never_lowers_p_values():
@@ -167,25 +269,67 @@ def test_an_unreachable_number_of_runs_is_none():
     assert math.isinf(detectable_effect(1))
 
 
-def test_power_of_groups_matches_their_spread_and_scipy():
-    found = power_of_groups(FIRST, SECOND)
-    pooled = np.mean([np.var(task, ddof=1) for task in (*FIRST, *SECOND)])
-    assert found.spread == pytest.approx(math.sqrt(pooled))
+def test_the_detectable_difference_does_not_depend_on_the_observed_one():
+    near = power_of_groups(FIRST, SECOND, paired=True, effect=0.05)
+    far = power_of_groups([[s + 0.3 for s in task] for task in FIRST], SECOND, paired=True)
+    assert near.detectable == pytest.approx(far.detectable)
+    assert near.detectable < power_of_groups(FIRST, SECOND).detectable
+    assert far.needed is None  # no effect was stated
+
+
+def test_the_detectable_difference_follows_its_formula():
+    """IQMs of eight runs: four are not trimmed, and 12 / 256 is the largest p-value below 0.05."""
+    rng = np.random.default_rng(1)
+    one, two = rng.normal(size=8), rng.normal(size=8)
+    found = power_of_groups([one], [two], paired=True)
+    draws = rng.integers(8, size=(20_000, 8))
+    error = np.std(interquartile_mean(one[draws]) - interquartile_mean(two[draws]))
+    error *= math.sqrt(8 / 7)
+    critical = stats.t.ppf(1 - 6 / 256, 3)
+    shift = found.detectable / error
+    power = stats.nct.sf(critical, 3, shift) + stats.nct.cdf(-critical, 3, shift)
+    assert power == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_detectable_difference_is_detected_with_the_stated_power(paired):
+    rng = np.random.default_rng(6)
+
+    def groups(shift):
+        common = rng.normal(size=10) if paired else 0.0
+        first, second = common + rng.normal(size=(2, 10))
+        return [(first + shift).tolist()], [second.tolist()]
+
+    sizes = [power_of_groups(*groups(0), paired=paired).detectable for _ in range(60)]
+    size = math.sqrt(np.mean(np.square(sizes)))
+    seen = [
+        permutation_test(*groups(size), paired=paired, num_permutations=1024) <= 0.05
+        for _ in range(200)
+    ]
+    assert 0.7 <= np.mean(seen) <= 0.95
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("effect", [0.02, 0.05, 0.5, 5.0])
+def test_planned_seeds_detect_the_stated_effect(paired, effect):
+    rng = np.random.default_rng(3)
+    one, two = rng.normal(0, 0.1, 9), rng.normal(0, 0.1, 9)
+    found = power_of_groups([one], [two], paired=paired, effect=effect)
     assert found.needed is not None
-    assert found.needed > 5
-    paired = power_of_groups(FIRST, SECOND, paired=True)
-    assert paired.needed is not None
-    assert paired.needed < found.needed
-    assert paired.detectable < found.detectable
-    assert power_of_groups(FIRST, FIRST).needed is None
-    by_scipy = stats.ttest_rel(FIRST[0], SECOND[0]).pvalue
-    one_task = power_of_groups(FIRST[:1], SECOND[:1], paired=True, level=1 - by_scipy)
-    assert one_task.critical == pytest.approx(one_task.difference)
-    by_scipy = stats.ttest_ind(FIRST[0], SECOND[0]).pvalue
-    one_task = power_of_groups(FIRST[:1], SECOND[:1], level=1 - by_scipy)
-    assert one_task.critical == pytest.approx(one_task.difference)
-    same = power_of_groups([[0.5, 0.5]], [[0.4, 0.4]])
-    assert (same.spread, same.detectable, same.needed) == (0, 0, 2)
+    assert smallest_p(found.needed, paired=paired) <= 0.05
+    enough = needed_runs(effect / found.spread, paired=paired)
+    assert enough <= found.needed <= max(enough + 4, 7)
+
+
+def test_few_seeds_detect_nothing_however_large():
+    for paired, few, enough in ((True, 5, 6), (False, 3, 4)):
+        steps = np.linspace(0, 0.1, enough)
+        found = power_of_groups([steps[:few] + 9], [steps[:few]], paired=paired)
+        assert math.isinf(found.detectable)
+        found = power_of_groups([steps[::-1]], [steps], paired=paired)
+        assert found.detectable < 1
+    same = power_of_groups([[0.5] * 6], [[0.4] * 6], effect=0.1)
+    assert (same.spread, same.detectable, same.needed) == (0, 0, 4)
     with pytest.raises(DataError, match="two runs of each"):
         power_of_groups([[0.5]], [[0.4]])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.reports.comparison.comparison import (
     Comparison,
     compare_groups,
@@ -34,6 +34,7 @@ def compare_runs(
     tasks: Sequence[str] = (),
     by_arm: bool = False,
     metrics: Sequence[str] = (),
+    less: Sequence[str] = (),
     curves: Sequence[str] = (),
     axis: AxisName | None = None,
     reach: Sequence[float] = (),
@@ -54,6 +55,8 @@ def compare_runs(
         Group by arm, regardless of differing parameters.
     metrics
         Recorded metrics ``STAGE/NAME`` to compare, in addition to test accuracies.
+    less
+        The same for metrics of which less is better.
     curves, axis, reach
         Learning curves; see :func:`ratchet.reports.comparison.learning.compare_learning`.
     lines
@@ -66,12 +69,16 @@ def compare_runs(
     DataError
         If the runs cannot be compared; the message contains the remedy.
     ParameterError
-        If a task parameter does not differ.
+        If a task parameter does not differ, or the baseline is no group.
     """
     runs, run_notes = read_compared_runs(folders, skip_unfinished=skip_unfinished)
     notes = check_same_tests(runs, allow_different=different_data)
     grouping = group_by_arm(runs) if by_arm else group_runs(runs, tasks)
-    chosen = [*test_metrics(runs), *(recorded_metric(name, runs) for name in metrics)]
+    chosen = [
+        *test_metrics(runs),
+        *(recorded_metric(name, runs) for name in metrics),
+        *(recorded_metric(name, runs, less_is_better=True) for name in less),
+    ]
     if not chosen:
         known = {f"{p.stage}/{name}" for run in runs for p in run.points for name in p.values}
         tested = sorted(name for name in known if name.startswith("test"))
@@ -80,6 +87,13 @@ def compare_runs(
             f" compare them by, e.g. --metric {tested[0] if tested else 'STAGE/NAME'}."
         )
     used = options or Options()
+    labels = [group.label for group in grouping.groups]
+    for baseline in used.baselines:
+        if baseline not in labels:
+            raise ParameterError(
+                f"--baseline: got {baseline!r}, expected one of the groups {', '.join(labels)}."
+                f"{nearest(baseline, labels)}"
+            )
     return Comparison(
         title=title or _title(grouping),
         grouping=grouping,
@@ -118,8 +132,10 @@ def _notes(grouping: Grouping, runs: Sequence[ComparedRun]) -> list[str]:
     if len(seeds) > 1:
         notes.append("Not all groups have the same seeds.")
     codes = sorted({run.code for run in runs if run.code})
+    changed = " (+: with uncommitted changes, which the commit lacks)"
+    mark = changed if any(code.endswith("+") for code in codes) else ""
     if len(codes) > 1:
-        notes.append(f"The runs were started with different code: {', '.join(codes)}.")
+        notes.append(f"The runs were started with different code: {', '.join(codes)}{mark}.")
     elif codes:
-        notes.append(f"Code {codes[0]}{' (+: with changes)' if codes[0].endswith('+') else ''}.")
+        notes.append(f"Code {codes[0]}{mark}.")
     return notes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +17,12 @@ from ratchet.parameters.base import TestGroups
 from ratchet.parameters.test_groups import saved_test_groups
 from ratchet.reports.comparison.formatting import estimate_data, group_heading, interval, number
 from ratchet.reports.comparison.learning import LearningComparison
-from ratchet.reports.comparison.options import Options, ReferenceValue
+from ratchet.reports.comparison.options import (
+    Options,
+    ReferenceValue,
+    band_with_enough_seeds,
+    with_enough_seeds,
+)
 from ratchet.reports.comparison.pairs import Pair, compare_pairs
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, Group, Grouping, shared_tests
 from ratchet.reports.display_table import DisplayTable
@@ -46,7 +52,7 @@ MetricKind = Literal["accuracy", "group", "metric"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of a run by which groups are compared; higher is better.
+    """A score of a run by which groups are compared.
 
     Attributes
     ----------
@@ -60,6 +66,8 @@ class Metric:
         Returns a run's score, or None if missing.
     groups
         The kind of groups, for "group".
+    less_is_better
+        Whether lower scores are better; otherwise higher ones are.
     """
 
     name: str
@@ -68,6 +76,7 @@ class Metric:
     test: str
     score: Score = field(compare=False, repr=False)
     groups: TestGroups | None = field(default=None, compare=False, repr=False)
+    less_is_better: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class GroupScores:
     """Scores of a group in one metric.
 
     ``scores`` are by task; ``gap``, the optimality gap, only for accuracies. ``profile`` is the
-    share of runs above each of the common thresholds; None for groups of datapoints.
+    share of runs better than each of the common thresholds; None for groups of datapoints.
     """
 
     group: Group
@@ -190,7 +199,12 @@ def compare_groups(
     DataError
         If a run's score is missing or not finite.
     """
-    return [_compare(grouping.groups, metric, options) for metric in metrics]
+    planned = metrics[0].kind if metrics else None
+    without = replace(options, effect=None)
+    return [
+        _compare(grouping.groups, metric, options if metric.kind == planned else without)
+        for metric in metrics
+    ]
 
 
 def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
@@ -201,8 +215,15 @@ def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
     return whole + paid + [metric for test in tests for metric in _group_metrics(runs, test)]
 
 
-def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
+_LESS = re.compile(r"(loss|error|regret|failed_proportion)$")
+
+
+def recorded_metric(
+    name: str, runs: Sequence[ComparedRun], *, less_is_better: bool = False
+) -> Metric:
     """Build a metric from each run's last recorded value of ``STAGE/NAME``.
+
+    Less is also better for names that end in "loss", "error", "regret" or "failed_proportion".
 
     Raises
     ------
@@ -219,7 +240,8 @@ def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
         return float(max(last, key=lambda point: point.iteration).values[short]) if last else None
 
     title = f"{metric_label(short.removeprefix(f'{stage}_'))} ({stage})"
-    return Metric(name, title, "metric", "", score)
+    less = less_is_better or _LESS.search(name) is not None
+    return Metric(name, title, "metric", "", score, less_is_better=less)
 
 
 def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> MetricComparison:
@@ -231,30 +253,47 @@ def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> Metri
     if metric.kind == "group":
         return MetricComparison(metric, rows, [])
     thresholds = profile_thresholds(scores)
-    rows = [replace(row, profile=_profile(row.scores, thresholds, options)) for row in rows]
+    less = metric.less_is_better
+    rows = [replace(r, profile=_profile(r.scores, thresholds, less, options)) for r in rows]
     pairs = itertools.combinations(zip(groups, scores, strict=True), 2)
-    improvements = [each for pair in pairs for each in _improvements(*pair, options)]
+    improvements = [each for pair in pairs for each in _improvements(*pair, less, options)]
     return MetricComparison(metric, rows, improvements, compare_pairs(groups, scores, options))
 
 
-def _profile(scores: Strata, thresholds: Sequence[float], options: Options) -> Band:
-    return performance_profile(
-        scores, thresholds, level=options.level, method=options.method, seed=options.seed
+def _profile(scores: Strata, thresholds: Sequence[float], less: bool, options: Options) -> Band:
+    """Estimate the share of runs that are better than each threshold, which ascend."""
+    sign = -1 if less else 1
+    band = performance_profile(
+        [[sign * score for score in task] for task in scores],
+        [sign * threshold for threshold in thresholds[::sign]],
+        level=options.level,
+        method=options.method,
+        seed=options.seed,
     )
+    ascending = replace(
+        band,
+        positions=list(thresholds),
+        values=list(band.values)[::sign],
+        lows=list(band.lows)[::sign],
+        highs=list(band.highs)[::sign],
+    )
+    return band_with_enough_seeds(ascending, list(map(len, scores)))
 
 
 def _improvements(
-    first: tuple[Group, Strata], second: tuple[Group, Strata], options: Options
+    first: tuple[Group, Strata], second: tuple[Group, Strata], less: bool, options: Options
 ) -> tuple[Improvement, Improvement]:
     """Compare two groups in both directions; the second interval mirrors the first."""
+    better, worse = (second[1], first[1]) if less else (first[1], second[1])
     there = probability_of_improvement(
-        first[1],
-        second[1],
+        better,
+        worse,
         level=options.level,
         method=options.method,
         num_resamples=options.num_resamples,
         seed=options.seed,
     )
+    there = with_enough_seeds(there, list(map(len, [*better, *worse])))
     back = replace(there, value=1 - there.value, low=1 - there.high, high=1 - there.low)
     one, two = first[0].label, second[0].label
     return Improvement(one, two, there), Improvement(two, one, back)
@@ -262,7 +301,7 @@ def _improvements(
 
 def _row(group: Group, scores: Strata, metric: Metric, options: Options) -> GroupScores:
     def estimate(aggregate: Aggregate) -> Estimate:
-        return stratified_interval(
+        estimate = stratified_interval(
             scores,
             aggregate,
             level=options.level,
@@ -270,6 +309,7 @@ def _row(group: Group, scores: Strata, metric: Metric, options: Options) -> Grou
             num_resamples=options.num_resamples,
             seed=options.seed,
         )
+        return with_enough_seeds(estimate, list(map(len, scores)))
 
     gap = estimate(optimality_gap) if metric.kind != "metric" else None
     return GroupScores(

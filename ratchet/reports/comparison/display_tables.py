@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
 from ratchet.reports.comparison.formatting import (
     difference,
@@ -19,55 +21,59 @@ from ratchet.reports.comparison.learning import GroupCurve, LearningComparison
 from ratchet.reports.comparison.pairs import Pair
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import metric_label
-from ratchet.statistics.differences import MAX_RUNS
+from ratchet.statistics.power import MAX_RUNS
 
 
 def pair_table(
     comparison: Comparison, found: MetricComparison, *, brief: bool = False
 ) -> DisplayTable:
-    """Return the differences of all pairs of groups in one metric, with the seeds required.
+    """Return the differences of pairs of groups in one metric, with the detectable difference.
 
     ``brief`` omits columns for terminals; the records are the same.
     """
-    level, power = (f"{100 * x:g} %" for x in (comparison.options.level, comparison.options.power))
-    percent, several = found.metric.kind != "metric", len(found.pairs) > 1
-    rows = [
-        {
+    options, percent = comparison.options, found.metric.kind != "metric"
+    level, power = (f"{100 * x:g} %" for x in (options.level, options.power))
+    rows = []
+    for pair in found.pairs:
+        row = {
             "pair": f"{pair.first} − {pair.second}",
             "difference of IQM": difference(pair.difference.value, percent=percent),
             f"{level} interval": difference_interval(pair.difference, percent=percent),
-            "p": p_value(pair.chance),
-            "p of all pairs": p_value(pair.adjusted),
+            "p": p_value(pair.chance, None if pair.can_be_told_apart else pair.least),
+            "corrected p": p_value(pair.adjusted),
             "paired by seed": "yes" if pair.paired else f"no: {pair.pairing}",
-            f"detected in {power}": "–"
-            if pair.power is None
-            else number(pair.power.detectable, percent=percent),
-            "seeds that would do": seeds_that_would_do(pair),
+            f"detectable in {power}": detectable(pair, percent=percent),
         }
-        for pair in found.pairs
-    ]
-    left_out = {"p of all pairs"} if not several else set()
+        if pair.power is not None and pair.power.effect is not None:
+            heading = f"seeds for {number(pair.power.effect, percent=percent)}"
+            row[heading] = _seeds_for_effect(pair)
+        rows.append(row)
+    left_out = {"corrected p"} if len(found.pairs) == 1 else set()
     if brief:
-        left_out |= {"p of all pairs", "paired by seed", f"detected in {power}"}
+        left_out |= {"paired by seed"}
     columns = [name for name in rows[0] if name not in left_out] if rows else []
     records = [{"metric": found.metric.name, **pair_data(pair)} for pair in found.pairs]
     return DisplayTable(
         f"differences in {found.metric.title}",
         columns,
-        [[row[name] for name in columns] for row in rows],
+        [[row.get(name, "–") for name in columns] for row in rows],
         records,
     )
 
 
-def seeds_that_would_do(pair: Pair) -> str:
-    """Format the seeds per group required to distinguish a pair."""
-    if pair.power is None:
-        return "–"
-    if pair.is_told_apart:
-        return "these do"
-    if pair.power.difference == 0:
-        return "no difference"
-    return f"> {MAX_RUNS:,}" if pair.needed is None else f"{pair.needed:,}"
+def detectable(pair: Pair, *, percent: bool) -> str:
+    """Format the smallest difference that a pair's seeds detect."""
+    if pair.power is None or math.isinf(pair.power.detectable):
+        return "none"
+    if pair.power.spread == 0:
+        return "no spread"
+    return number(pair.power.detectable, percent=percent)
+
+
+def _seeds_for_effect(pair: Pair) -> str:
+    if pair.power is None or pair.power.spread == 0:
+        return "no spread"
+    return f"> {MAX_RUNS:,}" if pair.power.needed is None else f"{pair.power.needed:,}"
 
 
 def learning_table(comparison: Comparison, found: LearningComparison) -> DisplayTable:

@@ -38,7 +38,7 @@ def improvement_figures(comparison: Comparison) -> list[list[Figure]]:
     found = comparison.of_kind("accuracy") + comparison.of_kind("metric")
     return [
         [_improvement_figure(each, f"improvement-{place}")]
-        if 0 < len(each.pairs) <= MAX_DRAWN
+        if 0 < len(each.improvements) <= 2 * MAX_DRAWN
         else []
         for place, each in enumerate(found)
     ]
@@ -96,9 +96,11 @@ def _improvement_figure(found: MetricComparison, identifier: str) -> Figure:
     for place, each in enumerate(pairs):
         color = labels.index(each.first)
         trace = _points(each.first, [place], [each.probability], color)
-        trace["text"] = [f"P({each.first} > {each.second}) = {chance(each.probability)} %"]
+        trace["text"] = [
+            f"P({each.first} better than {each.second}) = {chance(each.probability)} %"
+        ]
         traces.append(_lying(trace))
-    names = [f"{each.first} · > {each.second}" for each in pairs]
+    names = [f"{each.first} · better than {each.second}" for each in pairs]
     layout = _forest(names, {"tickformat": ".0%", "range": [-0.02, 1.02]})
     layout["shapes"] = [{**chance_line(), "xref": "x", "yref": "paper", **_UPRIGHT}]
     title = "Probability of improvement"
@@ -188,7 +190,7 @@ NUM_COLORS = 8  # in the page's palette
 
 
 def profile_figures(comparison: Comparison) -> list[Figure]:
-    """Draw the share of each group's runs above each threshold."""
+    """Draw the share of each group's runs better than each threshold."""
     found = comparison.of_kind("accuracy") + comparison.of_kind("metric")
     return [_profile_figure(each, f"profile-{place}") for place, each in enumerate(found)]
 
@@ -204,20 +206,21 @@ def learning_figures(comparison: Comparison) -> list[Figure]:
 def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
     traces: list[Trace] = []
     percent, faint = found.metric.kind != "metric", len(found.rows) > MAX_BANDS
+    side, shape = ("below", "hv") if found.metric.less_is_better else ("above", "vh")
     for place, row in enumerate(found.rows):
         if row.profile is not None:
             texts = [
-                f"above {number(x, percent=percent)}: {number(y)} % of runs"
+                f"{side} {number(x, percent=percent)}: {number(y)} % of runs"
                 for x, y in zip(row.profile.positions, row.profile.values, strict=True)
             ]
-            # a run counts until its own score, so the share falls in steps
+            # a run counts until (less is better: from) its own score: the share changes in steps
             traces += band_traces(
-                row.profile, row.group.label, place, texts, faint=faint, shape="vh"
+                row.profile, row.group.label, place, texts, faint=faint, shape=shape
             )
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": "score τ"}} | ({"tickformat": ".0%"} if percent else {}),
         "yaxis": {
-            "title": {"text": "runs with a score above τ"},
+            "title": {"text": f"runs with a score {side} τ"},
             "tickformat": ".0%",
             "range": [-0.02, 1.02],
         },

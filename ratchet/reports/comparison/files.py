@@ -31,7 +31,13 @@ from ratchet.reports.comparison.formatting import (
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.published import to_published
 from ratchet.reports.comparison.svg_figure import draw_svg
-from ratchet.reports.comparison.text import ragged_notes, reading_notes, to_markdown, verdicts
+from ratchet.reports.comparison.text import (
+    curve_notes,
+    reading_notes,
+    to_markdown,
+    used_per_run,
+    verdicts,
+)
 from ratchet.reports.page import figures_json, page_environment, plotly_script
 from ratchet.tracking.files import write_atomically
 
@@ -129,7 +135,7 @@ def render(comparison: Comparison) -> str:
         groups=groups,
         profiles=profiles,
         learning=[
-            (figure, found, learning_table(comparison, found), ragged_notes(found))
+            (figure, found, learning_table(comparison, found), curve_notes(found))
             for figure, found in zip(learning, comparison.learning, strict=True)
         ],
         pair_table=partial(pair_table, comparison),
@@ -138,6 +144,7 @@ def render(comparison: Comparison) -> str:
         interval=interval,
         is_different=is_different,
         number=number,
+        used_per_run=used_per_run,
         plotly_script=plotly_script(),
         figures_json=figures_json([*aggregates, *improved, *profiles, *grouped, *learning]),
     )
@@ -147,7 +154,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as data for JSON; non-finite numbers are None."""
     grouping, options = comparison.grouping, comparison.options
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "title": comparison.title,
         "commands": list(comparison.commands),
         "level": options.level,
@@ -155,6 +162,8 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
         "num_resamples": options.num_resamples,
         "seed": options.seed,
         "power": options.power,
+        "baselines": list(options.baselines),
+        "effect": options.effect,
         "differing": list(grouping.paths),
         "tasks": list(grouping.tasks),
         "groups": [
@@ -163,6 +172,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
                 "values": dict(group.values),
                 "seeds": group.seeds,
                 "runs": [run.label for run in group.runs],
+                "used_in_training": asdict(used_per_run(group)),
             }
             for group in grouping.groups
         ],
@@ -179,6 +189,7 @@ def _metric_data(found: MetricComparison) -> dict[str, Any]:
         "title": found.metric.title,
         "kind": found.metric.kind,
         "test": found.metric.test,
+        "less_is_better": found.metric.less_is_better,
         "groups": [
             {
                 "label": row.group.label,

@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ratchet.reports.comparison.options import MIN_SEEDS
 from ratchet.reports.comparison.pairs import Pair
 from ratchet.reports.comparison.runs import Grouping
 from ratchet.statistics.estimate import Band, Estimate
 
+TOO_FEW = f"n < {MIN_SEEDS}"
+"""Stands for an interval over too few seeds."""
+
 
 def interval(estimate: Estimate, *, percent: bool = True) -> str:
-    """Format an interval, or state a single seed."""
+    """Format an interval, or state that seeds are too few."""
     if math.isnan(estimate.low):
-        return "one seed"
+        return TOO_FEW
     ends = (estimate.low, estimate.high)
     return ", ".join(number(end, percent=percent) for end in ends).join("[]")
 
@@ -53,6 +57,8 @@ def position(value: float) -> str:
 
 def position_interval(estimate: Estimate) -> str:
     """Format an interval of positions, open at infinity."""
+    if math.isnan(estimate.low):
+        return TOO_FEW
     high = f"{position(estimate.high)}]" if math.isfinite(estimate.high) else "∞)"
     return f"[{position(estimate.low)}, {high}"
 
@@ -64,18 +70,19 @@ def difference(value: float, *, percent: bool = True) -> str:
 
 
 def difference_interval(estimate: Estimate, *, percent: bool = True) -> str:
-    """Format the interval of a difference, or state a single seed."""
+    """Format the interval of a difference, or state that seeds are too few."""
     if math.isnan(estimate.low):
-        return "one seed"
+        return TOO_FEW
     ends = (estimate.low, estimate.high)
     return ", ".join(difference(end, percent=percent) for end in ends).join("[]")
 
 
-def p_value(value: float | None) -> str:
-    """Format a p-value with three decimals."""
+def p_value(value: float | None, least: float | None = None) -> str:
+    """Format a p-value, with the smallest attainable one if that is given."""
     if value is None:
         return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    text = "< 0.001" if value < 0.001 else f"{value:.3f}"
+    return text if least is None else f"{text} (≥ {least:.3f})"
 
 
 def pair_data(pair: Pair) -> dict[str, Any]:
@@ -89,9 +96,13 @@ def pair_data(pair: Pair) -> dict[str, Any]:
         "seeds": pair.num_seeds,
         "p": pair.chance,
         "p_of_all_pairs": pair.adjusted,
+        "smallest_p": pair.least,
+        "permutations": pair.num_permutations,
+        "all_permutations": pair.is_exact,
         "told_apart": pair.is_told_apart,
-        "seeds_that_would_do": pair.needed,
-        "power": None if pair.power is None else asdict(pair.power),
+        "power": None
+        if pair.power is None
+        else asdict(pair.power) | {"detectable": _plain(pair.power.detectable)},
     }
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from ratchet.errors import DataError, nearest
-from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.options import (
+    Options,
+    band_with_enough_seeds,
+    with_enough_seeds,
+)
 from ratchet.reports.comparison.runs import ComparedRun, Group
+from ratchet.reports.comparison.training_costs import CumulativeCost, cumulative_cost
 from ratchet.statistics.curves import (
     RunCurve,
     TimeToThreshold,
@@ -24,109 +29,11 @@ from ratchet.statistics.curves import (
 )
 from ratchet.statistics.estimate import Band, Estimate
 from ratchet.statistics.stratified import FloatArray, interquartile_mean, stratified_interval
-from ratchet.tracking.manifest import ITERATION_STAGES
 from ratchet.tracking.metrics import MetricPoint
 
 AxisName = Literal["frames", "tokens", "calls", "iterations"]
 AXES: tuple[AxisName, ...] = get_args(AxisName)
 """In order of preference: the fairest basis of comparison first."""
-
-_ORDER = {stage: place for place, stage in enumerate(ITERATION_STAGES)}
-_WHOLE = len(_ORDER)  # a stage that covers a complete iteration
-
-
-class CumulativeCost:
-    """Cumulative use of one resource by a run."""
-
-    def __init__(self, amounts: Sequence[tuple[int, float]]) -> None:
-        ordered = sorted(amounts)
-        self._moments = np.array([moment for moment, _ in ordered])
-        self._totals = np.concatenate([[0.0], np.cumsum([amount for _, amount in ordered])])
-
-    @property
-    def amounts(self) -> FloatArray:
-        """Amount used by each stage."""
-        result: FloatArray = np.diff(self._totals)
-        return result
-
-    def at(self, points: Sequence[MetricPoint]) -> list[float]:
-        """Return the amount used up to each point, its own stage included."""
-        moments = [_moment(point.stage, point.iteration) for point in points]
-        found: list[float] = self._totals[
-            np.searchsorted(self._moments, moments, side="right")
-        ].tolist()
-        return found
-
-
-def cumulative_cost(
-    run: ComparedRun, axis: Literal["frames", "tokens", "calls"]
-) -> CumulativeCost | None:
-    """Return a run's cumulative use of a resource; None if it is not recorded.
-
-    Frames are counted by TorchRL, or ``rl.frames_per_batch`` per iteration; tokens are those of
-    prompts, answers and fine-tuning; calls those to chat models. Tests are not counted.
-    """
-    if axis == "frames":
-        amounts = _counted_frames(run) or _played_frames(run)
-    else:
-        spent = {"calls": _calls, "tokens": _tokens}[axis]
-        amounts = [
-            (_moment(point.stage, point.iteration), amount)
-            for point in run.points
-            if (amount := spent(point))
-        ]
-    return CumulativeCost(amounts) if amounts else None
-
-
-def _calls(point: MetricPoint) -> float:
-    return point.values.get("calls", 0.0) if point.stage == "sample_rollouts" else 0.0
-
-
-def _tokens(point: MetricPoint) -> float:
-    """Return the tokens of a training stage of one iteration; 0 for other stages."""
-    values = point.values
-    if point.stage in ("sample_rollouts", "await_fine_tune_jobs"):
-        names = ("prompt_tokens", "completion_tokens", "training_tokens")
-        return sum(values.get(name, 0.0) for name in names)
-    if point.stage == "train" and "rollout/num_trajectories" in values:
-        lengths = ("prompt_length/mean", "response_length/mean")
-        return values["rollout/num_trajectories"] * sum(values.get(name, 0.0) for name in lengths)
-    return 0.0
-
-
-def _played_frames(run: ComparedRun) -> list[tuple[int, float]]:
-    """Return the configured frames of each training iteration; empty without frames."""
-    frames = _frames_per_iteration(run.hyper_params)
-    return [
-        (_moment(point.stage, point.iteration), frames)
-        for point in run.points
-        if frames and point.stage == "train" and "num_episodes" in point.values
-    ]
-
-
-def _frames_per_iteration(hyper_params: Mapping[str, object]) -> float:
-    """Return the frames per iteration; 0 if the parameters do not determine them."""
-    rl = hyper_params.get("rl")
-    if not isinstance(rl, Mapping) or rl.get("rollouts_per_iteration") is not None:
-        return 0.0
-    return float(rl.get("frames_per_batch") or 0.0)
-
-
-def _counted_frames(run: ComparedRun) -> list[tuple[int, float]]:
-    """Return the increments of the recorded frame counter by iteration."""
-    counted = sorted(
-        (_moment(point.stage, point.iteration), point.values["collected_frames"])
-        for point in run.points
-        if point.stage == "train" and "collected_frames" in point.values
-    )
-    before = [0.0, *(total for _, total in counted)]
-    return [(moment, total - before[k]) for k, (moment, total) in enumerate(counted)]
-
-
-def _moment(stage: str, iteration: int) -> int:
-    """Return a number that increases with each stage of each iteration."""
-    return iteration * (_WHOLE + 1) + _ORDER.get(stage.partition("-")[0], _WHOLE)
-
 
 MAX_CURVES = 3
 SCORES = tuple(
@@ -248,13 +155,7 @@ def _compare(
     ]
     every = [curve for group in curves for task in group for curve in task]
     positions = common_positions(every)
-    bands = [
-        learning_curve(
-            own, positions, interquartile_mean,
-            level=options.level, method=options.method, seed=options.seed,
-        )
-        for own in curves
-    ]  # fmt: skip
+    bands = [_band(own, positions, options) for own in curves]
     start, end = max(curve.start for curve in every), min(curve.end for curve in every)
     thresholds = list(reach) or _reached_by_all(bands)
     rows = [
@@ -281,8 +182,20 @@ def _curve(run: ComparedRun, metric: str, axis: AxisName, axes: _Axes) -> RunCur
         raise DataError(f"compare: {metric!r} of {run.label}: {error}") from error
 
 
+def _band(curves: Curves, positions: FloatArray, options: Options) -> Band:
+    band = learning_curve(
+        curves,
+        positions,
+        interquartile_mean,
+        level=options.level,
+        method=options.method,
+        seed=options.seed,
+    )
+    return band_with_enough_seeds(band, list(map(len, curves)))
+
+
 def _area(curves: Curves, start: float, end: float, options: Options) -> Estimate:
-    return stratified_interval(
+    area = stratified_interval(
         [[mean_height(curve, start, end) for curve in task] for task in curves],
         interquartile_mean,
         level=options.level,
@@ -290,6 +203,7 @@ def _area(curves: Curves, start: float, end: float, options: Options) -> Estimat
         num_resamples=options.num_resamples,
         seed=options.seed,
     )
+    return with_enough_seeds(area, list(map(len, curves)))
 
 
 def _reached_by_all(bands: Sequence[Band]) -> list[float]:
@@ -302,7 +216,10 @@ def _reaching(
 ) -> TimeToThreshold:
     found = [first_reached(curve, threshold, positions) for task in curves for curve in task]
     at, reached = [position for position, _ in found], [is_there for _, is_there in found]
-    return TimeToThreshold(threshold, at, reached, median_position(at, reached, options.level))
+    median = median_position(at, reached, options.level)
+    return TimeToThreshold(
+        threshold, at, reached, with_enough_seeds(median, list(map(len, curves)))
+    )
 
 
 def _names(run: ComparedRun) -> set[str]:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ratchet.errors import ParameterError
-from ratchet.statistics.differences import POWER
+from ratchet.statistics.estimate import Band, Estimate
+from ratchet.statistics.power import POWER
 from ratchet.statistics.stratified import NUM_RESAMPLES, IntervalMethod
 
 
 @dataclass(frozen=True)
 class Options:
-    """Interval options; see :mod:`ratchet.statistics.stratified`.
+    """Options of intervals and tests; see :mod:`ratchet.statistics`.
 
-    ``power`` is the target power for the required number of seeds.
+    Attributes
+    ----------
+    power
+        Probability with which the detectable difference is detected.
+    baselines
+        Labels of the groups with which all others are compared; default: all pairs.
+    effect
+        Difference in the first metric for which to state the required seeds.
     """
 
     level: float = 0.95
@@ -24,6 +32,27 @@ class Options:
     num_resamples: int = NUM_RESAMPLES
     seed: int = 0
     power: float = POWER
+    baselines: Sequence[str] = ()
+    effect: float | None = None
+
+
+MIN_SEEDS = 5
+"""Below it no interval is shown: with three seeds, 95 % intervals contain the truth in 74 %."""
+
+
+def with_enough_seeds(estimate: Estimate, sizes: Sequence[int]) -> Estimate:
+    """Return an estimate without its interval if a task has fewer than ``MIN_SEEDS`` runs."""
+    if min(sizes) >= MIN_SEEDS:
+        return estimate
+    return replace(estimate, low=math.nan, high=math.nan, method=f"none: n < {MIN_SEEDS}")
+
+
+def band_with_enough_seeds(band: Band, sizes: Sequence[int]) -> Band:
+    """Return a curve without its band if a task has fewer than ``MIN_SEEDS`` runs."""
+    if min(sizes) >= MIN_SEEDS:
+        return band
+    nothing = [math.nan] * len(band)
+    return replace(band, lows=nothing, highs=nothing, method=f"none: n < {MIN_SEEDS}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pairwise comparison of groups: differences, p-values and required seeds.
+"""Pairwise comparison of groups: differences, p-values and detectable differences.
 
 Runs are paired by seed if both groups have the same seeds and each pair the same data.
 """
@@ -9,16 +9,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.options import Options, with_enough_seeds
 from ratchet.reports.comparison.runs import ComparedRun, Group
-from ratchet.statistics.differences import (
-    Power,
-    adjust_for_many,
-    aggregate_difference,
-    permutation_test,
-    power_of_groups,
-)
+from ratchet.statistics.differences import aggregate_difference
 from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.permutation import Contrast, permutation_tests
+from ratchet.statistics.power import Power, power_of_groups
 from ratchet.statistics.stratified import Strata
 
 SAME = "each seed with the same data in both"
@@ -38,9 +34,11 @@ class Pair:
         Whether runs were paired by seed, and the reason.
     num_seeds
         Runs per task of the smaller group.
-    chance
-        P-value of a permutation test of the means, and ``adjusted`` for all pairs of groups; None
-        with a single run.
+    chance, adjusted, least
+        P-value of a permutation test of this difference, corrected for all pairs compared, and the
+        smallest that these scores can attain; None with a single run.
+    num_permutations, is_exact
+        Permutations used, and whether these are all.
     power
         Power with these seeds; None with a single run.
     """
@@ -53,43 +51,58 @@ class Pair:
     num_seeds: int
     chance: float | None = None
     adjusted: float | None = None
+    least: float | None = None
+    num_permutations: int = 0
+    is_exact: bool = True
     power: Power | None = None
 
     @property
     def is_told_apart(self) -> bool:
-        """Whether the interval of the difference excludes zero and a t-test is significant.
-
-        The bootstrap of three seeds alone has a false positive rate of about a quarter.
-        """
-        if self.power is None:
+        """Whether the corrected p-value is significant."""
+        if self.power is None or self.adjusted is None:
             return False
-        is_larger = abs(self.power.difference) > self.power.critical
-        return self.difference.excludes_zero and is_larger
+        return self.adjusted <= 1 - self.power.level + 1e-12
 
     @property
-    def needed(self) -> int | None:
-        """Seeds per group required to distinguish them: more than available if these do not.
-
-        None without a spread, without a difference, or above the maximum.
-        """
-        if self.power is None or self.power.needed is None or self.is_told_apart:
-            return None if self.power is None else self.power.needed
-        return max(self.power.needed, self.num_seeds + 1)
+    def can_be_told_apart(self) -> bool:
+        """Whether a p-value of these scores can be significant."""
+        if self.power is None or self.least is None:
+            return False
+        return self.least <= 1 - self.power.level + 1e-12
 
 
 def compare_pairs(
     groups: Sequence[Group], scores: Sequence[Strata], options: Options
 ) -> list[Pair]:
-    """Compare all pairs of groups by their scores, by task in the order of their runs."""
+    """Compare all pairs of groups, or all groups with the baselines, by their scores by task."""
+    members = list(zip(groups, scores, strict=True))
+    if options.baselines:
+        bases = [each for name in options.baselines for each in members if each[0].label == name]
+        combined = [
+            (one, base)
+            for k, base in enumerate(bases)
+            for one in members
+            if one is not base and not any(one is earlier for earlier in bases[:k])
+        ]
+    else:
+        combined = list(itertools.combinations(members, 2))
+    contrasts = [_contrast(one, two) for one, two in combined]
     pairs = [
-        _compare(one, two, options)
-        for one, two in itertools.combinations(zip(groups, scores, strict=True), 2)
+        _estimate(one, two, contrast, options)
+        for ((one, _), (two, _)), contrast in zip(combined, contrasts, strict=True)
     ]
-    chances = [pair.chance for pair in pairs if pair.chance is not None]
-    adjusted = iter(adjust_for_many(chances))
-    return [
-        pair if pair.chance is None else replace(pair, adjusted=next(adjusted)) for pair in pairs
-    ]
+    testable = [k for k, pair in enumerate(pairs) if pair.num_seeds > 1]
+    tests = permutation_tests([contrasts[k] for k in testable], seed=options.seed)
+    for place, k in enumerate(testable):
+        pairs[k] = replace(
+            pairs[k],
+            chance=tests.chances[place],
+            adjusted=tests.adjusted[place],
+            least=tests.least[place],
+            num_permutations=tests.num_permutations,
+            is_exact=tests.is_exact,
+        )
+    return pairs
 
 
 def pairing_of(first: Group, second: Group) -> str:
@@ -107,32 +120,47 @@ def _by_seed(runs: Sequence[ComparedRun]) -> dict[int, ComparedRun]:
     return {run.seed: run for run in runs}
 
 
-def _compare(one: tuple[Group, Strata], two: tuple[Group, Strata], options: Options) -> Pair:
+def _contrast(one: tuple[Group, Strata], two: tuple[Group, Strata]) -> Contrast:
+    """Return the scores of two groups; paired ones in the order of their seeds."""
     (first, ours), (second, theirs) = one, two
-    pairing = pairing_of(first, second)
-    paired = pairing == SAME
+    paired = pairing_of(first, second) == SAME
     if paired:
         ours, theirs = _in_order_of_seeds(first, ours), _in_order_of_seeds(second, theirs)
+    return Contrast(ours, theirs, paired)
+
+
+def _estimate(first: Group, second: Group, contrast: Contrast, options: Options) -> Pair:
+    """Estimate the difference of two groups and their power, without tests."""
     difference = aggregate_difference(
-        ours,
-        theirs,
-        paired=paired,
+        contrast.first,
+        contrast.second,
+        paired=contrast.paired,
         level=options.level,
         method=options.method,
         num_resamples=options.num_resamples,
         seed=options.seed,
     )
-    num_seeds = min(map(len, [*ours, *theirs]))
-    pair = Pair(first.label, second.label, difference, paired, pairing, num_seeds)
-    if num_seeds < 2:
-        return pair
-    return replace(
-        pair,
-        chance=permutation_test(ours, theirs, paired=paired, seed=options.seed),
-        power=power_of_groups(
-            ours, theirs, paired=paired, level=options.level, power=options.power
-        ),
+    sizes = list(map(len, [*contrast.first, *contrast.second]))
+    pair = Pair(
+        first.label,
+        second.label,
+        with_enough_seeds(difference, sizes),
+        contrast.paired,
+        pairing_of(first, second),
+        min(sizes),
     )
+    if pair.num_seeds < 2:
+        return pair
+    power = power_of_groups(
+        contrast.first,
+        contrast.second,
+        paired=contrast.paired,
+        effect=options.effect,
+        level=options.level,
+        power=options.power,
+        seed=options.seed,
+    )
+    return replace(pair, power=power)
 
 
 def _in_order_of_seeds(group: Group, scores: Strata) -> list[list[float]]:

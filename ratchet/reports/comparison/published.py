@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ratchet.errors import DataError
 from ratchet.reports.comparison.comparison import Comparison
 from ratchet.reports.comparison.runs import ComparedRun, differing_paths, read_compared_runs
+from ratchet.reports.comparison.training_costs import used_by_stage
 from ratchet.statistics.results import accuracy
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
@@ -42,7 +43,12 @@ class PublishedTest(_Plain):
 
 
 class PublishedRun(_Plain):
-    """One trained experiment with its ``differing`` parameters."""
+    """One trained experiment with its ``differing`` parameters.
+
+    ``scores`` are by metric, ``used`` is what training used by stage, ``data`` the digests of its
+    data sets, and ``code`` its commit, followed by "+" for uncommitted changes. Pages of earlier
+    releases lack these.
+    """
 
     run: str
     experiment: str
@@ -50,6 +56,10 @@ class PublishedRun(_Plain):
     seed: int
     differing: dict[str, Any]
     tests: dict[str, PublishedTest]
+    scores: dict[str, float] = {}
+    used: dict[str, dict[str, float]] = {}
+    data: dict[str, str] = {}
+    code: str = ""
 
 
 class Published(_Plain):
@@ -100,6 +110,10 @@ def to_published(comparison: Comparison) -> Published:
                 seed=run.seed,
                 differing={path: run.parameters[path] for path in paths if path in run.parameters},
                 tests={name: _published_test(table) for name, table in run.tables.items()},
+                scores=_scores(comparison, run),
+                used={stage: asdict(used) for stage, used in used_by_stage(run).items()},
+                data=dict(run.data_hashes),
+                code=run.code,
             )
             for run in runs
         ],
@@ -174,6 +188,11 @@ def _is_same(run: ComparedRun, published: PublishedRun) -> bool:
     return same == (published.experiment, published.arm, published.seed) and all(
         run.parameters.get(path) == value for path, value in published.differing.items()
     )
+
+
+def _scores(comparison: Comparison, run: ComparedRun) -> dict[str, float]:
+    scores = {each.metric.name: each.metric.score(run) for each in comparison.metrics}
+    return {name: score for name, score in scores.items() if score is not None}
 
 
 def _published_test(table: ResultTable) -> PublishedTest:

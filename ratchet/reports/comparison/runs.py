@@ -358,11 +358,14 @@ def _make_group(
 
 
 def _label(run: ComparedRun, paths: Sequence[str]) -> str:
-    """Label a run by its differing parameters; only the value if a single one differs."""
+    """Label a run by its differing parameters; only the value if it is the only one and a name."""
     if not paths:
         return "all runs"
     if len(paths) == 1:
-        return show(run.parameters.get(paths[0]))
+        value = run.parameters.get(paths[0])
+        if isinstance(value, str):
+            return show(value)
+        return f"{paths[0].rpartition('.')[2]}={show(value)}"
     names = [path.rpartition(".")[2] for path in paths]
     return " · ".join(
         f"{path if names.count(name) > 1 else name}={show(run.parameters[path])}"

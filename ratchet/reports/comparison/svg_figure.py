@@ -25,6 +25,8 @@ LEGEND_CHARS = 110
 """Characters per legend line; a marker with its gaps counts as eight."""
 TITLE_CHARS = 90
 """Characters per line of adjacent titles."""
+LABEL_HEIGHT = 9
+"""Points per label of a reference line."""
 _GREY = "#8a8d96"
 _STYLE: dict[Any, Any] = {  # matplotlib types the keys as a union of literals
     "svg.hashsalt": "ratchet",
@@ -96,18 +98,19 @@ def _draw_groups(
     title_chars: int,
 ) -> None:
     """Draw a metric's groups with the same rows and colours in all metrics."""
-    if found.metric.kind == "accuracy":
-        for line in lines:
-            axes.axvline(100 * line.value, color=_GREY, lw=0.9, ls="--")
-            axes.annotate(
-                f"{line.label} ",
-                (100 * line.value, len(labels) - 0.45),
-                rotation=90,
-                ha="right",
-                va="bottom",
-                fontsize=7,
-                color=_GREY,
-            )
+    drawn = lines if found.metric.kind == "accuracy" else ()
+    for k, line in enumerate(drawn):  # labels are stacked above the axes, away from the data
+        axes.axvline(100 * line.value, color=_GREY, lw=0.9, ls="--")
+        axes.annotate(
+            f"{line.label} {100 * line.value:.1f}",
+            (100 * line.value, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 3 + LABEL_HEIGHT * (len(drawn) - 1 - k)),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7,
+            color=_GREY,
+        )
     scale = 100.0 if found.metric.kind != "metric" else 1.0
     for row in found.rows:
         place = labels.index(row.group.label)
@@ -123,7 +126,9 @@ def _draw_groups(
         axes.scatter([scale * row.iqm.value], [place], s=42, color=color, zorder=3)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_title(textwrap.fill(_upper(found.metric.title), title_chars), loc="left")
+    title = _upper(found.metric.title) + ("; less is better" if found.metric.less_is_better else "")
+    pad = 6 + LABEL_HEIGHT * len(drawn)
+    axes.set_title(textwrap.fill(title, title_chars), loc="left", pad=pad)
     axes.set_xlabel("IQM and interval; circles are seeds" + (" (%)" if scale > 1 else ""))
     axes.tick_params(length=0)
 
@@ -138,7 +143,7 @@ def _draw_learning(
             band.positions, [scale * y for y in band.values], color=color, label=row.group.label
         )
         lows, highs = ([scale * y for y in ends] for ends in (band.lows, band.highs))
-        axes.fill_between(band.positions, lows, highs, color=color, alpha=0.15, lw=0)
+        axes.fill_between(band.positions, lows, highs, color=color, alpha=0.15, lw=0)  # NaN: none
     for line in lines if found.is_accuracy else ():
         axes.axhline(100 * line.value, color=_GREY, lw=0.9, ls="--")
     axes.set_title(_upper(learning_title(found)), loc="left")

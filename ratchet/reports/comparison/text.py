@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ratchet.parameters.base import TestGroups
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
-from ratchet.reports.comparison.display_tables import learning_table, learning_title, pair_table
+from ratchet.reports.comparison.display_tables import (
+    detectable,
+    learning_table,
+    learning_title,
+    pair_table,
+)
 from ratchet.reports.comparison.formatting import (
     chance,
     group_heading,
@@ -17,13 +22,20 @@ from ratchet.reports.comparison.formatting import (
     position,
 )
 from ratchet.reports.comparison.learning import LearningComparison
+from ratchet.reports.comparison.options import MIN_SEEDS
 from ratchet.reports.comparison.pairs import Pair
+from ratchet.reports.comparison.runs import Group
+from ratchet.reports.comparison.training_costs import (
+    NORMALIZATION,
+    Used,
+    positions_of,
+    used_by_stage,
+    used_in_training,
+)
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import ranges
-from ratchet.statistics.differences import MAX_RUNS
 from ratchet.statistics.estimate import Estimate
 
-FEW_SEEDS = 5
 MAX_VERDICTS = 3
 MUCH_EARLIER = 0.98
 """Ends that differ less, as those in tokens always do, are not reported."""
@@ -48,77 +60,109 @@ def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: 
     return "\n\n".join(parts) + "\n"
 
 
+def used_per_run(group: Group) -> Used:
+    """Return what training used, averaged over the runs of a group."""
+    return sum(map(used_in_training, group.runs), Used()) / len(group.runs)
+
+
 def reading_notes(comparison: Comparison) -> list[str]:
     """Return notes on the meaning and limitations of the numbers."""
     options = comparison.options
     level = f"{100 * options.level:g} %"
     notes = [
         f"Intervals are at {level}, by {options.num_resamples:,} stratified bootstrap resamples of"
-        f" the seeds ({options.method}). They cover the variation over seeds; the test data are"
-        " the same for all runs, and other test data would add variation.",
+        f" the seeds ({options.method}). They cover the variation over training seeds only: the"
+        " data sets are the same for all runs, and other data would add variation.",
         "IQM is the interquartile mean: the mean of the middle half of the runs. The optimality gap"
         " is the mean shortfall below 1.",
     ]
     if len(comparison.grouping.groups) > 1:
         notes.append(
-            "P(row > column) is the probability that a run of the row is better than one of the"
-            " column, ties counting half; in bold where its interval excludes 50 %. Each interval"
-            f" is at {level} individually: of many pairs some exclude 50 % by chance."
+            "P(row better than column) is the probability that a run of the row is better than one"
+            " of the column, ties counting half; in bold where its interval excludes 50 %. Each"
+            f" interval is at {level} individually: of many pairs some exclude 50 % by chance."
         )
     notes += _notes_on_differences(comparison) + _notes_on_learning(comparison)
-    few = [g for g in comparison.grouping.groups if 1 < min(map(len, g.tasks)) < FEW_SEEDS]
+    notes += _notes_on_costs(comparison)
+    few = [g for g in comparison.grouping.groups if min(map(len, g.tasks)) < MIN_SEEDS]
     if few:
         notes.append(
-            f"Fewer than {FEW_SEEDS} seeds ({', '.join(g.label for g in few)}): these intervals are"
-            " too narrow."
-        )
-    single = [g for g in comparison.grouping.groups if min(map(len, g.tasks)) == 1]
-    if single:
-        notes.append(
-            f"One seed ({', '.join(group.label for group in single)}): no interval, and no"
-            " conclusion about other seeds."
+            f"Fewer than {MIN_SEEDS} seeds ({', '.join(g.label for g in few)}): no intervals are"
+            " given, since they would be too narrow. Points give directions only."
         )
     return notes
 
 
 def verdicts(comparison: Comparison, found: MetricComparison) -> list[str]:
-    """List the pairs that these seeds do not distinguish, with the required number of seeds."""
+    """List the pairs that these seeds do not distinguish, with what the seeds detect."""
     open_pairs = [p for p in found.pairs if p.power is not None and not p.is_told_apart]
-    title = found.metric.title
+    title, alpha = found.metric.title, f"{100 * (1 - comparison.options.level):.3g} %"
+    percent = found.metric.kind != "metric"
     if len(open_pairs) <= MAX_VERDICTS:
         return [
-            f"Too few seeds to distinguish {pair.first} from {pair.second} ({title}):"
-            f" {_what_would_do(comparison, found, pair)}"
+            f"Not distinguished at {alpha}: {pair.first} and {pair.second} ({title});"
+            f" {_what_is_detected(comparison, [pair], percent=percent)}"
             for pair in open_pairs
         ]
-    pair = max(open_pairs, key=lambda p: abs(p.power.difference) if p.power is not None else 0.0)
     return [
-        f"Too few seeds to distinguish {len(open_pairs)} of {len(found.pairs)} pairs ({title})."
-        f" {pair.first} and {pair.second} differ most of these:"
-        f" {_what_would_do(comparison, found, pair)}"
+        f"Not distinguished at {alpha}: {len(open_pairs)} of {len(found.pairs)} pairs ({title});"
+        f" {_what_is_detected(comparison, open_pairs, percent=percent)}"
     ]
 
 
-def _what_would_do(comparison: Comparison, found: MetricComparison, pair: Pair) -> str:
-    assert pair.power is not None
-    percent = found.metric.kind != "metric"
-    unit = " points" if percent else ""
-    detected, seen = (
-        f"{number(size, percent=percent)}{unit}"
-        for size in (pair.power.detectable, abs(pair.power.difference))
+def _what_is_detected(comparison: Comparison, pairs: Sequence[Pair], *, percent: bool) -> str:
+    """Return the true differences that the seeds of pairs detect, or that they detect none."""
+    seeds = " or ".join(str(n) for n in sorted({pair.num_seeds for pair in pairs}))
+    found = sorted(
+        (pair.power.detectable, detectable(pair, percent=percent))
+        for pair in pairs
+        if pair.power is not None and pair.can_be_told_apart and pair.power.spread
     )
-    if pair.power.difference == 0:
-        return f"their means are equal; {pair.num_seeds} each detect a difference of {detected}."
-    needed = f"more than {MAX_RUNS:,}" if pair.needed is None else f"{pair.needed:,}"
+    if not found or math.isinf(found[0][0]):
+        least = min(pair.least or 0.0 for pair in pairs)
+        if all(pair.power is not None and not pair.power.spread for pair in pairs):
+            return f"the {seeds} seeds each have no spread."
+        return f"no p-value of {seeds} seeds each is below {least:.3f}, whatever the difference."
+    sizes = list(dict.fromkeys([found[0][1], found[-1][1]]))
     return (
-        f"{pair.num_seeds} each detect a difference of {detected} in"
-        f" {100 * comparison.options.power:g} % of cases; for the {seen} seen here {needed} each"
-        " would do."
+        f"{seeds} seeds each detect a true difference of {' to '.join(sizes)}"
+        f"{' points' if percent else ''} in {100 * comparison.options.power:g} % of cases."
     )
 
 
-def ragged_notes(found: LearningComparison) -> list[str]:
-    """List groups with runs that end before others, where their curves end."""
+def curve_notes(found: LearningComparison) -> list[str]:
+    """List groups whose curves end early, or are partly those of agents with other partners."""
+    return [*_ragged(found), *_other_partners(found)]
+
+
+def _other_partners(found: LearningComparison) -> list[str]:
+    """List groups with phases in which fixed partners replace some agents, by their last phase."""
+    groups: dict[str, list[str]] = {}
+    for row in found.rows:
+        run, last = row.group.runs[0], 0
+        iterations, named = 0, ""
+        for phase in run.hyper_params.get("phases") or ():
+            iterations += int(phase["num_iterations"])
+            partners = phase.get("partners") or {}
+            if partners:
+                last = iterations
+                named = ", ".join(f"{name}: {_kind(each)}" for name, each in partners.items())
+        points = [p for p in run.points if p.stage == "train" and p.iteration < last]
+        if points:
+            end = max(positions_of(run, found.axis, points))
+            text = f"up to {position(end)} {found.axis} agents learn with fixed partners ({named})"
+            groups.setdefault(text, []).append(row.group.label)
+    return [
+        f"{', '.join(labels)}: {text}; this part of the curve is not that of the trained agents."
+        for text, labels in groups.items()
+    ]
+
+
+def _kind(partner: object) -> str:
+    return str(partner["kind"] if isinstance(partner, Mapping) else partner)
+
+
+def _ragged(found: LearningComparison) -> list[str]:
     return [
         f"{row.group.label}: {row.cut_off} of {len(row.ends)} runs continue after the first has"
         f" ended ({found.axis}: {position(min(row.ends))}), where the curve ends."
@@ -131,32 +175,48 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
     pairs = [pair for found in comparison.metrics for pair in found.pairs]
     if not pairs:
         return []
-    power = f"{100 * comparison.options.power:g} %"
+    options = comparison.options
+    power, alpha = f"{100 * options.power:g} %", f"{100 * (1 - options.level):.3g} %"
+    bases = " and ".join(options.baselines)
+    against = f"all groups against {bases}" if bases else "all pairs"
     notes = [
         "A profile is the share of runs that are better than each threshold; its band is pointwise."
         " The higher curve is better, and curves that cross have no order.",
-        "A difference is that of two interquartile means. Where both groups have the same seeds,"
-        " each with the same data, runs of one seed are resampled together (paired by seed). p is"
-        " that of a two-sided permutation test of the means; “of all pairs” is corrected for their"
-        " number (Holm).",
-        f"“Detected in {power}” and “seeds that would do” refer to a t-test of the means: the"
-        f" difference that these seeds show in {power} of repetitions, and the number of seeds per"
-        " group that would show the observed difference, if runs are normal with the spread of"
-        " these. Difference and spread are estimates from few runs, so both are rough. Seeds “do”"
-        " if the interval of the difference excludes zero and the t-test is significant: with three"
-        " or four seeds the interval alone excludes zero too often.",
+        "A difference is that of two interquartile means, and p, the corrected p and the detectable"
+        " difference refer to it. Where both groups have the same seeds, each with the same data,"
+        " runs of one seed are resampled together (paired by seed).",
+        f"p is two-sided, by permutation: {_ways(pairs)}. It is corrected for {against} in one"
+        " metric, not for the number of metrics (max-T of Westfall and Young, step-down). Pairs"
+        f" are distinguished if the corrected p is at most {alpha}.",
+        f"“Detectable in {power}” is the smallest true difference that a single test at {alpha}"
+        f" of these seeds finds in {power} of cases. It follows from the spread of the runs, not"
+        " from the observed difference, and is as rough as this spread.",
     ]
-    least = max((2 / 2**n for n in _numbers_of_pairs(pairs)), default=0.0)
-    if least > 1 - comparison.options.level:
+    tested = [pair for pair in pairs if pair.chance is not None]
+    unable = [pair.least for pair in tested if not pair.can_be_told_apart and pair.least]
+    if unable:
         notes.append(
-            f"With so few pairs of runs p is at least {least:.2g}; the t-test, which assumes"
-            " normal runs, may still distinguish them."
+            f"{len(unable)} of {len(tested)} tests cannot reach {alpha} with these seeds, whatever"
+            f" the difference: their smallest attainable p is {min(unable):.3f} to"
+            f" {max(unable):.3f} (in parentheses in the tables)."
+            if min(unable) < max(unable)
+            else f"{len(unable)} of {len(tested)} tests cannot reach {alpha} with these seeds,"
+            f" whatever the difference: their smallest attainable p is {max(unable):.3f}."
         )
     return notes
 
 
-def _numbers_of_pairs(pairs: Sequence[Pair]) -> set[int]:
-    return {pair.difference.n for pair in pairs if pair.paired and pair.chance is not None}
+def _ways(pairs: Sequence[Pair]) -> str:
+    """Describe the permutations of pairs."""
+    kinds = {"signs of seed differences are flipped": True, "labels of runs are permuted": False}
+    tested = [pair for pair in pairs if pair.chance is not None]
+    how = [text for text, paired in kinds.items() if any(p.paired == paired for p in tested)]
+    counts = sorted({(pair.num_permutations, pair.is_exact) for pair in tested})
+    used = [
+        f"{'all ' if exact else ''}{count:,}{'' if exact else ' sampled'}"
+        for count, exact in counts
+    ]
+    return f"{' or '.join(how)} ({', '.join(used)} permutations)"
 
 
 def _notes_on_learning(comparison: Comparison) -> list[str]:
@@ -165,12 +225,34 @@ def _notes_on_learning(comparison: Comparison) -> list[str]:
     return [
         "Learning curves are interquartile means over runs; the band is its pointwise"
         " interval. A position is the amount that training had used when the value was measured,"
-        " without tests. A curve ends where the first of its runs ends.",
+        " imitation and normalisation included, without tests. A curve ends where the first of its"
+        " runs ends.",
         "The mean over a range is the area under a run's curve over its length, between the"
         " positions that all runs of all groups cover. The default threshold is the lowest"
         " last value of all groups. Runs that end without reaching it are censored, and the"
         " position is the median at which runs reach it (Kaplan–Meier).",
     ]
+
+
+def _notes_on_costs(comparison: Comparison) -> list[str]:
+    """Explain what training used, with the stages before training."""
+    before: dict[str, list[str]] = {}
+    for group in comparison.grouping.groups:
+        stages = used_by_stage(group.runs[0])
+        parts = [
+            f"{stage} {used}"
+            for stage, used in stages.items()
+            if stage.startswith((NORMALIZATION, "pretrain-", "imitate-"))
+        ]
+        if parts:
+            before.setdefault("; ".join(parts), []).append(group.label)
+    text = (
+        "“Used in training” is the mean over the runs, of all stages, also before training, and"
+        " of no tests. Labels are episodes rewarded by the label of their datapoint, and"
+        " examples of supervised learning in each epoch."
+    )
+    lists = [f"{', '.join(labels)}: {parts}" for parts, labels in before.items()]
+    return [f"{text} Before training: {'. '.join(lists)}." if lists else text]
 
 
 def _introduction(comparison: Comparison) -> str:
@@ -198,7 +280,14 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
     if percent:
         columns.append("optimality gap")
     rows = [_row(row, percent=percent) for row in found.rows]
-    parts = [f"## {title[:1].upper()}{title[1:]}{unit}\n{table(columns, rows)}"]
+    if found is comparison.metrics[0]:
+        columns.append("used in training")
+        rows = [
+            [*cells, str(used_per_run(row.group))]
+            for cells, row in zip(rows, found.rows, strict=True)
+        ]
+    less = "; less is better" if found.metric.less_is_better else ""
+    parts = [f"## {title[:1].upper()}{title[1:]}{unit}{less}\n{table(columns, rows)}"]
     if found.metric.kind == "accuracy" and comparison.lines:
         known = [f"{line.label} {number(line.value)}" for line in comparison.lines]
         parts.append(f"Known values, drawn as lines: {'; '.join(known)}.")
@@ -208,7 +297,8 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
             [f"**{one}**", *(_bold(found.improvement(one, two)) for two in labels)]
             for one in labels
         ]
-        parts.append(f"P(row > column), in percent\n\n{table(['', *labels], matrix)}")
+        parts.append(f"P(row better than column), in percent\n\n{table(['', *labels], matrix)}")
+    if found.pairs:
         parts.append(f"Differences{unit}\n\n{_shown(pair_table(comparison, found))}")
         parts += verdicts(comparison, found)
     return parts
@@ -225,7 +315,7 @@ def _learning_part(comparison: Comparison, found: LearningComparison) -> str:
         [
             f"## {title[:1].upper()}{title[1:]}{unit}",
             _shown(learning_table(comparison, found)),
-            *ragged_notes(found),
+            *curve_notes(found),
         ]
     )
 

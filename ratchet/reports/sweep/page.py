@@ -16,6 +16,7 @@ from ratchet.reports.comparison.figures import forest_height
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.page import figures_json, page_environment, shared_plotly_script
 from ratchet.reports.plots import Figure, rounded
+from ratchet.reports.sweep.groups import SEED, SweepGroup, group_table, sweep_groups
 from ratchet.reports.sweep.status import SweepStatus, read_status
 from ratchet.reports.tables import show
 from ratchet.statistics.importance import MIN_RUNS, Importance, encoded, parameter_importance
@@ -23,7 +24,6 @@ from ratchet.tracking.files import write_atomically
 from ratchet.tracking.sweep_folder import PAGE_FILE, read_sweep
 
 RELOAD_SECONDS = 30
-SEED = "seed"
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,34 @@ class SweepPage:
         return environment.get_template("sweep.html.j2").render(
             status=status,
             table=status.table,
+            best=self.best,
+            groups=self.groups,
+            group_table=group_table(status, self.groups),
             figures=figures,
             notes=self.notes,
             reload=RELOAD_SECONDS if status.is_running else None,
             plotly_script=script,
             figures_json=figures_json(figures),
         )
+
+    @property
+    def groups(self) -> list[SweepGroup]:
+        """Arms and parameters over seeds, the best first."""
+        return sweep_groups(self.status)
+
+    @property
+    def best(self) -> str:
+        """The best group of completed members; before any completes, the best member."""
+        if self.groups:
+            group = self.groups[0]
+            count = len(group.scores)
+            seeds = "one seed" if count == 1 else f"the IQM of {count} seeds"
+            return f"{self.status.shown_score(group.iqm.value)} ({seeds}) with {group.label}"
+        if not self.status.scored:
+            return ""
+        member = self.status.scored[0]
+        label = member.label or member.run_id
+        return f"{self.status.shown_score(member.score)} (one unfinished member) with {label}"
 
     @property
     def importance_table(self) -> DisplayTable:
@@ -73,9 +95,11 @@ class SweepPage:
         """Notes on the meaning and limitations of the numbers."""
         better = "less" if self.status.minimize else "more"
         notes = [
-            f"Scores are {self.status.measure}; {better} is better. The best of many members is"
+            f"Scores are {self.status.measure}; {better} is better. The best of many groups is"
             " partly lucky: compare it with others over seeds (`ratchet compare"
-            f" {self.status.record.sweep_id}`) before relying on it."
+            f" {self.status.record.sweep_id}`) before relying on it. Members, parallel coordinates"
+            " and importance are of the first arm; groups of all arms, over completed members.",
+            *self._sources,
         ]
         if any(member.status == "pruned" for member in self.status.members):
             notes.append(
@@ -105,6 +129,19 @@ class SweepPage:
             " change together share it. Members without a score are excluded, which biases it if"
             " those are the slow or failed ones."
         )
+        return notes
+
+    @property
+    def _sources(self) -> list[str]:
+        """State the code and data of the members."""
+        notes = []
+        if self.status.codes:
+            changed = any(code.endswith("+") for code in self.status.codes)
+            note = " (+: with uncommitted changes)" if changed else ""
+            notes.append(f"Code: {', '.join(self.status.codes)}{note}.")
+        if self.status.data:
+            digests = [f"{name} {', '.join(found)}" for name, found in self.status.data.items()]
+            notes.append(f"Data, by digest: {'; '.join(digests)}.")
         return notes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from ratchet.statistics.results import (
 )
 from ratchet.tracking.manifest import MAIN_ARM, RunStatus
 from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import runners
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord
@@ -50,8 +51,9 @@ class MemberStatus:
     ----------
     changes
         Its parameters by dotted path.
-    score
-        Its score in the sweep's measure; None while not available.
+    score, arm_scores
+        Its first arm's score in the sweep's measure, None while not available, and those of all
+        arms that have one.
     iteration, latest
         Last recorded training iteration, and the training measure at it.
     """
@@ -63,6 +65,7 @@ class MemberStatus:
     iteration: int | None = None
     latest: float | None = None
     error: str | None = None
+    arm_scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -75,7 +78,9 @@ class SweepStatus:
     """Status of a sweep.
 
     ``measure`` names the score and ``training`` the metric of ``latest``; ``is_running`` is set
-    while a process runs the sweep or a member; ``minimize`` if lower is better.
+    while a process runs the sweep or a member; ``minimize`` if lower is better. ``codes`` are the
+    commits of the members, followed by "+" for uncommitted changes, and ``data`` the digests of
+    each data set's content.
     """
 
     record: SweepRecord
@@ -84,6 +89,8 @@ class SweepStatus:
     training: str
     is_running: bool = False
     minimize: bool = False
+    codes: Sequence[str] = ()
+    data: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:
@@ -175,9 +182,10 @@ def read_status(runs: Path | str, record: SweepRecord, metric: str | None = None
         for member in record.members
         if ((path := Path(runs) / member.run_id) / "manifest.json").exists()
     }
+    all_points = {run_id: folder.read_metrics() for run_id, folder in folders.items()}
     points = {
-        run_id: [point for point in folder.read_metrics() if point.arm == MAIN_ARM]
-        for run_id, folder in folders.items()
+        run_id: [point for point in own if point.arm == MAIN_ARM]
+        for run_id, own in all_points.items()
     }
     names = dict.fromkeys(
         f"{point.stage}/{name}" for own in points.values() for point in own for name in point.values
@@ -188,28 +196,64 @@ def read_status(runs: Path | str, record: SweepRecord, metric: str | None = None
         )
     metric = metric or own_metric
     training = _training_metric(list(names))
-    scores: Mapping[str, float | None]
+    scores: Mapping[str, Mapping[str, float]]
     if metric is not None:
         measure = metric
-        scores = {run_id: _last(own, metric)[1] for run_id, own in points.items()}
+        scores = {run_id: _last_by_arm(own, metric) for run_id, own in all_points.items()}
     else:
         measure, scores = _tested(folders.values())
-    members = [
-        replace(_member_status(member, folders, points, training), score=scores.get(member.run_id))
-        for member in record.members
-    ]
+    members = []
+    for member in record.members:
+        own = scores.get(member.run_id, {})
+        status = _member_status(member, folders, points, training)
+        members.append(replace(status, score=own.get(MAIN_ARM), arm_scores=own))
     is_running = bool(runners(Path(runs) / record.sweep_id)) or any(
         member.status == "running" for member in members
     )
     training_label = training or "in training"
-    return SweepStatus(record, members, measure, training_label, is_running, minimize)
+    return SweepStatus(
+        record,
+        members,
+        measure,
+        training_label,
+        is_running,
+        minimize,
+        codes=sorted({label for folder in folders.values() if (label := _code(folder))}),
+        data=_digests(folders.values()),
+    )
 
 
-def _tested(folders: Iterable[RunFolder]) -> tuple[str, dict[str, float]]:
-    """Return the name of the test measure, common to all members, and the scores by run."""
-    results = {folder.run_id: found for folder in folders if (found := _result(folder))}
-    measure = next((name for name, _ in results.values()), TEST)
-    return measure, {run: score for run, (name, score) in results.items() if name == measure}
+def _code(folder: RunFolder) -> str:
+    code = folder.manifest.code
+    return (code.commit or "")[:12] + ("+" if code.dirty else "")
+
+
+def _digests(folders: Iterable[RunFolder]) -> dict[str, list[str]]:
+    """Return the digests of each data set of all arms of all members."""
+    found: dict[str, set[str]] = {}
+    for folder in folders:
+        for hashes in folder.manifest.dataset_hashes.values():
+            for name, digest in hashes.items():
+                found.setdefault(name, set()).add(str(digest)[:16])
+    return {name: sorted(digests) for name, digests in sorted(found.items())}
+
+
+def _last_by_arm(points: Sequence[MetricPoint], metric: str) -> dict[str, float]:
+    arms = dict.fromkeys(point.arm for point in points)
+    last = {arm: _last([p for p in points if p.arm == arm], metric)[1] for arm in arms}
+    return {arm: value for arm, value in last.items() if value is not None}
+
+
+def _tested(folders: Iterable[RunFolder]) -> tuple[str, dict[str, dict[str, float]]]:
+    """Return the test measure, common to all members, and the scores by run and arm."""
+    results = {folder.run_id: found for folder in folders if (found := _results(folder))}
+    names = [name for own in results.values() for name, _ in own.values()]
+    mains = [own[MAIN_ARM][0] for own in results.values() if MAIN_ARM in own]
+    measure = next(iter(mains + names), TEST)
+    return measure, {
+        run: {arm: score for arm, (name, score) in own.items() if name == measure}
+        for run, own in results.items()
+    }
 
 
 def _member_status(
@@ -247,15 +291,21 @@ def _last(points: Sequence[MetricPoint], metric: str) -> tuple[int | None, float
     return last.iteration, value if math.isfinite(value) else None
 
 
-def _result(folder: RunFolder) -> tuple[str, float] | None:
-    """Return the name and value of a member's test score; None if it is not tested."""
-    for table in folder.read_tables():
-        if (table.arm, table.name) != (MAIN_ARM, TEST) or not len(table):
-            continue
-        if has_decisions(table.columns):
-            return f"{TEST} accuracy", accuracy(table.columns).value
-        for name in evaluator_metrics(table.columns):
-            return f"{TEST} {name}", mean_metric(table.columns, name).value
-        for agent in agents_by_return(table.columns):
-            return f"{TEST} return of {agent}", mean_return(table.columns, agent).value
+def _results(folder: RunFolder) -> dict[str, tuple[str, float]]:
+    """Return the name and value of the test score of each arm that is tested."""
+    found = {
+        table.arm: _result(table)
+        for table in folder.read_tables()
+        if table.name == TEST and len(table)
+    }
+    return {arm: result for arm, result in found.items() if result is not None}
+
+
+def _result(table: ResultTable) -> tuple[str, float] | None:
+    if has_decisions(table.columns):
+        return f"{TEST} accuracy", accuracy(table.columns).value
+    for name in evaluator_metrics(table.columns):
+        return f"{TEST} {name}", mean_metric(table.columns, name).value
+    for agent in agents_by_return(table.columns):
+        return f"{TEST} return of {agent}", mean_return(table.columns, agent).value
     return None

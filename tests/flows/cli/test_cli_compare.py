@@ -51,9 +51,32 @@ def test_runs_are_compared_by_name_with_a_warning_for_one_seed():
         make_run(Path("runs"), protocol, right, interaction_protocol=protocol)
     result = ratchet("compare", "adp", "nip", "--interval", "percentile")
     assert result.exit_code == 0, result.output
-    assert "one seed" in result.output
-    assert "A group with one seed has no interval" in result.output
+    assert "n < 5" in result.output
+    assert "Groups with fewer than 5 seeds have no interval" in result.output
     assert len(list(Path("runs").glob("comparison-*/comparison.md"))) == 1
+
+
+def test_a_baseline_and_an_effect_are_options():
+    write_sweep(
+        "runs",
+        record(
+            make_sweep(
+                Path("runs"),
+                protocols=("adp", "nip", "mnip"),
+                rights=((5, 6, 7), (8, 9, 9), (1, 2, 3)),
+            )
+        ),
+    )
+    options = ("--baseline", "nip", "--effect", "0.1", "--less", "test/mean_episode_length")
+    result = ratchet("compare", "made-sweep", *options)
+    assert result.exit_code == 0, result.output
+    text = next(Path("runs").glob("*/comparison.md")).read_text()
+    assert "| adp − nip |" in text
+    assert "| mnip − nip |" in text
+    assert "adp − mnip" not in text
+    assert "seeds for 10.0" in text
+    assert "## Mean episode length (test); less is better" in text
+    assert ratchet("compare", "made-sweep", "--baseline", "npi").exit_code == 2
 
 
 def test_refusals_contain_advice():
