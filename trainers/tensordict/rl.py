@@ -19,6 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ratchet.errors import ParameterError
+from ratchet.fast.adam import clip_gradients
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols.registry import build_protocol_handler
@@ -41,7 +42,6 @@ from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
 from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
-from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
     build_adam,
