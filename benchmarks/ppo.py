@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.agents.tapes import only_plain_operations
+from ratchet.fast.adam import clip_gradients
+from ratchet.fast.dispatch import only_plain_operations
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer
 from trainers.tensordict import rl
-from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.rl import TensorDictRlTrainer
 
 COMMON: dict[str, Any] = {
@@ -147,7 +147,7 @@ def watch(trainer: TensorDictRlTrainer) -> Stopwatch:
     watch = Stopwatch()
     parts = trainer.components
     parts.collector.collect = watch.wrap("rollout", parts.collector.collect)  # type: ignore[method-assign]
-    parts.loss_module.forward = watch.wrap("forward", parts.loss_module.forward)  # type: ignore[method-assign]
+    parts.loss_module.evaluate = watch.wrap("forward", parts.loss_module.evaluate)  # type: ignore[method-assign]
     if parts.gae is not None:
         parts.gae.forward = watch.wrap("GAE", parts.gae.forward)  # type: ignore[method-assign]
     parts.optimizer.step = watch.wrap("optimizer", parts.optimizer.step)  # type: ignore[method-assign]
@@ -204,7 +204,7 @@ class Training:
         stopwatch = watch(self.trainer)
         self.run()
         seconds = stopwatch.seconds
-        seconds["backward"] = seconds.pop("gradients") - seconds["forward"]
+        seconds["losses and backward"] = seconds.pop("gradients") - seconds["forward"]
         phases = ", ".join(f"{phase} {1000 * s:.0f}" for phase, s in seconds.items())
         print(f"    phases of one iteration, ms: {phases}")
 

@@ -110,7 +110,8 @@ class SubprocessWorker:
         """Wait for the answer and return it unchanged, even if it is an error."""
         answer = self._read()
         if answer is None:
-            answer = died(f"{self._about}: its process was ended {self._end()}{self._printed}.")
+            printed = "" if self._log is None else f"; its output: {self._log}"
+            answer = died(f"{self._about}: its process was ended {self._end()}{printed}.")
         return answer
 
     def finish(self) -> None:
@@ -172,10 +173,6 @@ class SubprocessWorker:
             return subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=log, env=environment, bufsize=0
             )
-
-    @property
-    def _printed(self) -> str:
-        return f"; its output: {self._log}" if self._log is not None else ""
 
     def _end(self) -> str:
         """End the process if it is running; return how it ended."""

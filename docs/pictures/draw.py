@@ -85,6 +85,7 @@ def layers() -> None:
         ("protocols", "turns, observations and rewards"),
         ("parameters", "everything that affects results"),
         ("tracking", "run folder, metrics, mirrors such as MLflow"),
+        ("fast", "second implementations of three methods, measured"),
         ("algorithms · models", "each formula once; small Llama, LoRA, optimizers"),
         ("rollouts · store · statistics", "values and their storage"),
         ("registry · errors · seeding", "infrastructure"),

@@ -26,7 +26,6 @@ from ratchet.agents.networks.heads import (
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.networks.registry import network_class
 from ratchet.agents.parts import Agent, AgentBody, Perception
-from ratchet.agents.tapes import enable_fast_path
 from ratchet.errors import ParameterError
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.seeding import torch_generator
@@ -190,10 +189,7 @@ class AgentBuilder(ABC, Generic[Section]):
         self, hyper_params: HyperParameters, handler: ProtocolHandler, agents: Mapping[str, Agent]
     ) -> CombinedAgents:
         """Run all agents as one actor; :meth:`CombinedAgents.bind` it to an environment."""
-        perception = self.build_perception(hyper_params)
-        combined = CombinedAgents(agents, handler, hyper_params, perception)
-        enable_fast_path(combined)
-        return combined
+        return CombinedAgents(agents, handler, hyper_params, self.build_perception(hyper_params))
 
     def _section(self, hyper_params: HyperParameters, name: str) -> Section:
         parameters = hyper_params.agents[name]

@@ -11,7 +11,7 @@ from ratchet.errors import ParameterError
 from trainers.registry import trainer_class
 from trainers.tensordict.objectives.joint_estimator import number_episodes
 from trainers.tensordict.objectives.value_estimators import DEFAULT_KEYS
-from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
+from trainers.tensordict.optimization.replay import EpisodeBuffer
 from trainers.tensordict.reinforce import RewardToGoEstimator
 from trainers.tensordict.states.state import State
 

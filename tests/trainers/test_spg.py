@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from ratchet.agents.tapes import only_plain_operations
 from ratchet.errors import ParameterError
+from ratchet.fast.dispatch import only_plain_operations
 from trainers.registry import trainer_class
 from trainers.tensordict.objectives import spg as spg_objective
 from trainers.tensordict.objectives.joint_estimator import JOINT_ADVANTAGE, JOINT_KNOWN

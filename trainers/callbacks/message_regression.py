@@ -106,7 +106,8 @@ class MessageRegression(Callback):
             return {}
         scores = {}
         for name in self.agent_names:
-            said = episode_messages(rollouts, self._agent_index(name), self.environment.max_rounds)
+            index = self.environment.protocol_handler.agent_index(name)
+            said = episode_messages(rollouts, index, self.environment.max_rounds)
             if self.section.reset_on_fit:
                 self._learners[name] = self._new_learner(name, STAGE, iteration)
             draws = torch_generator(self.seed, STAGE, iteration, f"{GROUP}.minibatch", name)
@@ -139,9 +140,6 @@ class MessageRegression(Callback):
             saved.setdefault(agent, {})[name] = tensor
         for agent, learner in self._learners.items():
             learner.load(saved.get(agent, {}), f"message regression of {agent!r}")
-
-    def _agent_index(self, name: str) -> int:
-        return self.environment.protocol_handler.agent_index(name)
 
     def _hold_out(self, ids: Tensor, iteration: int) -> Tensor | None:
         """Choose datapoints to hold out, with all their episodes: bool ``[K]``."""

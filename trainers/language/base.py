@@ -233,11 +233,6 @@ def _names_horizon(learner: type[BaseTrainer]) -> bool:
         return True
 
 
-def count_tokens(trajectories: Sequence[Trajectory]) -> int:
-    """Return the number of tokens that the model has generated."""
-    return sum(sum(trajectory.loss_mask) for trajectory in trajectories)
-
-
 def _validated(model: type[_Section], given: object, name: str) -> _Section:
     try:
         return model.model_validate(given)

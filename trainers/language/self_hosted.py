@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -203,12 +203,14 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _learn(self, batch: Batch) -> list[Figures]:
         """Take the steps of all passes; return the figures of each."""
-        size = self._minibatch_size(batch)
+        size, together = self._minibatch_size(batch), self.rows_together
         self._optimizer.set_progress(self.moment.iteration, self.moment.num_iterations)
         return [
             self._step(batch if len(rows) == len(batch) else batch.select(rows))
             for epoch in range(self.language.num_epochs)
-            for rows in self._minibatches(len(batch), size, epoch)
+            for rows in minibatches(
+                len(batch), size, epoch=epoch, moment=self.moment, together=together
+            )
         ]
 
     def _minibatch_size(self, batch: Batch) -> int:
@@ -217,10 +219,6 @@ class SelfHostedTrainer(BaseTrainer):
     def _in_blocks(self, size: int) -> int:
         """Round a number of rows up to a multiple of rows that belong together."""
         return -(-size // self.rows_together) * self.rows_together
-
-    def _minibatches(self, rows: int, size: int, epoch: int) -> Iterator[Tensor]:
-        together = self.rows_together
-        return minibatches(rows, size, epoch=epoch, moment=self.moment, together=together)
 
     def _step(self, batch: Batch) -> Figures:
         """Take one optimizer step on the loss of a minibatch."""

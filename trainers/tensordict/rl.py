@@ -19,6 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ratchet.errors import ParameterError
+from ratchet.fast.adam import clip_gradients
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols.registry import build_protocol_handler
@@ -40,20 +41,21 @@ from trainers.tensordict.imitation import behaviour_cloning
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
-from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
-from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
     build_adam,
     learning_rate_scale,
     set_learning_rates,
 )
-from trainers.tensordict.optimization.replay import RolloutBuffer, Transform
+from trainers.tensordict.optimization.replay import EpisodeBuffer, RolloutBuffer, Transform
 from trainers.tensordict.solo import pretraining
 from trainers.tensordict.states import snapshots
-from trainers.tensordict.states.components import Components
+from trainers.tensordict.states.components import (
+    Components,
+    read_pool,
+    sample_from_pool,
+)
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
-from trainers.tensordict.states.policy_pool import read_pool, sample_from_pool
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
 from trainers.tensordict.testing import TestPlayer, environment_for, summarise_test

@@ -13,7 +13,7 @@ from trainers.staged import STAGE
 from trainers.tensordict.objectives.joint_estimator import JointAdvantageEstimator
 from trainers.tensordict.objectives.ppo import ppo_options
 from trainers.tensordict.objectives.spg import SpgObjective
-from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
+from trainers.tensordict.optimization.replay import EpisodeBuffer
 from trainers.tensordict.rl import TensorDictRlTrainer
 
 if TYPE_CHECKING:

@@ -47,7 +47,9 @@ async def await_jobs(
         )
     )
     statuses = {name: group.get_fine_tune_job_status() for name, group in groups.items()}
-    failed = {name: status for name, status in statuses.items() if _has_failed(status)}
+    failed = {
+        name: status for name, status in statuses.items() if status not in ("succeeded", *_NO_JOB)
+    }
     if failed:
         reasons = "; ".join(
             f"group {name!r}: {status}: {groups[name].get_fine_tune_job_error_repr()}"
@@ -110,7 +112,3 @@ def without_jobs(state: State) -> State:
         for name, group in state.shared_model_groups.items()
     }
     return replace(state, train_loop_stage="create_fine_tune_jobs", shared_model_groups=groups)
-
-
-def _has_failed(status: str) -> bool:
-    return status != "succeeded" and status not in _NO_JOB

@@ -233,7 +233,8 @@ def seeded_resets(seed: int) -> Iterator[None]:
     def seeded(environment: EnvBase, *args: Any, **kwargs: Any) -> TensorDictBase:  # noqa: ANN401
         if environment not in seen:
             number = len(seen)
-            _add_with_parts(seen, environment)  # first, because seeding resets
+            # first, because seeding resets; wrapped environments are seeded with it
+            seen.update(part for part in environment.modules() if isinstance(part, EnvBase))
             environment.set_seed((seed + number) % 2**31)
         return reset(environment, *args, **kwargs)
 
@@ -242,11 +243,6 @@ def seeded_resets(seed: int) -> Iterator[None]:
         yield
     finally:
         EnvBase.reset = reset
-
-
-def _add_with_parts(seen: WeakSet[EnvBase], environment: EnvBase) -> None:
-    """Mark an environment and those that it wraps, which are seeded with it, as seeded."""
-    seen.update(part for part in environment.modules() if isinstance(part, EnvBase))
 
 
 def push_weights(trainer: Trainer) -> None:

@@ -126,7 +126,10 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
     def __call__(self, batch: TensorDictBase) -> None:
         """Copy the weights if they are the best so far."""
         latest = last_value(self._trainer, self.monitor)
-        if latest is None or (self.best is not None and not self._is_better(latest, self.best)):
+        if latest is None:
+            return
+        best = self.best
+        if best is not None and not (latest > best if self.mode == "max" else latest < best):
             return
         self.best = latest
         self.weights = {k: v.detach().clone() for k, v in self.policy.state_dict().items()}
@@ -144,9 +147,6 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
         self._trainer = trainer
         trainer.register_op("post_steps_log", self)
         trainer.register_module(name, self)
-
-    def _is_better(self, value: float, best: float) -> bool:
-        return value > best if self.mode == "max" else value < best
 
 
 def last_value(trainer: Trainer | None, monitor: str) -> float | None:

@@ -79,7 +79,7 @@ def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
     seen = {id(trainer)}
     named = [(name, module) for name, module in trainer._modules.items()]
     placed = [
-        (f"{point}.{place}", _owner(registered(operation)))
+        (f"{point}.{place}", getattr(registered(operation), "__self__", registered(operation)))
         for point in HOOK_POINTS
         for place, (operation, _) in enumerate(operations(trainer, point))
     ]
@@ -110,12 +110,15 @@ def take_trainer(trainer: Trainer) -> Tree:
         If a hook's state cannot be stored.
     """
     return {
-        "counters": {name: getattr(trainer, name) for name in _counters(trainer)},
+        "counters": {
+            name: getattr(trainer, name)
+            for name in (*_COUNTERS, *(name for name in _OWN_COUNTERS if hasattr(trainer, name)))
+        },
         "last_values": _last_values(trainer),
         "loss": _state_of(trainer.loss_module),
         "optimizer": _state_of(trainer.optimizer),
         "exploration": {name: part.state_dict() for name, part in _exploration(trainer)},
-        "hooks": {name: state for name, state in _hook_states(trainer)},
+        "hooks": {name: access.take() for name, access in _hook_access(trainer).items()},
         "collector": _take_collector(trainer.collector),
         "samplers": {n: take_sampler(buffer) for n, buffer in replay_buffers(trainer).items()},
     }
@@ -141,7 +144,10 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
         _load(trainer.optimizer, state["optimizer"])
         for name, part in _exploration(trainer):
             part.load_state_dict(state["exploration"][name])
-        _load_hooks(trainer, state["hooks"])
+        access = _hook_access(trainer)
+        _check_names(state["hooks"], access, "hooks")
+        for name, hook in access.items():
+            hook.load(state["hooks"][name])
         _load_collector(trainer.collector, state["collector"])
         for name, buffer in own.items():
             load_replay(buffer, buffers[name])
@@ -172,18 +178,9 @@ class _HookState:
     load: Callable[[Tree], None]
 
 
-def _hook_states(trainer: Trainer) -> Iterator[tuple[str, Tree]]:
-    for name, hook in hooks(trainer):
-        access = _access(hook)
-        if access is not None:
-            yield name, access.take()
-
-
-def _load_hooks(trainer: Trainer, states: dict[str, Tree]) -> None:
-    own = {name: access for name, hook in hooks(trainer) if (access := _access(hook)) is not None}
-    _check_names(states, own, "hooks")
-    for name, access in own.items():
-        access.load(states[name])
+def _hook_access(trainer: Trainer) -> dict[str, _HookState]:
+    """Return the access to the state of each hook that has one, by the hook's name."""
+    return {name: access for name, hook in hooks(trainer) if (access := _access(hook)) is not None}
 
 
 def _access(hook: object) -> _HookState | None:
@@ -227,18 +224,9 @@ def _updater_access(updater: object) -> _HookState | None:
     return _HookState(lambda: {"counter": updater.counter}, load)
 
 
-def _owner(operation: Any) -> Any:  # noqa: ANN401
-    """Return the object whose method was registered, or the registered object itself."""
-    return getattr(operation, "__self__", operation)
-
-
 def is_replay(hook: object) -> bool:
     """Return whether a hook extends a replay buffer and samples from it."""
     return isinstance(hook, ReplayBufferTrainer | OfflineToOnlineReplayBufferHook)
-
-
-def _counters(trainer: Trainer) -> list[str]:
-    return [*_COUNTERS, *(name for name in _OWN_COUNTERS if hasattr(trainer, name))]
 
 
 def _exploration(trainer: Trainer) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -168,11 +168,14 @@ class TorchRlTrainer(StagedTrainer):
                     " evaluations; expected a number of iterations."
                 )
             return
-        policy = trainer._checkpoint_policy()
+        policy, seed = trainer._checkpoint_policy(), self.hyper_params.seed
         evaluation = Evaluation(
             self.build_environment,
             policy,
-            self._evaluation_seeds(section.evaluation_episodes),
+            [
+                derive_seed(seed, "evaluation", i) % 2**31
+                for i in range(section.evaluation_episodes)
+            ],
             period=section.evaluation_period * self.batches_per_iteration,
             prepare=lambda environment: copy_normalization(trainer.collector, environment),
         )
@@ -263,10 +266,6 @@ class TorchRlTrainer(StagedTrainer):
         return metrics
 
     # -- testing -----------------------------------------------------------------------------
-
-    def _evaluation_seeds(self, number: int) -> list[int]:
-        seed = self.hyper_params.seed
-        return [derive_seed(seed, "evaluation", i) % 2**31 for i in range(number)]
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
         if self._environment is None:

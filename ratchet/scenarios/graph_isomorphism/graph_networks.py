@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ratchet.agents.networks.layers import Initializer, Layer, ready_layers
-
-EPSILON = 1e-5
+from ratchet.fast.dispatch import fast_path
+from ratchet.fast.transformer import transform
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,7 @@ class TransformerStack(nn.Module):
             self.mlp_out_bias,
         )
 
+    @fast_path(transform)
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Transform tokens f32 [b, T, d].
 
@@ -197,7 +198,7 @@ class TransformerStack(nn.Module):
         of_mlp = (tensor for layer in ready for tensor in layer if tensor is not None)
         layers = zip(*self.weights()[:8], *of_mlp, strict=True)
         for scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 in layers:
-            normed = F.layer_norm(tokens, (d,), scale1, shift1, EPSILON)
+            normed = F.layer_norm(tokens, (d,), scale1, shift1)
             packed = F.linear(normed, qkv_w, qkv_b).view(b, t, self.num_heads, 3, e)
             query, key, value = packed.permute(3, 0, 2, 1, 4)
             scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(e)
@@ -205,7 +206,7 @@ class TransformerStack(nn.Module):
             mixed = torch.matmul(attention, value).transpose(1, 2).reshape(b, t, d)
             out = F.linear(mixed, out_w, out_b)
             tokens = tokens + self._drop(out)
-            normed = F.layer_norm(tokens, (d,), scale2, shift2, EPSILON)
+            normed = F.layer_norm(tokens, (d,), scale2, shift2)
             hidden = activate(F.linear(normed.view(-1, d), w1, b1))
             out = F.linear(hidden, w2, b2).view(b, t, d)
             tokens = tokens + self._drop(out)

@@ -10,7 +10,6 @@ from ratchet.agents.building import AgentBuilder, AgentPlan
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import Agent
 from ratchet.scenarios.environment import Environment
-from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.graph_isomorphism.body import (
     GraphIsomorphismBody,
     GraphPerception,

@@ -331,29 +331,19 @@ class ControlActorCritic(ActorCritic):
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
-        inputs, chosen = self.asked(td, agents)
+        taken = td.get(_ACTION).flatten(0, -3)
         rows: list[tuple[Tensor, Tensor, Tensor]] = []
-        for name, x in inputs.items():
-            agent, actions = self.agents[name], chosen[name]
-            if actions is None:
+        for name, x in self._inputs(td).items():
+            if agents is not None and name not in agents:
                 zero = x.policy.new_zeros(len(x.policy), 1)
                 rows.append((zero, zero, zero))
                 continue
-            outputs, value = agent.policy_and_value(x)
-            rows.append((*distribution_of(agent, outputs).log_prob_and_entropy(actions), value))
+            outputs, value = self.agents[name].policy_and_value(x)
+            distribution = distribution_of(self.agents[name], outputs)
+            scores = distribution.log_prob_and_entropy(self._chosen(taken, name))
+            rows.append((*scores, value))
         log_prob, entropy, value = (_side_by_side(column) for column in zip(*rows, strict=True))
         return log_prob, entropy, value
-
-    def asked(
-        self, td: TensorDictBase, agents: Sequence[str] | None
-    ) -> tuple[dict[str, NetworkInputs], dict[str, Tensor | None]]:
-        """Return the inputs of all agents, and the actions of the requested ones."""
-        actions = td.get(_ACTION).flatten(0, -3)
-        chosen = {
-            name: self._chosen(actions, name) if agents is None or name in agents else None
-            for name in self.agent_names
-        }
-        return self._inputs(td), chosen
 
     def values(
         self,

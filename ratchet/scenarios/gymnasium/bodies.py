@@ -9,11 +9,11 @@ recurrent state is that of the rollout, and zero at the start of an episode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from tensordict import TensorDict
@@ -200,12 +200,6 @@ class Body(AgentPart):
         for layer in self.layers:
             x = act(layer(x))
         return x
-
-    @property
-    def weights(self) -> list[Layer]:
-        """Weight and bias of each layer."""
-        layers = cast(Iterator[nn.Linear], iter(self.layers))
-        return [(layer.weight, layer.bias) for layer in layers]
 
 
 class ConvolutionalBody(AgentPart):

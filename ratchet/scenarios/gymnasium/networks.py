@@ -15,8 +15,6 @@ from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.bodies import (
     AgentInputSpecs,
     AnyBody,
-    Body,
-    Layer,
     NetworkInputs,
     NetworkInputSpec,
     RecurrentBody,
@@ -49,11 +47,6 @@ class Head(AgentPart):
         out: Tensor = self.layer(x)
         return out
 
-    @property
-    def weights(self) -> Layer:
-        """Weight and bias."""
-        return self.layer.weight, self.layer.bias
-
 
 @dataclass
 class ControlAgent:
@@ -80,18 +73,6 @@ class ControlAgent:
             "value_head": self.value_head,
         }
         return {name: part for name, part in everything.items() if part is not None}
-
-    @property
-    def towers(self) -> list[tuple[list[Layer], list[Layer]]]:
-        """Hidden layers and heads of each perceptron: policy and critic together, or one each."""
-        assert isinstance(self.body, Body)  # not called for random agents or other networks
-        assert self.policy_head is not None
-        assert self.value_head is not None
-        policy, value = self.policy_head.weights, self.value_head.weights
-        if self.value_body is None:
-            return [(self.body.weights, [policy, value])]
-        assert isinstance(self.value_body, Body)
-        return [(self.body.weights, [policy]), (self.value_body.weights, [value])]
 
     @property
     def sees_images(self) -> bool:

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from ratchet.agents.actor_critic import INDEX
 from ratchet.agents.parts import AgentInput
-from ratchet.agents.tapes import only_plain_operations
+from ratchet.fast.dispatch import only_plain_operations
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import TensorDictDataset

@@ -1,4 +1,4 @@
-"""Perceptrons and distributions of agents in environments; hand-written derivatives."""
+"""Perceptrons and distributions of agents in environments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from tensordict import TensorDict
 from torch.distributions import Categorical, Independent, Normal
 
 from ratchet import HyperParameters
-from ratchet.agents.networks.layers import Initializer, activation
-from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.scenarios.gymnasium import actor_critic
 from ratchet.scenarios.gymnasium.actor_critic import (
     ContinuousActionDistribution,
@@ -19,61 +17,13 @@ from ratchet.scenarios.gymnasium.actor_critic import (
     DiscreteActionDistribution,
     categorical_scores,
 )
-from ratchet.scenarios.gymnasium.networks import Body, build_agent
+from ratchet.scenarios.gymnasium.networks import build_agent
 from ratchet.scenarios.gymnasium.spaces import (
     AgentSpace,
     AgentSpaces,
     ContinuousActions,
     DiscreteActions,
 )
-from ratchet.scenarios.gymnasium.tapes import record_categorical_scores, record_perceptron
-
-
-def make_layers(shapes, generator):
-    return [
-        (
-            torch.randn(d_out, d_in, generator=generator, requires_grad=True),
-            torch.randn(d_out, generator=generator, requires_grad=True),
-        )
-        for d_out, d_in in shapes
-    ]
-
-
-def perceptron(x, layers, heads, activation_name):
-    for weight, bias in layers:
-        x = activation(activation_name)(torch.nn.functional.linear(x, weight, bias))
-    return [torch.nn.functional.linear(x, weight, bias) for weight, bias in heads]
-
-
-SHAPES = [
-    ([(4, 3), (4, 4)], [(2, 4), (1, 4)]),
-    ([(6, 3)], [(2, 6)]),
-    ([], [(2, 3), (1, 3)]),
-]
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize(("hidden", "heads"), SHAPES)
-@pytest.mark.parametrize("num_rows", [7, 1100])
-def test_recorded_perceptrons_have_the_values_and_gradients_of_plain_ones(
-    activation, hidden, heads, num_rows
-):
-    """With 1,100 rows tanh is computed in another way."""
-    generator = torch.Generator().manual_seed(0)
-    layers, tops = make_layers(hidden, generator), make_layers(heads, generator)
-    x = torch.randn(num_rows, 3, generator=generator)
-    plain = perceptron(x, layers, tops, activation)
-    recorded = run_recorded(
-        lambda tape: record_perceptron(tape, x, layers, tops, activation), lambda: plain
-    )
-    grads = [torch.randn(out.shape, generator=generator) for out in plain]
-    for one, other in zip(recorded, plain, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    weights = [tensor for layer in (*layers, *tops) for tensor in layer]
-    found = torch.autograd.grad(recorded, weights, grads)
-    expected = torch.autograd.grad(plain, weights, grads)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 3)])
@@ -86,10 +36,6 @@ def test_scores_of_choices_are_torchs(sizes):
         sum(peer.entropy() for peer in peers),
     ]
     plain = categorical_scores(logits, actions, sizes)
-    recorded = run_recorded(
-        lambda tape: record_categorical_scores(tape, tape.leaf(logits), actions, sizes),
-        lambda: plain,
-    )
     weights = torch.randn(2, 9)
 
     def gradient(outputs):
@@ -101,7 +47,6 @@ def test_scores_of_choices_are_torchs(sizes):
 
     theirs = gradient(expected)
     torch.testing.assert_close(gradient(plain), theirs, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(gradient(recorded), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_normal_numbers_are_torchs():
@@ -152,60 +97,21 @@ def frames(size=6):
     return TensorDict({"agents": agents}, batch_size=[size])
 
 
-def total(scores):
-    """Weigh everything that was evaluated differently."""
-    return sum(
-        (score * torch.tensor([1.0, 2.0]) * weight).sum()
-        for weight, score in enumerate(scores, start=1)
-    )
-
-
-def recorded_scores(agents, td, names=None):
-    return run_recorded(record_of(agents, td, names), lambda: agents.score(td, agents=names))
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_agents_did_is_scored_as_when_they_did_it(shared):
     agents, _ = two_agents(shared)
     td = agents.act(frames(), generators={n: torch.Generator() for n in ("one", "two")})
     assert td["agents", "action"].dtype == torch.float32  # one agent's numbers are real
     assert td["agents", "action"].shape == (6, 2, 2)
-    out, plain = recorded_scores(agents, td), agents.score(td)
-    for one, other in zip(out, plain, strict=True):
-        torch.testing.assert_close(one, other)
-    grads = torch.autograd.grad(total(out), list(agents.parameters()))
-    expected = torch.autograd.grad(total(plain), list(agents.parameters()))
-    for one, other in zip(grads, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    out = agents.score(td)
     torch.testing.assert_close(out[0], td["agents", "log_prob"])
     torch.testing.assert_close(out[2], td["agents", "value"])
-    for only in (recorded_scores(agents, td, ["two"]), agents.score(td, agents=["two"])):
-        assert not only[0][:, 0].any()
-        torch.testing.assert_close(only[0][:, 1], out[0][:, 1])
+    only = agents.score(td, agents=["two"])
+    assert not only[0][:, 0].any()
+    torch.testing.assert_close(only[0][:, 1], out[0][:, 1])
     named = agents.evaluate(td)["agents"]
-    for name, score in zip(("log_prob", "entropy", "value"), plain, strict=True):
+    for name, score in zip(("log_prob", "entropy", "value"), out, strict=True):
         assert torch.equal(named[name], score)
-
-
-class OwnBody(Body):
-    """A user's, which may compute something else."""
-
-
-def test_agents_are_recorded_where_the_recorder_knows_them():
-    agents, _ = two_agents()
-    td = agents.act(frames(), generators=None)
-    assert record_of(agents, td, None) is not None
-    with only_plain_operations():
-        assert record_of(agents, td, None) is None
-    gelus, _ = two_agents(activation_function="gelu")
-    assert record_of(gelus, td, None) is None
-    own = OwnBody([2, 8], Initializer(torch.Generator()))
-    agents.agents["one"].body = own
-    assert record_of(agents, td, None) is None
-    subclass = type("OwnActorCritic", (ControlActorCritic,), {})
-    agents, _ = two_agents()
-    agents.__class__ = subclass
-    assert record_of(agents, td, None) is None
 
 
 @pytest.mark.parametrize(("shared", "most"), [(True, 2**14), (False, 2**14), (False, 7)])
@@ -226,21 +132,6 @@ def test_scores_put_off_to_the_end_of_a_rollout_are_those_of_each_step(shared, m
     for name in ("log_prob", "value"):
         torch.testing.assert_close(rollouts["agents", name], expected["agents", name])
         assert rollouts["agents", name].shape == (6, 3, 2)
-
-
-def test_second_derivatives_of_scores_exist():
-    agents, _ = two_agents()
-    td = agents.act(frames(), generators=None)
-
-    def curvature(scores):
-        weights = list(agents.parameters())
-        first = torch.autograd.grad(total(scores), weights, create_graph=True)
-        bent = sum(g.square().sum() for g in first)
-        return torch.autograd.grad(bent, weights, allow_unused=True, materialize_grads=True)
-
-    found, expected = curvature(recorded_scores(agents, td)), curvature(agents.score(td))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_agents_see_nothing_but_their_own_observations():

@@ -7,9 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from ratchet import HyperParameters
-from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.errors import ParameterError
-from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.networks import build_all_agents
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces, DiscreteActions
@@ -97,33 +95,6 @@ def test_who_it_acts_for_is_told_to_a_network_that_asks():
         logits = [distribution.logits for distribution in agents.get_dist(td).values()]
         assert torch.equal(logits[0], logits[1]) is not differ
     assert told.parts["one"].body.layers[0].weight.shape == (8, 3 + 3)
-
-
-@pytest.mark.parametrize(
-    "section",
-    [
-        {"shared_model_group": "all", "centralised_critic": True, "observes_agent_id": True},
-        {"centralised_critic": True},
-        {"shared_model_group": "all"},
-    ],
-)
-def test_what_is_recorded_on_a_tape_is_what_is_computed_otherwise(section):
-    agents, _ = built(**section)
-    td = frames()
-    record = record_of(agents, td, None)
-    assert record is not None
-    recorded = run_recorded(record, lambda: agents.score(td))
-    with only_plain_operations():
-        plain = agents.score(td)
-    weights = list(agents.parameters())
-    for one, other in zip(recorded, plain, strict=True):
-        torch.testing.assert_close(one, other)
-    mine, theirs = (
-        torch.autograd.grad(sum(part.sin().sum() for part in scores), weights)
-        for scores in (recorded, plain)
-    )
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_agents_of_a_group_are_normalised_alike():

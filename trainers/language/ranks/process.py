@@ -90,7 +90,8 @@ class ShardedOptimizer(LanguageOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state, on the CPU; all processes take part."""
         state = super().state_dict()
-        return {**state, "moments": self._moments(state["moments"], _gathered)}
+        moments = self._moments(state["moments"], lambda share, like: gather(share, like).cpu())
+        return {**state, "moments": moments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore this process's shard of a complete state."""
@@ -110,10 +111,6 @@ class ShardedOptimizer(LanguageOptimizer):
             }
             for place, of_one in moments.items()
         }
-
-
-def _gathered(share: Tensor, like: Tensor) -> Tensor:
-    return gather(share, like).cpu()
 
 
 REQUEST_NAME = "asked"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ratchet.agents.actor_critic import INDEX
 from ratchet.agents.lr_groups import ParameterGroup
+from ratchet.fast.adam import clip_gradients
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import report_iterations
 from trainers.results import Metrics, PretrainResult
@@ -19,7 +20,6 @@ from trainers.tensordict.imitation.demonstrations import (
     ScriptedDemonstrator,
 )
 from trainers.tensordict.objectives.value_estimators import acting_mask
-from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import (
     build_adam,
     learning_rate_scale,

@@ -9,7 +9,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.tapes import only_plain_operations, record_of, run_recorded
 from ratchet.errors import ParameterError, nearest
 from trainers.tensordict.objectives.value_estimators import (
     DEFAULT_KEYS,
@@ -75,7 +74,7 @@ class Objective(nn.Module, ABC):
         result of :meth:`forward`, detached.
         """
         with forward_context:
-            losses = self._compute(tensordict)
+            losses = self(tensordict) if self._compiled is None else self._compiled(tensordict)
         total = total_loss(losses)
         if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call] # of torch
@@ -103,13 +102,6 @@ class Objective(nn.Module, ABC):
     def is_compiled(self) -> bool:
         """Whether :meth:`compile_losses` was called."""
         return self._compiled is not None
-
-    def _compute(self, tensordict: TensorDictBase) -> TensorDict:
-        if self._compiled is None:
-            losses: TensorDict = self(tensordict)
-            return losses
-        with only_plain_operations():
-            return self._compiled(tensordict)
 
     def set_keys(self, **keys: Key) -> None:
         """Set keys of the tensordicts, e.g. ``value=("agents", "value")``.
@@ -156,10 +148,7 @@ class Objective(nn.Module, ABC):
         """
         agents, names = self.combined_agents, self.learning_agents
         score = agents.score_remembered if as_stored else agents.score
-        record = record_of(agents, tensordict, names)
-        if record is None:
-            return Evaluation(*score(tensordict, agents=names))
-        return Evaluation(*run_recorded(record, lambda: score(tensordict, agents=names)))
+        return Evaluation(*score(tensordict, agents=names))
 
     def learning_mask(self, tensordict: TensorDictBase) -> Tensor:
         """Return the frames that are learned from, by agent: bool ``[B, A]``.

@@ -10,7 +10,6 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ratchet.agents.actor_critic import INDEX
-from ratchet.agents.tapes import may_record, record_of
 from ratchet.algorithms.critic_losses import CriticLossType, critic_loss
 from ratchet.algorithms.kl import adapt_kl_beta
 from ratchet.algorithms.masks import masked_mean, masked_whiten
@@ -21,21 +20,12 @@ from ratchet.algorithms.policy_losses import (
     effective_sample_size,
     kl_penalty_policy_loss,
 )
+from ratchet.fast.dispatch import fast_path
+from ratchet.fast.ppo import clipped_ppo_gradients
 from trainers.tensordict.objectives.base import Evaluation, Objective
-from trainers.tensordict.objectives.fused_ppo import (
-    METRICS,
-    ClippedPpo,
-    FusedLosses,
-    Sampled,
-    clipped_ppo_losses,
-    put_ppo_gradients,
-)
 from trainers.tensordict.objectives.value_estimators import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
-
     from ratchet.parameters.trainers import PpoParameters, RlParameters
 
 _READ = ("sample_log_prob", "advantage", "value_target", "value", "learns")
@@ -96,7 +86,8 @@ class PpoObjective(Objective):
         """Compute the losses and metrics of a minibatch ``[B]``."""
         keys = self.tensor_keys
         now = self.evaluate(tensordict, as_stored=True)
-        tensordict = _frames(tensordict)
+        if tensordict.batch_dims > 1:
+            tensordict = tensordict.reshape(-1)
         mask = self.learning_mask(tensordict)
         log_ratio = now.log_prob - tensordict.get(keys["sample_log_prob"])
         advantage = tensordict.get(keys["advantage"])
@@ -164,88 +155,13 @@ def ppo_options(ppo: PpoParameters, rl: RlParameters) -> dict[str, Any]:
 
 
 class ClippedPpoObjective(PpoObjective):
-    """PPO with a clipped ratio; all losses in one operation, unless a subclass overrides a part."""
-
-    _PARTS = ("policy_loss", "losses_and_metrics", "metrics")
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Compute the losses and metrics of a minibatch ``[B]``."""
-        if not self._fuses(tensordict):
-            return super().forward(tensordict)
-        agents, names = self.combined_agents, self.learning_agents
-        sampled, options = self._sampled(_frames(tensordict)), self._options
-        record = record_of(agents, tensordict, names)
-        if record is None:  # then agents are scored with autograd, which continues from the losses
-            now = self.evaluate(tensordict, as_stored=True)
-            losses = clipped_ppo_losses(
-                lambda tape: [tape.leaf(score) for score in now], lambda: now, sampled, options
-            )
-        else:
-            losses = clipped_ppo_losses(
-                record, lambda: agents.score(tensordict, agents=names), sampled, options
-            )
-        return TensorDict(_by_name(losses), batch_size=[])
-
-    def compute_gradients(
-        self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
-    ) -> Mapping[str, Tensor]:
-        """Set gradients, without autograd if all agents can be recorded on one tape."""
-        if type(self).forward is ClippedPpoObjective.forward and not self.is_compiled:
-            with forward_context:
-                fuses = self._fuses(tensordict)
-                agents, names = self.combined_agents, self.learning_agents
-                record = record_of(agents, tensordict, names) if fuses else None
-            if record is not None:
-                sampled = self._sampled(_frames(tensordict))
-                return _by_name(put_ppo_gradients(record, sampled, self._options))
-        return super().compute_gradients(tensordict, forward_context)
-
-    def _fuses(self, tensordict: TensorDictBase) -> bool:
-        """Return whether the losses can be computed as one operation."""
-        changed = any(
-            getattr(type(self), part) is not getattr(ClippedPpoObjective, part)
-            for part in self._PARTS
-        )
-        return not changed and may_record(tensordict.get(self.tensor_keys["value_target"]))
-
-    def _sampled(self, tensordict: TensorDictBase) -> Sampled:
-        keys, get = self.tensor_keys, tensordict.get
-        return Sampled(
-            log_prob=get(keys["sample_log_prob"]),
-            advantage=get(keys["advantage"]),
-            value=get(keys["value"]),
-            value_target=get(keys["value_target"]),
-            mask=self.learning_mask(tensordict),
-        )
-
-    @property
-    def _options(self) -> ClippedPpo:
-        return ClippedPpo(
-            clip_epsilon=self.clip_epsilon,
-            entropy_coef=self.entropy_coef,
-            critic_coef=self.critic_coef,
-            normalize_advantage=self.normalize_advantage,
-            loss_critic_type=self.loss_critic_type,
-            clip_value=self.clip_value,
-        )
+    """PPO with a clipped ratio."""
 
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
         """Compute max(−ρA, −clip(ρ)A): ``[B, A]`` each → ``[A]``."""
         return clipped_policy_loss(log_ratio, advantage, mask, clip_epsilon=self.clip_epsilon)
 
-
-def _frames(tensordict: TensorDictBase) -> TensorDictBase:
-    """Return rows of steps ``[e, T]`` as frames."""
-    return tensordict if tensordict.batch_dims == 1 else tensordict.reshape(-1)
-
-
-def _by_name(losses: FusedLosses) -> dict[str, Tensor]:
-    return {
-        "loss_objective": losses.objective,
-        "loss_critic": losses.critic,
-        "loss_entropy": losses.entropy,
-        **dict(zip(METRICS, losses.metrics.unbind(), strict=True)),
-    }
+    compute_gradients = fast_path(clipped_ppo_gradients)(PpoObjective.compute_gradients)
 
 
 class KlPenaltyPpoObjective(PpoObjective):

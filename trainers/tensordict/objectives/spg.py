@@ -15,7 +15,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.tapes import only_plain_operations
 from ratchet.algorithms.inverse_hessian import conjugate_gradient, neumann_series, nystrom
 from ratchet.algorithms.joint_advantages import normalize_joint_advantages
 from ratchet.algorithms.masks import masked_whiten
@@ -33,6 +32,7 @@ from ratchet.algorithms.sampled_game import (
     clipped_slope,
     policy_slope,
 )
+from ratchet.fast.dispatch import only_plain_operations
 from trainers.tensordict.objectives.base import Evaluation
 from trainers.tensordict.objectives.joint_estimator import EPISODE, JOINT_ADVANTAGE, JOINT_KNOWN
 from trainers.tensordict.objectives.ppo import PpoObjective

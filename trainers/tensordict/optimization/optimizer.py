@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trainers.tensordict.optimization.fused_adam import FusedAdam
+from ratchet.fast.adam import FusedAdam
 from trainers.tensordict.states.state import TensorTree, check_same_tensors, clone_tensors
 
 if TYPE_CHECKING:

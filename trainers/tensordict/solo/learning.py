@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ratchet.fast.adam import clip_gradients
 from ratchet.seeding import torch_generator
 from trainers.results import Metrics, Table
-from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import build_adam, frozen, idle_parameters
 
 if TYPE_CHECKING:

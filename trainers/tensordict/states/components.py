@@ -1,22 +1,29 @@
-"""Components of a reinforcement-learning trainer, and their conversion from and to states."""
+"""Components of a reinforcement-learning trainer, and their conversion from and to states.
+
+Also pools of earlier versions of agents, from which each iteration samples weights. A pool is a
+part of the state, ``AGENT@ITERATION`` → name → tensor, so that a stage needs no other.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
+from ratchet.seeding import torch_generator
 from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
     load_optimizer_tensors,
     optimizer_tensors,
 )
 from trainers.tensordict.states import snapshots
-from trainers.tensordict.states.state import State, TensorTree
+from trainers.tensordict.states.state import State, TensorTree, check_same_tensors
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from ratchet.agents.actor_critic import ActorCritic
     from trainers.tensordict.collectors import RolloutCollector
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
     from trainers.tensordict.objectives.value_estimators import MaskedGae
     from trainers.tensordict.optimization.replay import RolloutBuffer
     from trainers.tensordict.testing import TestPlayer
+
+_BETWEEN = "@"
+"""Between agent and iteration in the name of an earlier version, ``AGENT@ITERATION``."""
 
 
 @dataclass
@@ -107,3 +117,32 @@ class Components:
             pool=pool,
         )
         self.load_state(begun)
+
+
+def read_pool(folders: Mapping[tuple[str, int], Path]) -> TensorTree:
+    """Read earlier versions from the folders of states: agent and iteration → folder."""
+    return {
+        f"{agent}{_BETWEEN}{iteration}": State.load(folder).agents[agent]
+        for (agent, iteration), folder in sorted(folders.items())
+    }
+
+
+def sample_from_pool(agents: ActorCritic, pool: TensorTree, *, seed: int, iteration: int) -> None:
+    """Load into each agent with a pool the weights of one member, sampled for the iteration.
+
+    Raises StateError if a member's network differs.
+    """
+    members: dict[str, list[str]] = {}
+    for name in sorted(pool, key=_place):
+        members.setdefault(_place(name)[0], []).append(name)
+    for agent, names in members.items():
+        draw = torch_generator(seed, "train", iteration, "pool", agent)
+        chosen = names[int(torch.randint(len(names), (1,), generator=draw))]
+        live = snapshots.agent_tensors(agents)[agent]
+        check_same_tensors(pool[chosen], live, f"agent {agent!r} of the pool, {chosen}")
+        snapshots.copy_tensors(live, pool[chosen])
+
+
+def _place(name: str) -> tuple[str, int]:
+    agent, _, iteration = name.rpartition(_BETWEEN)
+    return agent, int(iteration)

@@ -1,4 +1,4 @@
-"""The transformer stack as one operation on a tape, for CPUs.
+"""A stack of transformer layers as one operation with a derivative written by hand, for CPUs.
 
 Layouts are chosen to avoid copies: queries, keys and values are [b·H, e, T] and attention is stored
 as [b·H, key, query], where products with thin matrices are fastest. The softmax is 2^s / Σ 2^s
@@ -13,58 +13,94 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from ratchet.agents.tapes import Record, Tape, Var, register_recorder
-from ratchet.scenarios.graph_isomorphism.graph_networks import EPSILON, TransformerStack
+from ratchet.fast.dispatch import is_supported, only_plain_operations
 
 CUT = 80.0
+EPSILON = 1e-5
 Kept = tuple[Tensor, ...]
 Grads = Sequence[Tensor]
 
 
-@register_recorder(TransformerStack)
-def record_transformer(stack: TransformerStack, tokens: Tensor, mask: Tensor) -> Record | None:
-    """Record a stack with tanh that drops nothing."""
-    if stack.activation_name != "tanh" or stack.drops:
+class Stack(Protocol):
+    """Attributes of ``TransformerStack`` that this module reads."""
+
+    activation_name: str
+    num_heads: int
+
+    @property
+    def drops(self) -> bool:
+        """Whether dropout is active."""
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """Return all weights in the order in which a layer uses them."""
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Transform tokens with plain operations."""
+
+
+def transform(stack: Stack, tokens: Tensor, mask: Tensor) -> Tensor | None:
+    """Compute the stack's ``forward``; None unless it has tanh and drops nothing."""
+    if stack.activation_name != "tanh" or stack.drops or not is_supported(tokens):
         return None
-    return lambda tape: [_record(tape, tape.leaf(tokens), mask, stack.weights(), stack.num_heads)]
+    return cast(
+        Tensor,
+        _Transform.apply(stack, mask, tokens, *stack.weights()),  # type: ignore[no-untyped-call]
+    )
 
 
-def _record(
-    tape: Tape, tokens: Var, mask: Tensor, weights: tuple[Tensor, ...], num_heads: int
-) -> Var:
-    leaves = [tape.leaf(weight) for weight in weights]
-    folds = _Folds.of(weights[2].shape[2], num_heads)
-    folded = folds.fold(weights)
-    layers = [*zip(*(weight.unbind(0) for weight in folded), strict=True)]
-    x, per_head = tokens.value.contiguous(), mask.unsqueeze(1)
-    kept = []
-    for layer in layers:
-        x, attention = _attend(x, per_head, layer[:6], num_heads)
-        x, mlp = _transform(x, layer[6:])
-        kept.append((attention, mlp))
+class _Transform(torch.autograd.Function):
+    """All layers as one operation of autograd."""
 
-    def back(grad: Tensor) -> None:
-        grad = grad.contiguous()
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 -- torch's context
+        stack: Stack,
+        mask: Tensor,
+        tokens: Tensor,
+        *weights: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(tokens, *weights)  # detects changes before the backward pass
+        folds = _Folds.of(weights[2].shape[2], stack.num_heads)
+        layers = [*zip(*(weight.unbind(0) for weight in folds.fold(weights)), strict=True)]
+        x, per_head = tokens.contiguous(), mask.unsqueeze(1)
+        kept = []
+        for layer in layers:
+            x, attention = _attend(x, per_head, layer[:6], stack.num_heads)
+            x, mlp = _transform(x, layer[6:])
+            kept.append((attention, mlp))
+        ctx.stack, ctx.mask, ctx.folds, ctx.layers, ctx.kept = stack, mask, folds, layers, kept
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        _, *weights = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return None, None, *_differentiable_gradients(ctx, grad)
+        folds, grad = ctx.folds, grad.contiguous()
         found: list[Grads] = []
         for_back = folds.fold_back(weights[2]).unbind(0)
-        steps = [*zip(layers, for_back, kept, strict=True)]
+        steps = [*zip(ctx.layers, for_back, ctx.kept, strict=True)]
         for layer, qkv_w, (attention, mlp) in reversed(steps):
             grad, of_mlp = _transform_back(grad, mlp, layer[6:])
             weights_back = (*layer[:2], qkv_w, *layer[3:6])
-            grad, of_attention = _attend_back(grad, attention, weights_back, num_heads)
+            grad, of_attention = _attend_back(grad, attention, weights_back, ctx.stack.num_heads)
             found.append((*of_attention, *of_mlp))
-        for leaf, one in zip(leaves, folds.unfold(_stack_layers(found[::-1])), strict=True):
-            leaf.add_grad(one)
-        tokens.add_grad(grad)
+        return None, None, grad, *folds.unfold(_stack_layers(found[::-1]))
 
-    result = Var(x)
-    tape.record(back, result)
-    return result
+
+def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:  # noqa: ANN401
+    """Compute gradients by plain operations, so that they can be differentiated again."""
+    inputs = ctx.saved_tensors
+    with only_plain_operations():
+        out = ctx.stack.forward(inputs[0], ctx.mask)
+    required = [tensor for tensor in inputs if tensor.requires_grad]
+    found = iter(torch.autograd.grad(out, required, grad, create_graph=True, allow_unused=True))
+    return [next(found) if tensor.requires_grad else None for tensor in inputs]
 
 
 def _stack_layers(layers: Sequence[Grads]) -> list[Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.tensordict.optimization.fused_adam import FusedAdam, clip_gradients
+from ratchet.fast.adam import FusedAdam, clip_gradients
 
 
 def network():

@@ -11,9 +11,10 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.agents.networks import layers
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentInput
-from ratchet.agents.tapes import Var, enable_fast_path, only_plain_operations, record_of
+from ratchet.fast import transformer
+from ratchet.fast.dispatch import only_plain_operations
+from ratchet.fast.transformer import transform
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.graph_isomorphism import tapes
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
 from ratchet.scenarios.graph_isomorphism.graph_networks import (
     GinStack,
@@ -59,9 +60,7 @@ def make_inputs():
 def make_body(kind, d_linear_history=None):
     parameters = GraphIsomorphismAgentParameters(**{**SMALL, **KINDS[kind]})
     init = Initializer(torch.Generator().manual_seed(0))
-    body = shaken(GraphIsomorphismBody(parameters, ROUNDS, 6, init, d_linear_history))
-    enable_fast_path(body)
-    return body
+    return shaken(GraphIsomorphismBody(parameters, ROUNDS, 6, init, d_linear_history))
 
 
 def derivatives(body, inputs, *, second):
@@ -143,7 +142,6 @@ def tokens_and_mask():
 def test_scores_far_beyond_the_cut_stay_finite():
     stack = make_stack()
     stack.qkv_weight.data *= 1e3
-    enable_fast_path(stack)
     out = stack(*tokens_and_mask())
     out.square().sum().backward()
     assert out.isfinite().all()
@@ -157,21 +155,19 @@ class OwnStack(TransformerStack):
         return 2 * tokens
 
 
-def test_a_transformer_is_recorded_where_the_recorder_knows_it():
+def test_a_transformer_takes_the_fast_path_where_it_is_supported():
     tokens, mask = tokens_and_mask()
-    assert record_of(make_stack(), tokens, mask) is not None
-    assert record_of(make_stack(activation_name="relu"), tokens, mask) is None
-    assert record_of(make_stack(dropout=0.5), tokens, mask) is None
-    assert record_of(make_stack(dropout=0.5).eval(), tokens, mask) is not None
-    assert record_of(make_stack().double(), tokens.double(), mask) is None
+    assert transform(make_stack(), tokens, mask) is not None
+    assert transform(make_stack(activation_name="relu"), tokens, mask) is None
+    assert transform(make_stack(dropout=0.5), tokens, mask) is None
+    assert transform(make_stack(dropout=0.5).eval(), tokens, mask) is not None
+    assert transform(make_stack().double(), tokens.double(), mask) is None
     own = make_stack(OwnStack)
-    enable_fast_path(own)
     assert torch.equal(own(tokens, mask), 2 * tokens)
 
 
 def test_hooks_are_called_on_the_fast_path():
     stack, seen = make_stack(), []
-    enable_fast_path(stack)
     stack.register_forward_hook(lambda *call: seen.append(call))
     stack(*tokens_and_mask())
     assert len(seen) == 1
@@ -179,7 +175,8 @@ def test_hooks_are_called_on_the_fast_path():
 
 def test_built_bodies_take_the_fast_path(monkeypatch):
     called = []
-    monkeypatch.setattr(tapes, "_record", lambda *call: called.append(call) or Var(call[1].value))
+    attend = transformer._attend
+    monkeypatch.setattr(transformer, "_attend", lambda *call: called.append(call) or attend(*call))
     parameters = HyperParameters(
         scenario="graph_isomorphism",
         trainer="vanilla_ppo",
