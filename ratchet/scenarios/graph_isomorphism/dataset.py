@@ -63,6 +63,7 @@ def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictD
         graph_sizes=section.graph_sizes,
         edge_probabilities=section.edge_probabilities,
         uniform=uniform,
+        balanced=section.balanced,
     )
     score_1, score_2 = section.train_mix
     mixes = {

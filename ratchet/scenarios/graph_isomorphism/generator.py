@@ -239,7 +239,9 @@ class PairMix:
     """Composition of a set of pairs.
 
     ``uniform`` spreads every kind of pair as evenly as possible over sizes and probabilities;
-    otherwise each pair's size and probability are sampled.
+    otherwise each pair's size and probability are sampled. ``balanced`` takes all graphs of
+    isomorphic pairs from non-isomorphic ones, so that a single graph carries no information about
+    the label.
     """
 
     num_pairs: int
@@ -250,14 +252,16 @@ class PairMix:
     graph_sizes: tuple[int, ...]
     edge_probabilities: tuple[float, ...]
     uniform: bool = True
+    balanced: bool = False
 
     def counts(self) -> tuple[int, int, int, int, int]:
         """Return the numbers of pairs: reused isomorphic, new isomorphic, score 1, 2, higher."""
         negatives = round(self.num_pairs * self.prop_non_isomorphic)
         score_1 = round(negatives * self.prop_score_1)
         score_2 = min(round(negatives * self.prop_score_2), negatives - score_1)
-        reused = (self.num_pairs - negatives) // 2 if negatives else 0
-        new = self.num_pairs - negatives - reused
+        positives = self.num_pairs - negatives
+        reused = positives if self.balanced else positives // 2 if negatives else 0
+        new = positives - reused
         return reused, new, score_1, score_2, negatives - score_1 - score_2
 
 
@@ -289,7 +293,7 @@ def generate_pairs(mix: PairMix, pool: GraphPool, rng: np.random.Generator) -> G
     found = PairPool(cells, num_kinds=len(kinds))
     _fill(mix, pool, found, quotas, rng)
     _fill_from_elsewhere(mix, pool, found, quotas, rng)
-    _reuse_graphs(found, reused, rng)
+    _reuse_graphs(found, reused, rng, evenly=mix.balanced)
     return _assemble(found, max(mix.graph_sizes), rng)
 
 
@@ -404,16 +408,22 @@ def _fill_from_elsewhere(
     )
 
 
-def _reuse_graphs(found: PairPool, count: int, rng: np.random.Generator) -> None:
-    """Add isomorphic pairs: graphs of the non-isomorphic pairs with relabelled copies."""
+def _reuse_graphs(
+    found: PairPool, count: int, rng: np.random.Generator, *, evenly: bool = False
+) -> None:
+    """Add isomorphic pairs: graphs of the non-isomorphic pairs with relabelled copies.
+
+    ``evenly`` takes a graph of each pair before a second one of any.
+    """
     pairs, _, cells, kinds = found.gather()
     index = np.flatnonzero(kinds != NEW_ISOMORPHIC)
     if not count or not index.size:
         return
     source = np.stack([np.repeat(index, 2), np.tile([0, 1], index.size)], axis=1)
     source = source[rng.permutation(len(source))]
-    # Take from the cells in turn, so that this part is spread over them as its source is.
-    source = source[np.argsort(_rank_within(cells[source[:, 0]]), kind="stable")]
+    # Take from the pairs or cells in turn, so that this part is spread over them as its source is.
+    groups = source[:, 0] if evenly else cells[source[:, 0]]
+    source = source[np.argsort(_rank_within(groups), kind="stable")]
     added, position = 0, 0
     while added < count:
         pair, member = source[position % len(source)]

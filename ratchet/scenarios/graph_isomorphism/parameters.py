@@ -86,7 +86,9 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
     A named dataset (``er1000``, ``eru10000``) fixes ``num_pairs`` and ``uniform_sizes``.
     ``prop_score_1`` and ``prop_score_2`` are shares of the non-isomorphic pairs; the rest has
     scores from 3 to ``max_wl_rounds``. ``train_prop_score_1`` and ``_2`` replace them in the
-    training half. ``dataset_seed`` is the experiment's seed when not given.
+    training half. ``dataset_seed`` is the experiment's seed when not given. ``balanced`` takes the
+    graphs of all isomorphic pairs from non-isomorphic ones, as many of each kind; otherwise half of
+    them are new, and their sizes and degrees carry information about the label.
     """
 
     num_pairs: PositiveInt = 10_000
@@ -99,8 +101,13 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
     train_prop_score_1: float | None = Field(default=None, ge=0, le=1)
     train_prop_score_2: float | None = Field(default=None, ge=0, le=1)
     max_wl_rounds: PositiveInt = 5
+    balanced: bool = False
     dataset_seed: NonNegativeInt | None = None
     extra_test_sets: dict[str, ExtraTestSet] = Field(default_factory=dict)
+
+    def unread(self) -> Collection[str]:
+        """Return the switch that changes nothing where it is off."""
+        return () if self.balanced else ("balanced",)
 
     @property
     def train_mix(self) -> tuple[float, float]:
@@ -131,6 +138,11 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
     def _check_mixes(self) -> GraphIsomorphismParameters:
         _check_proportions(self.prop_score_1, self.prop_score_2)
         _check_proportions(*self.train_mix)
+        if self.balanced and self.prop_non_isomorphic < 0.5:
+            raise ValueError(
+                f"balanced=true with prop_non_isomorphic={self.prop_non_isomorphic}: expected 0.5"
+                " or more, since graphs of isomorphic pairs come from non-isomorphic ones"
+            )
         for name in ("graph_sizes", "edge_probabilities"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):

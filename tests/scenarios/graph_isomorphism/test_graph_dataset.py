@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 from ratchet.errors import DataError, OutOfMemoryError, ParameterError
 from ratchet.parameters import HyperParameters
@@ -127,6 +128,46 @@ def test_half_of_the_isomorphic_pairs_reuse_graphs(datasets):
     assert 200 <= reused <= 220  # a few new graphs are the same by chance
 
 
+def single_graph_features(dataset):
+    """Size, degrees, second-order degrees and triangles of the first graph of each pair."""
+    adjacency = dataset["adjacency"][:, 0].double()
+    present = dataset["node_mask"][:, 0]
+    degrees = adjacency.sum(-1)
+    columns = [
+        degrees,
+        (adjacency @ degrees[..., None])[..., 0],
+        torch.einsum("bij,bjk,bki->bi", adjacency, adjacency, adjacency),
+    ]
+    columns = [column.masked_fill(~present, 1e3).sort(-1).values for column in columns]
+    return torch.cat([present.sum(-1, keepdim=True), *columns], -1).numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("balanced", "low", "high"), [(False, 0.56, 0.65), (True, 0.48, 0.52)])
+def test_a_single_graph_of_balanced_data_carries_no_information(balanced, low, high):
+    section = {"num_pairs": 12_000, "balanced": balanced}
+    options = {"dataset": "generated", "test_size": 0.5, "graph_isomorphism": section}
+    made = build_graph_datasets(HyperParameters(**REQUIRED, **options))
+    train, test = made["train"], made["test"]
+    classifier = HistGradientBoostingClassifier(max_iter=100, random_state=0)
+    classifier.fit(single_graph_features(train), train["y"].numpy())
+    score = classifier.score(single_graph_features(test), test["y"].numpy())
+    assert low < score < high  # 6,000 pairs: a standard error of 0.6 points
+
+
+def test_balanced_data_take_one_graph_of_each_non_isomorphic_pair():
+    test = make("eru400", balanced=True)["test"]
+    pairs = list(zip(graphs_of(test), test["y"], strict=True))
+    owner = {graph.tobytes(): n for n, (pair, y) in enumerate(pairs) if not y for graph in pair}
+    reused = [
+        {owner[graph.tobytes()] for graph in pair if graph.tobytes() in owner}
+        for pair, y in pairs
+        if y
+    ]
+    assert all(reused), "each isomorphic pair has a graph of a non-isomorphic one"
+    assert len(set().union(*reused)) >= 0.9 * len(reused)  # a few graphs are in several pairs
+
+
 def test_order_is_shuffled(datasets):
     y = datasets["train"]["y"].float()
     assert 0.35 < y[:200].mean() < 0.65
@@ -207,6 +248,7 @@ def test_bad_requests_say_what_to_do():
         {"edge_probabilities": (1.0,)},
         {"extra_test_sets": {"train": {}}},
         {"train_prop_score_1": 0.9},
+        {"balanced": True, "prop_non_isomorphic": 0.4},
     ):
         with pytest.raises(ParameterError, match="graph_isomorphism"):
             make(**section)
