@@ -9,9 +9,11 @@ does not stop it before the run has reported its end.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import hashlib
+import http.client
 import os
 import re
 import socket
@@ -19,7 +21,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flows.process.prefect_server import create_database
-from ratchet.errors import StageFailedError
+from ratchet.errors import ParameterError, StageFailedError
 from ratchet.tracking.files import locked
 
 SERVER_SETTINGS = {
@@ -42,8 +43,11 @@ IDLE_SECONDS = 300.0
 """An unused server ends after this time, or after ``$RATCHET_SERVER_IDLE_SECONDS``."""
 _POLL_SECONDS = 1.0
 _LOOPBACK = "127.0.0.1"
-_OF_THE_RUN = re.compile(r"PREFECT_API_URL$|(_KEY|_TOKEN|_SECRET|_PASSWORD)$")
-"""Variables that a server which outlives the run must not inherit: its address, and secrets."""
+_OF_THE_RUN = re.compile(r"PREFECT_API_URL$|(?!PREFECT_|PG).*(_KEY|_TOKEN|_SECRET|_PASSWORD)$")
+"""Variables that a server which outlives the run must not inherit: an address, and secrets."""
+_OF_A_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+"""Variables of cluster jobs: a server ends with the job that it was started in."""
+_IDLE = "RATCHET_SERVER_IDLE_SECONDS"
 _launched: TemporaryServer | None = None
 
 
@@ -78,72 +82,107 @@ class TemporaryServer:
     """A starting or running server, its database and log in ``PREFECT_HOME``, used until exit."""
 
     def __init__(self, folder: Path) -> None:
-        environment = _server_environment(folder)
-        self.files = ServerFiles(folder, _kind(environment))
         self.log = folder / "temporary-server.log"
-        with locked(self.files.lock):
-            self._users = self.files.users.open("ab")  # open, and thus locked, until exit
+        self._environment = _server_environment(folder)
+        self._files = ServerFiles(folder, _kind(self._environment))
+        self.port = 0
+        self._connect()
+
+    @property
+    def api_url(self) -> str:
+        """The address of its API."""
+        return f"http://{_LOOPBACK}:{self.port}/api"
+
+    def wait(self) -> None:
+        """Wait until the server responds; start it again, on its port, if it has ended.
+
+        Raises
+        ------
+        StageFailedError
+            If it does not respond; with the path of its log.
+        """
+        self._thread.join()
+        if self._problem is not None or not self._is_running():
+            self._connect()
+            self._thread.join()
+        if self._problem is not None:
+            raise StageFailedError(
+                f"Prefect's temporary server {self._problem}; its log: {self.log}. Start one with"
+                " `ratchet up` or set PREFECT_API_URL, and run the same command again."
+            )
+
+    def _connect(self) -> None:
+        """Use the running server, or start one; then wait for it in the background."""
+        self._problem: str | None = "did not start"
+        self._files.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self._files.lock):
+            self._users = self._files.users.open("a+b")  # open, and thus locked, until exit
             fcntl.flock(self._users, fcntl.LOCK_SH)
-            with self.files.running.open("a+b") as running:
+            with self._files.running.open("a+b") as running:
                 if _try_lock(running):
-                    self.port = self._launch(running, environment)
+                    self.port = self._launch(running)
                 else:
                     running.seek(0)
-                    self.port = int(running.read())
-        self.api_url = f"http://{_LOOPBACK}:{self.port}/api"
-        self._error: StageFailedError | None = None
+                    port = int(running.read())
+                    if self.port not in (0, port):  # Prefect has read the address
+                        raise StageFailedError(
+                            "Prefect's temporary server was replaced by one with a different"
+                            " address, which this process cannot use. Run the same command again"
+                            " in a new process."
+                        )
+                    self.port = port
         self._thread = threading.Thread(
             target=self._await_health, name="prefect-server", daemon=True
         )
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until the server responds; StageFailedError with its log's path if it fails."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _launch(self, running: BinaryIO, environment: dict[str, str]) -> int:
-        """Start the process, which inherits the lock, and return its port."""
-        port = _free_port()
-        running.truncate(0)
-        running.write(str(port).encode())
-        running.flush()
-        arguments = [str(port), str(self.files.folder), self.files.kind, str(running.fileno())]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "flows.process.temporary_server", *arguments],
-                cwd=self.files.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[running.fileno()],
-                start_new_session=True,
-            )
+    def _launch(self, running: BinaryIO) -> int:
+        """Start the process, which inherits the lock and a bound socket; return its port."""
+        with socket.socket() as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((_LOOPBACK, self.port))
+            port = int(bound.getsockname()[1])
+            running.truncate(0)
+            running.write(str(port).encode())
+            running.flush()
+            inherited = [bound.fileno(), running.fileno()]
+            arguments = [str(self._files.folder), self._files.kind, *map(str, inherited)]
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "flows.process.temporary_server", *arguments],
+                    cwd=self._files.folder,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=inherited,
+                    start_new_session=True,
+                )
         return port
 
     def _await_health(self) -> None:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + START_SECONDS
-        problem = f"did not respond in {START_SECONDS:.0f} s"
         while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"{self.api_url}/health", timeout=5) as response:
-                    if response.status == 200:
-                        return
-            except (urllib.error.URLError, OSError):
-                if not self._is_running():
-                    problem = "ended"
-                    break
-                time.sleep(0.05)
-        self._error = StageFailedError(
-            f"Prefect's temporary server {problem}; its log: {self.log}. Start one with"
-            " `ratchet up` or set PREFECT_API_URL, and run the same command again."
-        )
+            with (
+                contextlib.suppress(OSError, http.client.HTTPException),
+                opener.open(f"{self.api_url}/health", timeout=5) as response,
+            ):
+                if response.status == http.client.OK:
+                    self._problem = None
+                    return
+            if not self._is_running():
+                self._problem = "ended"
+                return
+            time.sleep(0.05)
+        self._problem = f"did not respond in {START_SECONDS:.0f} s"
 
     def _is_running(self) -> bool:
-        with locked(self.files.lock), self.files.running.open("ab") as running:
-            return not _try_lock(running)
+        try:
+            with locked(self._files.lock), self._files.running.open("r+b") as running:
+                return not _try_lock(running)
+        except FileNotFoundError:  # its folder was removed
+            return False
 
 
 def launch(home: str | Path) -> None:
@@ -154,15 +193,17 @@ def launch(home: str | Path) -> None:
 
     Raises
     ------
+    ParameterError
+        If ``$RATCHET_SERVER_IDLE_SECONDS`` is no number.
     StageFailedError
         If no process can be started or the folder cannot be written.
     """
     global _launched  # one server per process, like the environment variable with its address
     if _launched is not None or "prefect" in sys.modules or _is_configured():
         return
-    folder = Path(os.environ.get("PREFECT_HOME", Path(home) / "prefect")).resolve()
+    chosen = os.path.expanduser(os.environ.get("PREFECT_HOME") or Path(home) / "prefect")
+    folder = Path(chosen).resolve()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         _launched = TemporaryServer(folder)
     except OSError as error:
         raise StageFailedError(f"Prefect's temporary server did not start: {error}") from error
@@ -200,24 +241,32 @@ def _is_configured() -> bool:
 
 
 def _server_environment(folder: Path) -> dict[str, str]:
+    idle = os.environ.get(_IDLE, str(IDLE_SECONDS))
+    try:
+        float(idle)
+    except ValueError as error:
+        raise ParameterError(f"{_IDLE}: got {idle!r}, expected a number of seconds.") from error
     fixed = {
+        _IDLE: idle,
         "PREFECT_HOME": str(folder),
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith("PREFECT_SERVER_") or not _OF_THE_RUN.search(name)
-    }
+    inherited = {name: value for name, value in os.environ.items() if not _OF_THE_RUN.match(name)}
     return {**SERVER_SETTINGS, **inherited, **fixed}
 
 
 def _kind(environment: dict[str, str]) -> str:
-    """Return a digest of what decides how a server behaves: installation and settings."""
-    chosen = sorted(item for item in environment.items() if item[0].startswith("PREFECT"))
-    text = repr((sys.prefix, version("prefect"), chosen))
+    """Return a digest of what a server depends on: machine, job, installation and settings."""
+    chosen = sorted(
+        item
+        for item in environment.items()
+        if item[0].startswith("PREFECT") or item[0] in _OF_A_JOB
+    )
+    network = Path("/proc/self/ns/net")  # containers that share a folder share no loopback
+    where = (socket.gethostname(), network.stat().st_ino if network.exists() else 0)
+    text = repr((where, sys.prefix, version("prefect"), chosen))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -229,47 +278,40 @@ def _try_lock(file: BinaryIO) -> bool:
     return True
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
-def _serve(port: int, files: ServerFiles, running: int) -> None:
-    """Serve until a signal arrives or nobody uses the server any more."""
+def _serve(files: ServerFiles, address: int, running: int) -> None:
+    """Serve at a bound socket until a signal arrives or no process uses the server."""
     gc.disable()  # until the server is imported
     threading.Thread(target=_end_when_unused, args=(files, running), daemon=True).start()
     import uvicorn
 
     create_database()
-    uvicorn.run(
-        "flows.process.prefect_server:create_app",
-        factory=True,
-        host=_LOOPBACK,
-        port=port,
-        log_level="error",
-        lifespan="on",
+    config = uvicorn.Config(
+        "flows.process.prefect_server:create_app", factory=True, log_level="error", lifespan="on"
     )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=address)])
 
 
 def _end_when_unused(files: ServerFiles, running: int) -> None:
-    """Exit when nobody has used the server for a while, or when its folder has been removed."""
-    idle_seconds = float(os.environ.get("RATCHET_SERVER_IDLE_SECONDS", IDLE_SECONDS))
+    """Exit when no process has used the server for a while, or when its folder was removed."""
+    idle_seconds = float(os.environ[_IDLE])
     used_at = time.monotonic()
     while True:
         time.sleep(_POLL_SECONDS)
         try:
             if os.stat(files.running).st_ino != os.fstat(running).st_ino:
                 os._exit(0)
-            with locked(files.lock), files.users.open("r+b") as users:
+            with files.lock.open("r+b") as lock, files.users.open("r+b") as users:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 if not _try_lock(users):
                     used_at = time.monotonic()
                 elif time.monotonic() - used_at >= idle_seconds:
-                    os.close(running)  # first: whoever gets the lock starts another server
+                    os.close(running)  # first: the next process that launches gets the lock
                     os._exit(0)
         except FileNotFoundError:
             os._exit(0)
+        except OSError:  # too many open files, a full disk: it may pass
+            continue
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), ServerFiles(Path(sys.argv[2]), sys.argv[3]), int(sys.argv[4]))
+    _serve(ServerFiles(Path(sys.argv[1]), sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +18,7 @@ import psutil
 import pytest
 
 from flows.process import temporary_server
+from ratchet.errors import ParameterError, StageFailedError
 
 SCRIPT = """
 import sys
@@ -25,7 +29,9 @@ import os
 from prefect.settings import PREFECT_UI_URL
 print(os.environ["PREFECT_API_URL"])
 print(PREFECT_UI_URL.value() or "no pages", flush=True)
-sys.stdin.read()
+for _ in sys.stdin:
+    temporary_server.ensure(sys.argv[1])
+    print("ready", flush=True)
 """
 
 
@@ -95,17 +101,19 @@ def test_a_server_serves_all_processes_and_ends_after_the_last(tmp_path: Path) -
 
     server.kill()
     server.wait(30)
+    third.stdin.write("\n")
+    third.stdin.flush()
+    assert third.stdout.readline() == "ready\n"
+    assert responds(url), "a process that has read the address starts a server at the same"
     fourth = home.start()
-    again = url_of(fourth)
-    assert again != url
-    assert responds(again)
+    assert url_of(fourth) == url
     server = home.server()
     third.kill()
     third.wait()
     fourth.kill()
     fourth.wait()
     server.wait(30)
-    assert not responds(again)
+    assert not responds(url)
 
 
 @pytest.mark.slow
@@ -123,7 +131,43 @@ def test_a_server_ends_when_its_folder_is_removed(tmp_path: Path) -> None:
     assert not responds(url)
 
 
-def test_servers_of_different_settings_are_told_apart(
+def test_a_program_that_is_no_server_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        threading.Thread(target=answer_nonsense, args=(other,), daemon=True).start()
+        monkeypatch.setattr(temporary_server.TemporaryServer, "_launch", lambda *_: port)
+        monkeypatch.setattr(temporary_server, "START_SECONDS", 0.3)
+        server = temporary_server.TemporaryServer(tmp_path)
+        with pytest.raises(StageFailedError, match=r"did not start|ended|did not respond"):
+            server.wait()
+
+
+def answer_nonsense(listening: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(b"nonsense\r\n\r\n")
+
+
+def test_a_server_keeps_its_credentials_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"PREFECT_API_DATABASE_PASSWORD": "1", "PGPASSWORD": "2"}
+    dropped = {"OPENAI_API_KEY": "3", "AWS_SECRET": "4", "PREFECT_API_URL": "http://5"}
+    for name, value in {**kept, **dropped}.items():
+        monkeypatch.setenv(name, value)
+    environment = temporary_server._server_environment(tmp_path)
+    assert kept.items() <= environment.items()
+    assert not dropped.keys() & environment.keys()
+    monkeypatch.setenv("RATCHET_SERVER_IDLE_SECONDS", "soon")
+    with pytest.raises(ParameterError, match="got 'soon', expected a number of seconds"):
+        temporary_server._server_environment(tmp_path)
+
+
+def test_servers_of_different_settings_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = set()

@@ -107,10 +107,10 @@ def prefect(installation: Installation) -> Iterator[Check]:
     if allowed is not None and allowed.strip().lower() in _NO:
         yield bad("prefect", f"no server, and runs may not start one: `unset {_EPHEMERAL}`")
     elif seconds.isdecimal() and int(seconds) < _MIN_STARTUP:
-        details = f"no server: each run starts one, in 5 to 12 s or more; {_STARTUP} allows"
+        details = f"no server: the first run starts one, in 5 to 12 s or more; {_STARTUP} allows"
         yield warning("prefect", f"{details} {seconds} s: `unset {_STARTUP}`")
     else:
-        yield good("prefect", "no server: each run starts a temporary one")
+        yield good("prefect", "no server: runs of a folder share a temporary one")
 
 
 def prefect_ui(installation: Installation) -> Iterator[Check]:
