@@ -55,7 +55,9 @@ Baselines = Annotated[
 ]
 Effect = Annotated[
     float | None,
-    typer.Option(help="Print the seeds required to detect this difference; 0.05 is 5 points."),
+    typer.Option(
+        min=1e-9, help="Print the seeds required to detect this difference; 0.05 is 5 points."
+    ),
 ]
 CurveNames = Annotated[
     list[str] | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.sweeps.exploit import fixed_data, result_on_test_set
+from flows.sweeps.exploit import check_trainer, fixed_data, result_on_test_set
 from flows.sweeps.members import ResolvedSweep, resolve_sweep
 from flows.sweeps.running import run_resolved_sweep
 from ratchet.errors import ParameterError, nearest
@@ -41,7 +41,7 @@ class Crossplay:
     runs
         The runs, in the order of rows and columns.
     measure
-        "accuracy", or "return of AGENT" in games without decisions.
+        "accuracy" if the agent decides, else "return of AGENT".
     results
         Results by row and column.
     """
@@ -53,9 +53,10 @@ class Crossplay:
 
     @cached_property
     def ratings(self) -> tuple[list[Estimate], list[Estimate]] | None:
-        """Elo ratings of rows and columns; None in games without decisions.
+        """Elo ratings of rows and columns; None unless the agent decides.
 
-        The agent wins a datapoint if the decision is correct, else the others win it.
+        The agent wins a datapoint if its decision is correct. Otherwise the others win it, so their
+        rating measures how often they cause errors, whatever they are rewarded for.
         """
         if self.measure != "accuracy":
             return None
@@ -151,7 +152,9 @@ def resolve_pairs(
     location = str(folder.path.resolve().parent)
     chosen = chosen.model_copy(update={"run_id": None, "runs": location})
     data = upgraded(folder.manifest.arms[arm or MAIN_ARM], f"run {named[0]}")
-    base, others = _game(HyperParameters.from_dict(data, chosen.base_dir), named[0], agent)
+    trained = HyperParameters.from_dict(data, chosen.base_dir)
+    check_trainer(trained, chosen, "crossplay")
+    base, others = _game(trained, named[0], agent)
     sources = {f"agents.{name}.checkpoint_run_id": named for name in others}
     pairs = ZipSweep(parameters=sources, for_each={f"agents.{agent}.checkpoint_run_id": named})
     return resolve_sweep(base, pairs, chosen, None, name=f"{folder.run_id}-crossplay")
@@ -188,7 +191,7 @@ def _game(trained: HyperParameters, run: str, agent: str) -> tuple[HyperParamete
     data["agents"] |= {name: {**trained.agents[name].to_dict(), **loaded} for name in names}
     data |= {"phases": [], "callbacks": [], "pretrain_agents": False}
     data["imitation"] |= {"agents": []}
-    data["rl"] |= {"num_iterations": 0}
+    data["rl"] |= {"num_iterations": 0, "test_by_sampling": False}
     return HyperParameters.from_dict(fixed_data(data, trained)), others
 
 

@@ -14,8 +14,10 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 from pydantic import TypeAdapter
 
 from ratchet.errors import StageKeyError
@@ -23,7 +25,9 @@ from ratchet.store.sources import Source, SourceFacts, read_facts
 
 MAX_FILES = 4_000
 """The cache starts over when it has more files: some twenty versions of the project."""
-_READERS = ("store/sources.py", "lazy.py", "syntax.py")
+MAX_AGE = 30 * 24 * 3600.0
+"""Facts read by other versions of the code are removed after this time, in seconds."""
+_READERS = ("store/source_cache.py", "store/sources.py", "lazy.py", "syntax.py")
 
 
 _BY_STAMP: dict[Path, tuple[tuple[int, ...], SourceFacts]] = {}
@@ -67,7 +71,10 @@ def _read_current(path: Path) -> SourceFacts:
 
 def _cached_facts(text: bytes) -> SourceFacts:
     """Return the facts of a source text from the cache folder, or read and add them."""
-    path = _folder() / f"{hashlib.sha256(text).hexdigest()}.json"
+    folder = _folder()
+    if folder is None:
+        return read_facts(text)
+    path = folder / f"{hashlib.sha256(text).hexdigest()}.json"
     with contextlib.suppress(OSError, ValueError):  # missing or damaged
         return _adapter().validate_json(path.read_bytes())
     facts = read_facts(text)
@@ -78,13 +85,25 @@ def _cached_facts(text: bytes) -> SourceFacts:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+        _remove_old(path.parent.parent)
     if len(os.listdir(path.parent)) > MAX_FILES:
         shutil.rmtree(path.parent, ignore_errors=True)
         path.parent.mkdir(exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
+        try:
+            file.write(content)
+        except OSError:
+            os.unlink(file.name)
+            raise
     os.replace(file.name, path)
+
+
+def _remove_old(folder: Path) -> None:
+    for version in folder.iterdir():
+        if time.time() - version.stat().st_mtime > MAX_AGE:
+            shutil.rmtree(version, ignore_errors=True)
 
 
 @functools.cache
@@ -93,10 +112,16 @@ def _adapter() -> TypeAdapter[SourceFacts]:
 
 
 @functools.cache
-def _folder() -> Path:
-    """Return the folder for this version of Python and of the code that reads sources."""
-    package = Path(__file__).resolve().parent.parent
-    code = b"".join((package / name).read_bytes() for name in _READERS)
+def _folder() -> Path | None:
+    """Return the folder for this version of Python and of the code that reads sources.
+
+    None if that code was edited after this process started, which may run the code before.
+    """
+    readers = [Path(__file__).resolve().parent.parent / name for name in _READERS]
+    started = psutil.Process().create_time()
+    if any(max(os.stat(file).st_mtime, os.stat(file).st_ctime) >= started for file in readers):
+        return None
+    code = b"".join(file.read_bytes() for file in readers)
     version = hashlib.sha256(code + sys.version.encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "ratchet" / "sources" / version
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return Path(cache) / "ratchet" / "sources" / version

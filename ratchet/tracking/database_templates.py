@@ -45,7 +45,7 @@ def copy_template(
         aside = path.with_name(f".{path.name}.new")
         for leftover in path.parent.glob(f"{aside.name}*"):  # of a killed process
             leftover.unlink()
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        cache = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"))
         try:
             shutil.copyfile(_template(name, migrate, cache / "ratchet" / "databases"), aside)
         except OSError:  # no writable cache

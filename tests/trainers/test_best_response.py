@@ -19,12 +19,13 @@ CHANNEL: dict[str, Any] = {
     "interaction_protocol": "adp",
     "rl": {"frames_per_batch": 512, "minibatch_size": 128, "num_iterations": 1, "lr": 0.01},
 }
+AGENT = {"num_gnn_layers": 1, "num_transformer_layers": 1, "use_batch_norm": False}
 GRAPHS: dict[str, Any] = {
     "scenario": "graph_isomorphism",
     "interaction_protocol": "nip",
     "nip_protocol": {"min_message_rounds": 3, "max_message_rounds": 3},
     "graph_isomorphism": {"num_pairs": 60, "graph_sizes": [7, 8]},
-    "agents": {"_default": {"num_gnn_layers": 1, "num_transformer_layers": 1}},
+    "agents": {"_default": AGENT},
     "rl": {"frames_per_batch": 192, "minibatch_size": 64, "num_iterations": 1},
 }
 
@@ -93,6 +94,7 @@ def test_a_prover_of_graphs_chooses_for_each_pair(monkeypatch: pytest.MonkeyPatc
         ({"nip_protocol": {"min_message_rounds": 5, "max_message_rounds": 5}}, "prover", "sends 2"),
         ({"message_size": 4}, "prover", "possible messages"),
         ({"include_linear_message_space": True}, "prover", "linear message space"),
+        ({"agents": {"_default": {**AGENT, "use_batch_norm": True}}}, "prover", "use_batch_norm"),
     ],
 )
 def test_messages_that_cannot_all_be_tried_are_refused(

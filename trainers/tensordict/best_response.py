@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn.probabilistic import InteractionType, set_interaction_type
-from torch import Tensor
+from torch import Tensor, nn
 
 from ratchet.errors import ParameterError
 from trainers.results import Table
@@ -61,14 +61,14 @@ def find_best_response(
 ) -> BestResponse:
     """Try all messages of an agent on a dataset, against the others' greedy actions.
 
-    The trainer's agents play; the state is not changed. With N datapoints and M messages, N · M
-    episodes are played.
+    The trainer's agents play the same datapoints as in a test; the state is not changed. With N
+    datapoints and M messages, N · M episodes are played.
 
     Raises
     ------
     ParameterError
-        If the agent decides, sends several messages or none, has more than :data:`MAX_MESSAGES`, or
-        a scenario has no messages.
+        If the agent decides, sends several messages or none, or has more than
+        :data:`MAX_MESSAGES`; if the scenario has no messages, or agents have batch normalisation.
     """
     environment: Environment = environment_for(trainer.scenario_instance, dataset)  # type: ignore[assignment]
     index = _check(trainer, environment, agent)
@@ -88,7 +88,7 @@ def find_best_response(
                 seed=trainer.hyper_params.seed,
                 purpose="best_response",
             )
-            table = player.play(player.num_datapoints)
+            table = player.play(trainer.num_test_iterations * player.num_envs)
             complete_table(table, environment.dataset, verifiers, ())
             tables.append(table)
             ids = torch.tensor(table["datapoint_id"])
@@ -120,6 +120,11 @@ def _check(trainer: TensorDictRlTrainer, environment: Environment, agent: str) -
             f"{where}: it sends {turns} messages in an episode, expected one: with several, the"
             " possibilities are too many to try. Train an attacker instead."
         )
+    if any(isinstance(part, nn.BatchNorm1d) for part in trainer.combined_agents.modules()):
+        raise ParameterError(
+            f"{where}: agents with batch normalisation (use_batch_norm) decide by the other"
+            " datapoints of a batch, so that messages cannot be tried one by one."
+        )
     _, positions, symbols = environment.message_shape
     if symbols**positions > MAX_MESSAGES:
         raise ParameterError(
@@ -139,6 +144,8 @@ class _ForcedMessage:
         self._name = agents.agent_names[index]
         self._index = index
         self._message = torch.tensor(symbols, device=environment.device)
+        visible = environment.protocol_handler.channel_visibility_mask[index]
+        self._visible = visible.nonzero().flatten().to(environment.device)
         self._data = [environment.dataset[key] for key in environment.data_seen_by(self._name)]
         num_datapoints = len(environment.dataset)
         self.refused = torch.zeros(num_datapoints, dtype=torch.bool)
@@ -159,7 +166,7 @@ class _ForcedMessage:
         score = self._agents.evaluate(td, agents=[self._name]).get(("agents", "log_prob"))
         ids = td.get("datapoint_id")[acts].cpu()
         self.refused[ids] |= (score[:, self._index] < _IMPOSSIBLE)[acts].cpu()
-        heard = td.get("x")[acts].cpu().numpy()
+        heard = td.get("x")[acts].index_select(2, self._visible).cpu().numpy()
         for row, datapoint in enumerate(ids.tolist()):
             data = b"".join(column[datapoint].cpu().numpy().tobytes() for column in self._data)
             self.seen[datapoint] = data + heard[row].tobytes()

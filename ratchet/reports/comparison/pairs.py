@@ -77,7 +77,12 @@ def compare_pairs(
     """Compare all pairs of groups, or all groups with the baselines, by their scores by task."""
     members = list(zip(groups, scores, strict=True))
     if options.baselines:
-        bases = [each for name in options.baselines for each in members if each[0].label == name]
+        bases = [
+            each
+            for name in dict.fromkeys(options.baselines)
+            for each in members
+            if each[0].label == name
+        ]
         combined = [
             (one, base)
             for k, base in enumerate(bases)

@@ -71,8 +71,8 @@ def reading_notes(comparison: Comparison) -> list[str]:
     level = f"{100 * options.level:g} %"
     notes = [
         f"Intervals are at {level}, by {options.num_resamples:,} stratified bootstrap resamples of"
-        f" the seeds ({options.method}). They cover the variation over training seeds only: the"
-        " data sets are the same for all runs, and other data would add variation.",
+        f" the seeds ({options.method}). They cover the variation over training seeds, and not that"
+        " over data sets.",
         "IQM is the interquartile mean: the mean of the middle half of the runs. The optimality gap"
         " is the mean shortfall below 1.",
     ]
@@ -126,7 +126,8 @@ def _what_is_detected(comparison: Comparison, pairs: Sequence[Pair], *, percent:
     sizes = list(dict.fromkeys([found[0][1], found[-1][1]]))
     return (
         f"{seeds} seeds each detect a true difference of {' to '.join(sizes)}"
-        f"{' points' if percent else ''} in {100 * comparison.options.power:g} % of cases."
+        f"{' points' if percent else ''} in {100 * comparison.options.power:g} % of cases, in a"
+        " single test."
     )
 
 
@@ -187,7 +188,9 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
         " runs of one seed are resampled together (paired by seed).",
         f"p is two-sided, by permutation: {_ways(pairs)}. It is corrected for {against} in one"
         " metric, not for the number of metrics (max-T of Westfall and Young, step-down). Pairs"
-        f" are distinguished if the corrected p is at most {alpha}.",
+        f" are distinguished if the corrected p is at most {alpha}. The null hypothesis is that the"
+        " runs of both groups are exchangeable: groups of equal IQM with very different spreads are"
+        " distinguished too often.",
         f"“Detectable in {power}” is the smallest true difference that a single test at {alpha}"
         f" of these seeds finds in {power} of cases. It follows from the spread of the runs, not"
         " from the observed difference, and is as rough as this spread.",
@@ -208,7 +211,7 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
 
 def _ways(pairs: Sequence[Pair]) -> str:
     """Describe the permutations of pairs."""
-    kinds = {"signs of seed differences are flipped": True, "labels of runs are permuted": False}
+    kinds = {"the two runs of a seed are swapped": True, "labels of runs are permuted": False}
     tested = [pair for pair in pairs if pair.chance is not None]
     how = [text for text, paired in kinds.items() if any(p.paired == paired for p in tested)]
     counts = sorted({(pair.num_permutations, pair.is_exact) for pair in tested})

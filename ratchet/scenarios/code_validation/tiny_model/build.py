@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,6 +30,8 @@ from ratchet.scenarios.code_validation.tiny_model import (
     vocabulary,
 )
 from ratchet.scenarios.code_validation.tiny_model.vocabulary import END, PAD
+from ratchet.store.fingerprint import code_fingerprint
+from ratchet.store.local import sync_tree
 from ratchet.tracking.files import locked
 
 NAME, SMALL_NAME = "ratchet-tiny", "ratchet-tiny-small"
@@ -46,7 +50,7 @@ def ensure_base_model(home: Path) -> Path:
     It has the Hugging Face layout, and is named by the model and a digest of its code. One of
     several concurrent processes builds it while the others wait; the folder is moved into place
     when complete. A copy is kept in ``$XDG_CACHE_HOME/ratchet/base-models`` (``~/.cache``) for
-    other homes, for this version of torch.
+    other homes.
     """
     return _ensure(home, NAME, pretraining.base_shape)
 
@@ -84,23 +88,28 @@ def _ensure(home: Path, name: str, shape: Shape) -> Path:
     return folder
 
 
-def _make(folder: Path, cached_as: str, shape: Shape) -> None:
+def _make(folder: Path, name: str, shape: Shape) -> None:
     """Copy a base model from the user's cache, or build it and add it to the cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    cached = cache / "ratchet" / "base-models" / f"{cached_as}-torch-{torch.__version__}"
-    try:
+    cached = _cached(name)
+    if cached.is_dir():
+        shutil.copytree(cached, folder)
+        return
+    build_base_model(folder, shape)
+    with contextlib.suppress(OSError):  # no writable cache, or another process was faster
         cached.parent.mkdir(parents=True, exist_ok=True)
-        with locked(cached.with_name(f".{cached.name}.lock")):
-            if not cached.is_dir():
-                build_base_model(folder, shape)
-                with tempfile.TemporaryDirectory(dir=cached.parent, prefix=".making-") as work:
-                    shutil.copytree(folder, Path(work) / cached.name)
-                    (Path(work) / cached.name).rename(cached)
-                return
-            shutil.copytree(cached, folder)
-    except OSError:  # no writable cache
-        shutil.rmtree(folder, ignore_errors=True)
-        build_base_model(folder, shape)
+        with tempfile.TemporaryDirectory(dir=cached.parent, prefix=".making-") as work:
+            copy = Path(work) / cached.name
+            shutil.copytree(folder, copy)
+            sync_tree(copy)
+            copy.rename(cached)
+
+
+def _cached(name: str) -> Path:
+    """Return the place of a model in the cache, by all that its weights depend on."""
+    packages = [f"{package}-{version(package)}" for package in ("torch", "numpy", "tokenizers")]
+    code = code_fingerprint(build_base_model).digest[:_DIGEST_LENGTH]
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return Path(cache) / "ratchet" / "base-models" / "-".join([name, code, *packages])
 
 
 def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> None:
