@@ -2,8 +2,8 @@
 
 The first run launches it in a separate process while it imports what it needs: a start takes
 several CPU-seconds. Later runs use the same server. It ends when no process has used it for
-:data:`IDLE_SECONDS`. Locks on files (flock) tell who uses it and whether it runs: the kernel
-releases them however a process ends. It runs in a separate session, so that Ctrl-C in a terminal
+:data:`IDLE_SECONDS`. Its users and the server itself hold locks on files (flock), which the kernel
+releases however a process ends. It runs in a separate session, so that Ctrl-C in a terminal
 does not stop it before the run has reported its end.
 """
 
@@ -53,7 +53,7 @@ _launched: TemporaryServer | None = None
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """The locks of one server, in ``PREFECT_HOME``; ``kind`` tells servers of other settings apart.
+    """The locks of one server, in ``PREFECT_HOME``; ``kind`` distinguishes servers by settings.
 
     Users hold a shared lock on ``users``. The server holds an exclusive one on ``running``, which
     contains its port. ``lock`` is held to launch or end a server.
@@ -102,7 +102,7 @@ class TemporaryServer:
             If it does not respond; with the path of its log.
         """
         self._thread.join()
-        if self._problem is not None or not self._is_running():
+        if not self._is_running():
             self._connect()
             self._thread.join()
         if self._problem is not None:
@@ -225,8 +225,6 @@ def ensure(home: str | Path) -> None:
     if PREFECT_API_URL.value():
         return
     from prefect.server.api.server import SubprocessASGIServer
-
-    from ratchet.tracking.files import locked
 
     with locked(Path(home) / "prefect" / ".server.lock"):
         SubprocessASGIServer().start()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.sweeps.exploit import check_trainer, fixed_data, result_on_test_set
+from flows.sweeps.exploit import check_trainer, fixed_data, play_order, result_on_test_set
 from flows.sweeps.members import ResolvedSweep, resolve_sweep
 from flows.sweeps.running import run_resolved_sweep
 from ratchet.errors import ParameterError, nearest
@@ -17,7 +17,6 @@ from ratchet.parameters.compatibility.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import ZipSweep
-from ratchet.protocols.registry import build_protocol_handler
 from ratchet.reports.display_table import DisplayTable
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.ratings import elo_ratings
@@ -154,7 +153,8 @@ def resolve_pairs(
     data = upgraded(folder.manifest.arms[arm or MAIN_ARM], f"run {named[0]}")
     trained = HyperParameters.from_dict(data, chosen.base_dir)
     check_trainer(trained, chosen, "crossplay")
-    base, others = _game(trained, named[0], agent)
+    names = play_order(trained, chosen).agent_names
+    base, others = _game(trained, names, named[0], agent)
     sources = {f"agents.{name}.checkpoint_run_id": named for name in others}
     pairs = ZipSweep(parameters=sources, for_each={f"agents.{agent}.checkpoint_run_id": named})
     return resolve_sweep(base, pairs, chosen, None, name=f"{folder.run_id}-crossplay")
@@ -173,14 +173,15 @@ def _full_name(run: str, settings: ExperimentSettings | None) -> str:
     return f"{folder.run_id}{mark}{arm}"
 
 
-def _game(trained: HyperParameters, run: str, agent: str) -> tuple[HyperParameters, list[str]]:
+def _game(
+    trained: HyperParameters, names: Sequence[str], run: str, agent: str
+) -> tuple[HyperParameters, list[str]]:
     """Return the parameters of a game of loaded agents without training, and the other agents."""
-    names = list(build_protocol_handler(trained).agent_names)
     others = [name for name in names if name != agent]
     if agent not in names or not others:
         raise ParameterError(
-            f"crossplay: got the agent {agent!r}, expected one of {names}, with others to play"
-            f" with.{nearest(agent, names)}"
+            f"crossplay: got the agent {agent!r}, expected one of {list(names)}, with others to"
+            f" play with.{nearest(agent, names)}"
         )
     data: dict[str, Any] = trained.to_dict()
     loaded = {

@@ -33,6 +33,12 @@ _LONGEST_PAUSE = 5.0
 _MIN_POLLS = 12  # during the time of a lease
 
 
+def user_cache() -> Path:
+    """Return Ratchet's folder in ``$XDG_CACHE_HOME`` (``~/.cache``)."""
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return Path(cache) / "ratchet"
+
+
 class FileLock:
     """Exclusive lock named by a file, which exists only while a process holds or awaits it.
 

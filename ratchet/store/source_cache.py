@@ -1,4 +1,4 @@
-"""What was read from sources, in files that later processes read instead of parsing again.
+"""Reading of sources, with a cache of facts that later processes load instead of parsing again.
 
 Parsing the project's sources takes a CPU-second and a half in each process that computes keys. The
 files are in ``$XDG_CACHE_HOME/ratchet/sources`` (``~/.cache``), by the SHA-256 of the source and of
@@ -21,6 +21,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from ratchet.errors import StageKeyError
+from ratchet.store.locks import user_cache
 from ratchet.store.sources import Source, SourceFacts, read_facts
 
 MAX_FILES = 4_000
@@ -123,5 +124,4 @@ def _folder() -> Path | None:
         return None
     code = b"".join(file.read_bytes() for file in readers)
     version = hashlib.sha256(code + sys.version.encode()).hexdigest()[:16]
-    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(cache) / "ratchet" / "sources" / version
+    return user_cache() / "sources" / version

@@ -25,6 +25,7 @@ from ratchet.store.backend import DEVICE_ERRORS, store_error, store_errors
 from ratchet.store.claim import Claim
 from ratchet.store.keys import check_key
 from ratchet.store.local import LocalFolder
+from ratchet.store.locks import user_cache
 from ratchet.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -442,9 +443,8 @@ def _backend(url: str | Path, copies: str | Path | None, lease_seconds: float) -
             from ratchet.store.remote import RemoteFolder
 
             if copies is None:
-                cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
                 name = hashlib.sha256(text.encode()).hexdigest()[:16]
-                copies = Path(cache, "ratchet", "store", name)
+                copies = user_cache() / "store" / name
             folder = LocalFolder(Path(copies).expanduser().absolute())
             return RemoteFolder(text, folder, lease_seconds=lease_seconds)
     if not text:

@@ -7,13 +7,13 @@ The migrations of both take several CPU-seconds, in each new folder. Templates a
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from ratchet.store.locks import user_cache
 from ratchet.tracking.files import locked
 
 
@@ -45,9 +45,8 @@ def copy_template(
         aside = path.with_name(f".{path.name}.new")
         for leftover in path.parent.glob(f"{aside.name}*"):  # of a killed process
             leftover.unlink()
-        cache = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"))
         try:
-            shutil.copyfile(_template(name, migrate, cache / "ratchet" / "databases"), aside)
+            shutil.copyfile(_template(name, migrate, user_cache() / "databases"), aside)
         except OSError:  # no writable cache
             with tempfile.TemporaryDirectory() as folder:
                 shutil.copyfile(_template(name, migrate, Path(folder)), aside)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from ratchet.scenarios.code_validation.tiny_model import (
 from ratchet.scenarios.code_validation.tiny_model.vocabulary import END, PAD
 from ratchet.store.fingerprint import code_fingerprint
 from ratchet.store.local import sync_tree
+from ratchet.store.locks import user_cache
 from ratchet.tracking.files import locked
 
 NAME, SMALL_NAME = "ratchet-tiny", "ratchet-tiny-small"
@@ -91,9 +91,11 @@ def _ensure(home: Path, name: str, shape: Shape) -> Path:
 def _make(folder: Path, name: str, shape: Shape) -> None:
     """Copy a base model from the user's cache, or build it and add it to the cache."""
     cached = _cached(name)
-    if cached.is_dir():
+    try:
         shutil.copytree(cached, folder)
         return
+    except (OSError, shutil.Error):  # missing, or not readable
+        shutil.rmtree(folder, ignore_errors=True)
     build_base_model(folder, shape)
     with contextlib.suppress(OSError):  # no writable cache, or another process was faster
         cached.parent.mkdir(parents=True, exist_ok=True)
@@ -108,8 +110,7 @@ def _cached(name: str) -> Path:
     """Return the place of a model in the cache, by all that its weights depend on."""
     packages = [f"{package}-{version(package)}" for package in ("torch", "numpy", "tokenizers")]
     code = code_fingerprint(build_base_model).digest[:_DIGEST_LENGTH]
-    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(cache) / "ratchet" / "base-models" / "-".join([name, code, *packages])
+    return user_cache() / "base-models" / "-".join([name, code, *packages])
 
 
 def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> None:
