@@ -93,6 +93,30 @@ class Axis(StrEnum):
     ITERATIONS = "iterations"
 
 
+CurveAxis = Annotated[
+    Axis | None,
+    typer.Option(help="X axis of learning curves (default: frames if all runs record them)."),
+]
+ByArm = Annotated[
+    bool, typer.Option("--by-arm", help="Group by arm instead of by differing parameters.")
+]
+IntervalOption = Annotated[
+    IntervalKind,
+    typer.Option(help="Expanded: correct coverage with few seeds. Percentile: as published."),
+]
+OutputFolder = Annotated[
+    Path | None, typer.Option("--to", help="Output folder (default: the sweep's folder).")
+]
+UpdatedPage = Annotated[
+    Path | None,
+    typer.Option("--page", help="Markdown page whose marked section is updated."),
+]
+DifferentData = Annotated[
+    bool, typer.Option("--different-data", help="Compare even if the test data differ.")
+]
+SkipUnfinished = Annotated[bool, typer.Option("--skip-unfinished", help="Exclude unfinished runs.")]
+
+
 def compare(
     names: RunNames,
     tasks: TaskNames = None,
@@ -101,34 +125,17 @@ def compare(
     baselines: Baselines = None,
     effect: Effect = None,
     curves: CurveNames = None,
-    over: Annotated[
-        Axis | None,
-        typer.Option(help="X axis of learning curves (default: frames if all runs record them)."),
-    ] = None,
+    over: CurveAxis = None,
     reach: ReachedValues = None,
     lines: KnownLines = None,
-    by_arm: Annotated[
-        bool, typer.Option("--by-arm", help="Group by arm instead of by differing parameters.")
-    ] = False,
+    by_arm: ByArm = False,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
-    interval: Annotated[
-        IntervalKind,
-        typer.Option(help="Expanded: correct coverage with few seeds. Percentile: as published."),
-    ] = IntervalKind.EXPANDED,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="Output folder (default: the sweep's folder).")
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option("--page", help="Markdown page whose marked section is updated."),
-    ] = None,
+    interval: IntervalOption = IntervalKind.EXPANDED,
+    to: OutputFolder = None,
+    page: UpdatedPage = None,
     title: Annotated[str, typer.Option(help="Title of the comparison.")] = "",
-    different_data: Annotated[
-        bool, typer.Option("--different-data", help="Compare even if the test data differ.")
-    ] = False,
-    skip_unfinished: Annotated[
-        bool, typer.Option("--skip-unfinished", help="Exclude unfinished runs.")
-    ] = False,
+    different_data: DifferentData = False,
+    skip_unfinished: SkipUnfinished = False,
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
     """Compare runs grouped by differing parameters, with seeds as repetitions and intervals.
