@@ -35,7 +35,7 @@ _IMPOSSIBLE = -1e8
 
 @dataclass(frozen=True)
 class BestResponse:
-    """How the frozen agents decide against the best messages of another agent.
+    """Decisions of the frozen agents against the best messages of another agent.
 
     Attributes
     ----------
