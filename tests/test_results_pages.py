@@ -220,8 +220,8 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
         ("27 points more (26 to 29 at 95 %; ", "alone − main"),
         ("85.8 % with greedy actions (", "hand_made − main"),
         ("eight seeds do not distinguish from 0 (", "honest − main"),
-        ("(mnip: 1.0 to 9.0, ", "mnip − alone"),
-        ("debate: −2.3 to 10.9, ", "debate − alone"),
+        ("(mnip: 1.6 to 8.4, ", "mnip − alone"),
+        ("debate: −0.7 to 9.4, ", "debate − alone"),
     ):
         assert f"{start}corrected p {shown[pair]['corrected p']}" in page
     channel = differences("binary_erasure_channel_proof")
