@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -39,22 +38,23 @@ def read(text: str) -> list[int]:
     return [ord(character) - BRAILLE - ZERO for character in text]
 
 
-def bezout(x: int, y: int) -> tuple[list[tuple[int, int, int, int]], tuple[int, int, int]]:
+def bezout(x: int, y: int) -> tuple[list[tuple[int, int, int, int, int]], tuple[int, int, int]]:
     """Run the extended Euclidean algorithm.
 
     Returns
     -------
     tuple
-        Its steps, each with quotient, remainder r, s and t with r = s·x + t·y; and (g, u, v) with
+        Its steps, each with the quotient q of the last two remainders, q times the last one, and
+        the new remainder r with its s and t, r = s·x + t·y; and (g, u, v) with
         g = gcd(x, y) = u·x + v·y.
     """
     before, now = (x, 1, 0), (y, 0, 1)
     steps = []
     while now[0]:
         quotient = before[0] // now[0]
-        rest = [a - quotient * b for a, b in zip(before, now, strict=True)]
-        before, now = now, (rest[0], rest[1], rest[2])
-        steps.append((quotient, *now))
+        r, s, t = (a - quotient * b for a, b in zip(before, now, strict=True))
+        steps.append((quotient, quotient * now[0], r, s, t))
+        before, now = now, (r, s, t)
     return steps, before
 
 
@@ -125,41 +125,51 @@ def value_between(at_zero: int, at_one: int, point: int) -> int:
 
 
 class SumCheck(DrawnTasks):
-    """Multilinear polynomials f(a, b), written "f(0,0) f(0,1) f(1,0) f(1,1):".
+    """Multilinear polynomials f(a, b), written "f(0,0) f(0,1) f(1,0) f(1,1)", with ``chat``.
 
     The answer is "s g(0) g(1)": the sum of f over {0, 1}² and the line g(a) = f(a, 0) + f(a, 1).
     Half of the training tasks start after the verifier's challenge, where "h(0) h(1)" is due, the
-    line h(b) = f(challenge, b): demonstrations of the second reply.
+    line h(b) = f(challenge, b): demonstrations of the second reply. With ``annotated`` in
+    ``task_options``, these contain the slopes of f and their products with the challenge first.
     """
 
     def build(self, seed: int, sizes: Sizes) -> dict[str, list[Task]]:
         """Sample both sides; tests are complete proofs of polynomials unseen in training."""
         sides = super().build(seed, sizes)
         sides["test"] = [task for task in sides["test"] if task.info["challenge"] is None]
-        tested = [task.info["values"] for task in sides["test"]]
-        sides["train"] = [task for task in sides["train"] if task.info["values"] not in tested]
+        tested = {str(task.info["values"]) for task in sides["test"]}
+        sides["train"] = [t for t in sides["train"] if str(t.info["values"]) not in tested]
         return sides
 
     def draw(self, rng: np.random.Generator) -> Task:
         """Sample a polynomial, and whether the task starts at the challenge."""
         values = [int(value) for value in rng.integers(MODULUS, size=4)]
-        first = write(*first_reply(values))
-        prompt = write(*values) + START
-        info: dict[str, Any] = {"values": values, "challenge": None}
+        opening, first = ChatMessage("user", write(*values)), write(*first_reply(values))
         if rng.integers(2):
-            info["challenge"] = challenge = int(rng.integers(MODULUS))
-            answer = write(*second_reply(values, challenge))
-            prompt += first + write(challenge) + START
-            return Task(f"{values} at {challenge}", prompt, answer, info)
-        return Task(str(values), prompt, first, info)
+            return Task(str(values), (opening,), first, {"values": values, "challenge": None})
+        challenge = int(rng.integers(MODULUS))
+        started = (opening, ChatMessage("assistant", first), ChatMessage("user", write(challenge)))
+        answer = write(*second_reply(values, challenge))
+        info = {"values": values, "challenge": challenge}
+        return Task(f"{values} at {challenge}", started, answer, info)
+
+    def demonstrate(self, task: Task) -> str:
+        """Return the answer, after the steps if they are annotated."""
+        challenge = task.info["challenge"]
+        if challenge is None or not self.section.task_options.get("annotated"):
+            return task.answer
+        values: list[int] = task.info["values"]  # type: ignore[assignment]
+        slopes = [(values[k + 2] - values[k]) % MODULUS for k in (0, 1)]
+        steps = [n for slope in slopes for n in (slope, int(challenge) * slope % MODULUS)]  # type: ignore[arg-type]
+        return write(*steps) + DECIDE + task.answer
 
     def environment(self) -> LanguageEnvironment:
         """Return the verifier."""
         return SumCheckVerifier()
 
     def characters(self) -> str:
-        """Return all numbers and the mark."""
-        return write(*range(MODULUS)) + START
+        """Return all numbers and the mark of the answer."""
+        return write(*range(MODULUS)) + DECIDE
 
 
 def first_reply(values: Sequence[int]) -> tuple[int, int, int]:
@@ -187,10 +197,6 @@ class SumCheckVerifier(LanguageEnvironment):
         """Sample both challenges."""
         return SumCheckEpisode(task, np.random.default_rng(seed))
 
-    def characters(self) -> str:
-        """Return the challenges and the mark."""
-        return write(*range(MODULUS)) + START
-
 
 class SumCheckEpisode(Episode):
     """One proof, complete or from the challenge on."""
@@ -215,11 +221,11 @@ class SumCheckEpisode(Episode):
         if self._first is not None or len(numbers) != 3 or not _adds_up(*numbers):
             return Turn(done=True)
         self._first = numbers
-        return Turn((ChatMessage("user", write(self._challenge) + START),))
+        return Turn((ChatMessage("user", write(self._challenge)),))
 
     def evaluate(self, completion: str, messages: Sequence[ChatMessage]) -> Evaluation:
         """Return 1 for an accepted proof; the metric ``correct`` is that of the sum without it."""
-        second = read(completion)
+        second = read(completion.rpartition(DECIDE)[2])
         claimed = self._first if self._first is not None else second
         correct = float(claimed[:1] == [first_reply(self._values)[0]])
         is_proved = self._first is not None and accepts_line(
