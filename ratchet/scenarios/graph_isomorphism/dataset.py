@@ -77,7 +77,8 @@ def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictD
     if num_validation:
         mixes[VALIDATION] = replace(test_mix, num_pairs=num_validation)
     for name, extra in sorted(section.extra_test_sets.items()):
-        mixes[name] = replace(test_mix, **extra.to_dict())
+        sizes = extra.graph_sizes or section.graph_sizes
+        mixes[name] = replace(test_mix, **{**extra.to_dict(), "graph_sizes": sizes})
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
     test_low = 1 - test_size
     ranges = {

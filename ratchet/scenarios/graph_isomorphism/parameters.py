@@ -66,9 +66,14 @@ class GraphIsomorphismAgentParameters(NetworkAgentParameters, read_for=AGENT):
 
 
 class ExtraTestSet(SubParameters):
-    """One more test set, of the test side's graphs: e.g. one whose negatives are all easy."""
+    """One more test set, of the test side's graphs: e.g. one whose negatives are all easy.
+
+    ``graph_sizes`` are those of the other sets if not given. Larger graphs than in training show
+    how agents generalise.
+    """
 
     num_pairs: PositiveInt = 1000
+    graph_sizes: tuple[Annotated[int, Ge(2)], ...] | None = None
     prop_non_isomorphic: float = Field(default=0.5, gt=0, lt=1)
     prop_score_1: float = Field(default=0.1, ge=0, le=1)
     prop_score_2: float = Field(default=0.2, ge=0, le=1)

@@ -112,6 +112,14 @@ def test_sides_share_no_graph_even_relabelled():
         assert not keys_of(made["train"]) & (keys_of(made["test"]) | keys_of(made["easy"]))
 
 
+def test_an_extra_test_set_may_have_larger_graphs():
+    made = make("er100", extra_test_sets={"large": {"num_pairs": 20, "graph_sizes": (12, 14)}})
+    assert made["test"]["adjacency"].shape[-1] == 9
+    assert set(made["large"]["num_nodes"].tolist()) == {12, 14}
+    for pair, y in zip(graphs_of(made["large"]), made["large"]["y"].tolist(), strict=True):
+        assert nx.is_isomorphic(*(nx.from_numpy_array(graph) for graph in pair)) == bool(y)
+
+
 def test_half_of_the_isomorphic_pairs_reuse_graphs(datasets):
     train = datasets["train"]
     negatives = {
