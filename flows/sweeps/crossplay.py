@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.sweeps.exploit import check_trainer, fixed_data, play_order, result_on_test_set
+from flows.sweeps.exploit import fixed_data, play_order, result_on_test_set, trained_run
 from flows.sweeps.members import ResolvedSweep, resolve_sweep
 from flows.sweeps.running import run_resolved_sweep
 from ratchet.errors import ParameterError, nearest
-from ratchet.parameters.compatibility.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import ZipSweep
@@ -146,13 +145,7 @@ def resolve_pairs(
         )
     named = [_full_name(run, settings) for run in runs]
     first, _, arm = named[0].partition(":")
-    folder = find_run((settings or ExperimentSettings()).runs, first)
-    chosen = settings or ExperimentSettings.from_dict(folder.manifest.settings)
-    location = str(folder.path.resolve().parent)
-    chosen = chosen.model_copy(update={"run_id": None, "runs": location})
-    data = upgraded(folder.manifest.arms[arm or MAIN_ARM], f"run {named[0]}")
-    trained = HyperParameters.from_dict(data, chosen.base_dir)
-    check_trainer(trained, chosen, "crossplay")
+    folder, chosen, trained = trained_run("crossplay", first, arm or MAIN_ARM, settings)
     names = play_order(trained, chosen).agent_names
     base, others = _game(trained, names, named[0], agent)
     sources = {f"agents.{name}.checkpoint_run_id": named for name in others}
