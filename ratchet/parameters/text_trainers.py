@@ -179,8 +179,6 @@ class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
             unread.add("aggregation_constant")
         if self.baseline != "agent_average":
             unread.add("baseline_decay")
-        if not self.redraws:  # a later addition: keeps earlier keys valid
-            unread.add("redraws")
         return unread
 
     @model_validator(mode="after")

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 _SAMPLING = {"sample_rollouts", "_sample_rollouts", "_sample_one"}
-_SAMPLE_COUNTS = {"responses_per_step", "redraws_per_turn"}
 
 
 class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
@@ -272,14 +271,13 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     @classmethod
     def declares_sample_count(cls) -> bool:
-        """Return whether a subclass that overrides sampling also declares numbers of replies.
+        """Return whether a subclass that overrides sampling also declares ``responses_per_step``.
 
-        These are ``responses_per_step`` or ``redraws_per_turn``. A base class's declaration does
-        not apply to a subclass that overrides sampling.
+        A base class's declaration does not apply to a subclass that overrides sampling.
         """
         own = [vars(each) for each in cls.__mro__[: cls.__mro__.index(PureTextRlTrainer)]]
         for names in own:
-            if not _SAMPLE_COUNTS.isdisjoint(names):
+            if "responses_per_step" in names:
                 return True
             if not _SAMPLING.isdisjoint(names):
                 return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ratchet.algorithms.replayed_credit import credited_replies
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
 from ratchet.rollouts.outcomes import episode_rewards
@@ -80,6 +80,11 @@ class TokenSamplingTrainer(PureTextRlTrainer):
         return replace(context, token_agents=frozenset(learning))
 
     @classmethod
+    def responses_per_step(cls, hyper_params: HyperParameters) -> int:
+        """Return 1: redrawn turns are not branches of a tree."""
+        return 1
+
+    @classmethod
     def redraws_per_turn(cls, hyper_params: HyperParameters) -> Mapping[str, int]:
         """Return ``pure_text_grpo.redraws``."""
         redraws: Mapping[str, int] = hyper_params.pure_text_grpo.redraws
@@ -126,21 +131,17 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
                 f" {text_rl.verifier_guess_replacement_proportion}, expected 0: replies that the"
                 " model did not write have no policy gradient."
             )
-        learning = [name for name, agent in hyper_params.agents.items() if not agent.freeze_agent]
-        if wrong := sorted(parameters.redraws.keys() - set(learning)):
-            raise ParameterError(
-                f"pure_text_grpo.redraws: got {wrong}, expected agents that learn: {learning}."
-            )
-        in_groups = parameters.compares_rollouts and not parameters.redraws.keys() >= set(learning)
-        if in_groups and text_rl.rollouts_per_datapoint == 1:
+        others_learn = _check_redraws(hyper_params, base_dir)
+        if others_learn and parameters.compares_rollouts and text_rl.rollouts_per_datapoint == 1:
             raise ParameterError(
                 "text_rl.rollouts_per_datapoint: got 1, expected more for the baseline"
                 f" {parameters.baseline!r} and the scale {parameters.advantage_scale!r} of"
                 " pure_text_grpo, which compare the rollouts of a datapoint. Or choose baseline"
                 " agent_average with advantage_scale batch or none."
             )
-        for name in learning:
-            _check_agent(name, hyper_params.agents[name])
+        for name, agent in hyper_params.agents.items():
+            if not agent.freeze_agent:
+                _check_agent(name, agent)
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
@@ -225,6 +226,24 @@ def _set_advantages(
     if baseline == "agent_average" and trajectories:
         metrics["critic/baseline"] = averages.get(agent, found.agent_averages[agent])
     return found.agent_averages, metrics
+
+
+def _check_redraws(hyper_params: HyperParameters, base_dir: Path | None) -> bool:
+    """Refuse redraws of agents that do not learn; return whether other agents learn."""
+    redraws = hyper_params.pure_text_grpo.redraws
+    if not redraws:
+        return True
+    from ratchet.protocols.registry import build_protocol_handler  # torch
+
+    names = build_protocol_handler(hyper_params, base_dir=base_dir).agent_names
+    learning = [name for name in names if not hyper_params.agents[name].freeze_agent]
+    for name in redraws:
+        if name not in learning:
+            raise ParameterError(
+                f"pure_text_grpo.redraws: got {name!r}, expected agents that learn:"
+                f" {', '.join(learning)}.{nearest(name, learning)}"
+            )
+    return len(redraws) < len(learning)
 
 
 def _check_agent(name: str, agent: TextAgentParameters) -> None:
