@@ -69,16 +69,19 @@ def test_each_turn_is_redrawn_and_everything_else_replayed(sampled):
         assert list(zip(steps.tolist(), names, strict=True)) == turns
 
 
-def test_equal_calls_are_not_repeated(sampled):
-    _, rollouts, ids = sampled()
+@pytest.mark.parametrize("protocol", ["nip", "debate"])
+def test_replies_to_the_same_view_are_not_requested_again(sampled, protocol):
+    redraws = {"verifier": 1, "prover" if protocol == "nip" else "prover0": 2}
+    _, rollouts, ids = sampled(interaction_protocol=protocol, pure_text_grpo__redraws=redraws)
     node_id, active = rollouts["node_id"], rollouts["agents", "active"]
-    assert len(set(ids)) == len(ids)
-    redrawn = [name for name in ids if name.count("/") > 3]
-    acts_later = np.cumsum((node_id >= 0).any(1)[:, None] & (node_id >= 0), axis=1) > 0
-    later = (active & acts_later[..., None]).sum()
-    assert len(redrawn) == later
-    originals = active[(node_id < 0).all(1)].sum()
-    assert len(ids) == originals + later < active.sum()
+    is_redrawn = (node_id >= 0).any(1)
+    after = np.arange(node_id.shape[1]) > (node_id >= 0).argmax(1)[:, None]
+    continued = active[is_redrawn] & after[is_redrawn][..., None]
+    assert (
+        len(set(ids)) == len(ids) == active[~is_redrawn].sum() + is_redrawn.sum() + continued.sum()
+    )
+    if protocol == "debate":  # both provers reply at a time
+        assert (active.sum(2) == 2).any()
 
 
 def test_only_chosen_agents_are_redrawn_and_tests_are_single_rollouts(sampled, tmp_path):
