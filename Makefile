@@ -77,7 +77,7 @@ results-channel: $(CORE)  ## comparison with the analytic solution, and attacks:
 		--line "known=0.900" --line "known alone=0.600" --title "The game with a known answer"
 
 CREDIT_STUDY := code_validation_credit
-results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (TODO hours)
+results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY) --parallel 2 \
 		seed=0..7
 	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main --over sampled_tokens \
