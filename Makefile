@@ -80,7 +80,8 @@ CREDIT_STUDY := code_validation_credit
 results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY) --parallel 2 \
 		seed=0..7
-	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main --over sampled_tokens \
+	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main \
+		--curve log_stats/accuracy --over sampled_tokens --reach 0.8 --reach 0.9 \
 		--page docs/results/$(CREDIT_STUDY).md --title "Replayed credit on programs"
 
 test: setup  ## run the default tests (under five minutes on two cores)
