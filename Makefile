@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -75,6 +75,14 @@ results-channel: $(CORE)  ## comparison with the analytic solution, and attacks:
 		--page docs/results/$(CHANNEL_STUDY).md \
 		--metric test/test_prover.mean_episode_reward \
 		--line "known=0.900" --line "known alone=0.600" --title "The game with a known answer"
+
+CREDIT_STUDY := code_validation_credit
+results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (an hour)
+	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY) --parallel 2 \
+		seed=0..7
+	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main \
+		--curve log_stats/accuracy --over sampled_tokens --reach 0.8 --reach 0.9 \
+		--page docs/results/$(CREDIT_STUDY).md --title "Replayed credit on programs"
 
 test: setup  ## run the default tests (under five minutes on two cores)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)

@@ -91,6 +91,7 @@ class Axis(StrEnum):
     TOKENS = "tokens"
     CALLS = "calls"
     ITERATIONS = "iterations"
+    SAMPLED_TOKENS = "sampled_tokens"
 
 
 CurveAxis = Annotated[

@@ -9,7 +9,7 @@ unknown, and the budget counts each at its maximum when it occurs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,8 +47,12 @@ class Sampler(Protocol):
         """Return the number of replies sampled at each step: 1 for a game, more for a tree."""
 
     @classmethod
+    def redraws_per_turn(cls, hyper_params: HyperParameters) -> Mapping[str, int]:
+        """Return how often each turn of an agent is sampled again from its prefix, by agent."""
+
+    @classmethod
     def declares_sample_count(cls) -> bool:
-        """Return whether that is right for how the class samples."""
+        """Return whether these are right for how the class samples."""
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
@@ -189,18 +193,21 @@ class _LongestEpisode:
             [name for name, acts in zip(self.agents, row, strict=True) if acts] for row in active
         ]
 
-    def calls(self, branches: int) -> Iterator[tuple[str, int, int]]:
+    def calls(self, branches: int, redraws: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
         """Return (agent, calls, prompt tokens of each) round by round.
 
-        ``branches`` replies are sampled at each step: 1 for a game, more for a tree.
+        ``branches`` replies are sampled at each step: 1 for a game, more for a tree. Each turn of
+        an agent in ``redraws`` is sampled again so often, each time with all later turns.
         """
-        history = 0
+        history = continued = 0
         for round, names in enumerate(self.rounds):
             for name in names:
                 context_tokens = self._problem_tokens + history
                 if self.agents[name].hears_supervisor(round, hears_others=False):
                     context_tokens += SUPERVISOR_TOKENS
-                yield name, branches ** (round + 1), context_tokens
+                own = redraws.get(name, 0)
+                yield name, branches ** (round + 1) + continued + own, context_tokens
+            continued += sum(redraws.get(name, 0) for name in names)
             history += sum(self.agents[name].max_tokens for name in names)
 
     @property
@@ -228,6 +235,7 @@ class _Table:
         self._prices = PriceTable.load(settings.prices)
         self._is_known = sampler.declares_sample_count()
         self._branches = sampler.responses_per_step(hyper_params)
+        self._redraws = sampler.redraws_per_turn(hyper_params)
         self._examples = sampler.examples_per_rollout(hyper_params, len(episode.rounds))
 
     def stages(self, num_train: int, num_test: int) -> Iterator[StageEstimate]:
@@ -237,22 +245,31 @@ class _Table:
         tested = count_tests(text_rl, per_iteration, num_test)
         last = rl.num_iterations - 1
         for iteration in range(rl.num_iterations):
-            yield self._playing("sample_rollouts", iteration, per_iteration, self._branches)
+            yield self._playing(
+                "sample_rollouts", iteration, per_iteration, self._branches, self._redraws
+            )
             tests = {"all": True, "last": iteration == last, "none": False}
             if tests.get(text_rl.test_scheme, iteration in (0, last)):
-                yield self._playing("test_during_training", iteration, tested, 1)
+                yield self._playing("test_during_training", iteration, tested, 1, {})
             if iteration < last:
                 earlier = iteration if text_rl.fine_tune_on_all_previous_rollouts else 0
                 yield self._training(iteration, per_iteration * (1 + earlier))
-        yield self._playing("test", -1, tested, 1)
+        yield self._playing("test", -1, tested, 1, {})
 
-    def _playing(self, stage: str, iteration: int, games: int, branches: int) -> StageEstimate:
+    def _playing(
+        self,
+        stage: str,
+        iteration: int,
+        games: int,
+        branches: int,
+        redraws: Mapping[str, int],
+    ) -> StageEstimate:
         if not self._is_known:
             return StageEstimate(stage, iteration, is_known=False)
         estimate = StageEstimate(stage, iteration)
         chain_seconds = 0.0
         is_tuned = iteration > 0 or (iteration < 0 and self._hyper_params.rl.num_iterations > 1)
-        for name, calls, prompt_tokens in self._episode.calls(branches):
+        for name, calls, prompt_tokens in self._episode.calls(branches, redraws):
             agent = self._episode.agents[name]
             prompt, completion = (calls * games * n for n in (prompt_tokens, agent.max_tokens))
             price = self._price(agent, is_tuned=is_tuned)

@@ -129,6 +129,11 @@ class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     rollouts in the iteration (``batch``) or of those of the datapoint (``group``), by the latter's
     mean, or not at all. All replies of a rollout have its advantage.
 
+    ``redraws`` maps agents to numbers of alternatives: each turn of such an agent is sampled again
+    that often from the same prefix, and continued with the random numbers of the original rollout.
+    The advantage of each of its draws is the reward minus the mean of the turn's other draws
+    (:mod:`ratchet.algorithms.replayed_credit`); ``baseline`` applies to the other agents.
+
     ``policy_loss``, ``clip_low``, ``clip_high`` and ``aggregation`` are as those of ``grpo``; the
     constant is the most tokens of a reply when not given. Each of ``num_epochs`` passes has a step
     of Adam for each ``batch_size`` replies (all when not given), sent ``micro_batch_size`` at a
@@ -145,6 +150,9 @@ class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     max_grad_norm: NonNegativeFloat = 1.0
     baseline: Literal["agent_average", "mean", "leave_one_out"] = "agent_average"
     baseline_decay: float = Field(default=0.9, ge=0, lt=1)
+    redraws: Annotated[dict[str, PositiveInt], Purpose.BRANCHES, Purpose.FINE_TUNING] = Field(
+        default_factory=dict
+    )
     advantage_scale: Literal["batch", "group", "none", "mean"] = "batch"
     policy_loss: Literal["clip", "gspo", "cispo", "importance_sampling", "reinforce"] = "clip"
     clip_low: PositiveFloat = 0.2

@@ -256,7 +256,8 @@ def rollout_spec(
         ``prover_stance``, ``question``, ``solution``), the messages at its end (``message_history``
         and ``message_agent_id`` [T, C], ``raw_message_history`` [T, A]), and for each of T steps:
         ``round``, ``done`` and ``terminated`` after it, ``padding`` if it was not played,
-        ``node_id`` in a tree, and under ``agents`` each agent's actions.
+        ``node_id`` in a tree (or the agent whose turn was redrawn), and under ``agents`` each
+        agent's actions.
     """
     history, steps = (num_rounds, num_channels), (num_rounds,)
     acts = (num_rounds, num_agents)

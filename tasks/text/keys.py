@@ -40,6 +40,7 @@ _LEARNING = {
     "declares_sample_count",
     "examples_per_rollout",
     "job_stats",
+    "redraws_per_turn",
     "responses_per_step",
     "says_what_it_samples",
     "stage_key_parameters",

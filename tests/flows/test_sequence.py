@@ -29,7 +29,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SLOW = (
     *("cartpole_dqn", "cartpole_ppo", "library_ppo", "pendulum_sac", "text_malt", "text_demo"),
     *("graph_isomorphism_help", "graph_isomorphism_help_variants", "binary_erasure_channel_proof"),
-    "code_validation_token_grpo",
+    *("code_validation_token_grpo", "code_validation_credit"),
 )
 SHIPPED = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])

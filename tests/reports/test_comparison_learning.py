@@ -78,10 +78,12 @@ def test_tokens_are_those_spent_before_a_value_is_measured():
     ]
     run = run_with(points)
     assert spent(run, "tokens") == [15, 15, 115, 130, 130, 230]
+    assert spent(run, "sampled_tokens") == [5, 5, 5, 10, 10, 10]
     assert spent(run, "calls") == [4, 4, 4, 8, 8, 8]
     lengths = {"prompt_length/mean": 5.0, "response_length/mean": 2.5}
     local = run_with([("train", i, {"rollout/num_trajectories": 4.0, **lengths}) for i in (0, 1)])
     assert spent(local, "tokens") == [30, 60]
+    assert spent(local, "sampled_tokens") == [10, 20]
 
 
 def test_curves_are_drawn_over_frames_and_also_over_iterations_if_different(tmp_path):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.algorithms.replayed_credit import credited_replies
+from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
 from ratchet.rollouts.outcomes import episode_rewards
@@ -24,6 +25,7 @@ from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
 from ratchet.seeding import numpy_generator
 from trainers.named import register_trainer
 from trainers.text.base import PureTextRlTrainer
+from trainers.text.redraws import Redrawer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
     from ratchet.scenarios.pure_text.base import TextScenarioInstance
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from trainers.text.plans import PlannedRollout
     from trainers.text.sampling import Calls
     from trainers.text.staged import Metrics
 
@@ -52,7 +55,8 @@ class TokenSamplingTrainer(PureTextRlTrainer):
     """Base of text trainers that learn from tokens.
 
     In training, the tokens of learning agents' prompts and replies are requested with
-    log-probabilities and stored in the rollouts.
+    log-probabilities and stored in the rollouts. Turns of the agents in ``pure_text_grpo.redraws``
+    are redrawn; tests use single rollouts.
     """
 
     def __init__(
@@ -74,6 +78,31 @@ class TokenSamplingTrainer(PureTextRlTrainer):
         agents = self.hyper_params.agents
         learning = (name for name in self.agent_names if not agents[name].freeze_agent)
         return replace(context, token_agents=frozenset(learning))
+
+    @classmethod
+    def responses_per_step(cls, hyper_params: HyperParameters) -> int:
+        """Return 1: redrawn turns are not branches of a tree."""
+        return 1
+
+    @classmethod
+    def redraws_per_turn(cls, hyper_params: HyperParameters) -> Mapping[str, int]:
+        """Return ``pure_text_grpo.redraws``."""
+        redraws: Mapping[str, int] = hyper_params.pure_text_grpo.redraws
+        return redraws
+
+    async def _sample_one(
+        self,
+        environment: PureTextEnvironment,
+        iteration: int,
+        planned: PlannedRollout,
+        calls: Calls,
+    ) -> NestedArrayDict:
+        """Collect one planned rollout, in training with those redrawn from it."""
+        redraws = self.redraws_per_turn(self.hyper_params)
+        if not redraws or not self._is_training(environment):
+            return await super()._sample_one(environment, iteration, planned, calls)
+        context = self._call_context(environment, iteration, calls)
+        return await Redrawer(environment, self.text_agents, context, redraws).sample(planned)
 
 
 @register_trainer("pure_text_grpo")
@@ -102,7 +131,8 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
                 f" {text_rl.verifier_guess_replacement_proportion}, expected 0: replies that the"
                 " model did not write have no policy gradient."
             )
-        if parameters.compares_rollouts and text_rl.rollouts_per_datapoint == 1:
+        others_learn = _check_redraws(hyper_params, base_dir)
+        if others_learn and parameters.compares_rollouts and text_rl.rollouts_per_datapoint == 1:
             raise ParameterError(
                 "text_rl.rollouts_per_datapoint: got 1, expected more for the baseline"
                 f" {parameters.baseline!r} and the scale {parameters.advantage_scale!r} of"
@@ -134,6 +164,7 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
         agents: list[str],
         rollouts: NestedArrayDict,
     ) -> Metrics:
+        parameters = self.hyper_params.pure_text_grpo
         averages = dict((group.state.token_training or TokenTraining()).reward_averages)
         trajectories: list[Trajectory] = []
         metrics: Metrics = {}
@@ -143,8 +174,9 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
                 agent,
                 self.agent_names.index(agent),
                 model_version=len(group.state.model_names) - 1,
+                is_redrawn=agent in parameters.redraws,
             )
-            averages, found = _set_advantages(own, averages, self.hyper_params.pure_text_grpo)
+            averages, found = _set_advantages(own, averages, parameters)
             metrics |= {f"{agent}.{label}": value for label, value in found.items()}
             trajectories += own
         generator = numpy_generator(
@@ -152,7 +184,7 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
         )
         steps = training_steps(
             trajectories,
-            self.hyper_params.pure_text_grpo,
+            parameters,
             generator,
             longest_reply=max(self.hyper_params.agents[agent].max_tokens for agent in agents),
         )
@@ -169,13 +201,18 @@ def _set_advantages(
     averages: dict[str, float],
     parameters: PureTextGrpoParameters,
 ) -> tuple[dict[str, float], Metrics]:
-    """Set the advantages of one agent's trajectories; return averages after them, and metrics."""
+    """Set the advantages of one agent's trajectories; return averages after them, and metrics.
+
+    Draws of one turn are compared with each other.
+    """
     from ratchet.algorithms.language.metrics import log_grpo_metrics  # torch
     from ratchet.algorithms.language.trajectories import trajectory_advantages
 
+    agent = trajectories[0].agent if trajectories else ""
+    baseline = "leave_one_out" if agent in parameters.redraws else parameters.baseline
     found = trajectory_advantages(
         trajectories,
-        baseline=parameters.baseline,
+        baseline=baseline,
         scale=parameters.advantage_scale,
         agent_averages=averages,
         decay=parameters.baseline_decay,
@@ -186,10 +223,27 @@ def _set_advantages(
     log_grpo_metrics(trajectories, metrics)
     written = sum(one.num_written for one in trajectories)
     metrics["response_length/mean"] = written / max(1, len(trajectories))
-    if parameters.baseline == "agent_average" and trajectories:
-        agent = trajectories[0].agent
+    if baseline == "agent_average" and trajectories:
         metrics["critic/baseline"] = averages.get(agent, found.agent_averages[agent])
     return found.agent_averages, metrics
+
+
+def _check_redraws(hyper_params: HyperParameters, base_dir: Path | None) -> bool:
+    """Refuse redraws of agents that do not learn; return whether other agents learn."""
+    redraws = hyper_params.pure_text_grpo.redraws
+    if not redraws:
+        return True
+    from ratchet.protocols.registry import build_protocol_handler  # torch
+
+    names = build_protocol_handler(hyper_params, base_dir=base_dir).agent_names
+    learning = [name for name in names if not hyper_params.agents[name].freeze_agent]
+    for name in redraws:
+        if name not in learning:
+            raise ParameterError(
+                f"pure_text_grpo.redraws: got {name!r}, expected agents that learn:"
+                f" {', '.join(learning)}.{nearest(name, learning)}"
+            )
+    return len(redraws) < len(learning)
 
 
 def _check_agent(name: str, agent: TextAgentParameters) -> None:
@@ -210,35 +264,47 @@ def _check_agent(name: str, agent: TextAgentParameters) -> None:
 
 
 def reply_trajectories(
-    rollouts: NestedArrayDict, agent: str, agent_index: int, *, model_version: int = 0
+    rollouts: NestedArrayDict,
+    agent: str,
+    agent_index: int,
+    *,
+    model_version: int = 0,
+    is_redrawn: bool = False,
 ) -> list[Trajectory]:
     """Return a trajectory for each reply of an agent in rollouts [N], grouped by rollout.
 
     The replies of a rollout are segments of one run, each with the sum of the agent's rewards. A
-    group consists of the agent's runs on one datapoint. If invalid replies were retried, the last
-    one is used.
+    group consists of the agent's runs on one datapoint, or of the draws of one turn if the agent's
+    turns were redrawn. If invalid replies were retried, the last one is used.
 
     Raises
     ------
     DataError
         If a reply's tokens are missing or incomplete.
     """
-    rewards = episode_rewards(rollouts)[:, agent_index]
     acted = rollouts.array(("agents", "active"))[:, :, agent_index] & ~rollouts.array("padding")
     cut = rollouts.array(("agents", "token_limit"))[:, :, agent_index]
+    replies = credited_replies(
+        rollouts.array("node_id"),
+        acted,
+        episode_rewards(rollouts)[:, agent_index],
+        agent_index,
+        compares_draws=is_redrawn,
+    )
     made = []
-    for row, step in np.argwhere(acted).tolist():
+    for row, step, original, reward in zip(*(each.tolist() for each in replies), strict=True):
         where = f"rollout {row}, step {step}, agent {agent!r}"
         prompt, written, log_probs = _complete(tokens_of(rollouts, row, step, agent_index), where)
         datapoint = int(rollouts["datapoint_id"][row])
+        group = f"{datapoint}/{original}/{step}/{agent}" if is_redrawn else f"{datapoint}/{agent}"
         made.append(
             Trajectory(
                 tokens=[*prompt, *written],
                 loss_mask=[0] * len(prompt) + [1] * len(written),
                 logprobs=[0.0] * len(prompt) + [*log_probs],
-                reward=float(rewards[row]),
-                group_id=f"{datapoint}/{agent}",
-                run_id=f"{datapoint}/{agent}",
+                reward=reward,
+                group_id=group,
+                run_id=group,
                 attempt_id=f"{row}",
                 task_id=f"{datapoint}",
                 agent=agent,

@@ -83,8 +83,13 @@ class StagedTextTrainer(ABC):
         return 1
 
     @classmethod
+    def redraws_per_turn(cls, hyper_params: HyperParameters) -> Mapping[str, int]:
+        """Return how often each turn of an agent is sampled again from its prefix, by agent."""
+        return {}
+
+    @classmethod
     def declares_sample_count(cls) -> bool:
-        """Return whether :meth:`responses_per_step` is correct for how the class samples."""
+        """Return whether the numbers of replies are correct for how the class samples."""
         return True
 
     @classmethod

@@ -31,7 +31,7 @@ from ratchet.statistics.estimate import Band, Estimate
 from ratchet.statistics.stratified import FloatArray, interquartile_mean, stratified_interval
 from ratchet.tracking.metrics import MetricPoint
 
-AxisName = Literal["frames", "tokens", "calls", "iterations"]
+AxisName = Literal["frames", "tokens", "calls", "iterations", "sampled_tokens"]
 AXES: tuple[AxisName, ...] = get_args(AxisName)
 """In order of preference: the fairest basis of comparison first."""
 

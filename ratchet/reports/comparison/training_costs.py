@@ -47,20 +47,21 @@ class CumulativeCost:
 
 
 def cumulative_cost(
-    run: ComparedRun, axis: Literal["frames", "tokens", "calls"]
+    run: ComparedRun, axis: Literal["frames", "tokens", "calls", "sampled_tokens"]
 ) -> CumulativeCost | None:
     """Return a run's cumulative use of a resource; None if it is not recorded.
 
     Frames are counted by TorchRL, or ``rl.frames_per_batch`` per iteration; tokens are those of
-    prompts, answers and fine-tuning; calls those to chat models. Frames of normalisation and
-    imitation count before the first iteration. Tests are not counted.
+    prompts, completions and fine-tuning, sampled tokens those of completions; calls those to chat
+    models. Frames of normalisation and imitation count before the first iteration. Tests are not
+    counted.
     """
     start = 0.0
     if axis == "frames":
         amounts = _counted_frames(run) or _played_frames(run)
         start = sum(_earlier_frames(run).values())
     else:
-        spent = {"calls": _calls, "tokens": _tokens}[axis]
+        spent = {"calls": _calls, "tokens": _tokens, "sampled_tokens": _sampled_tokens}[axis]
         amounts = [
             (_moment(point.stage, point.iteration), amount)
             for point in run.points
@@ -83,12 +84,21 @@ def _calls(point: MetricPoint) -> float:
 
 def _tokens(point: MetricPoint) -> float:
     """Return the tokens of a training stage of one iteration; 0 for other stages."""
+    names = ("prompt_tokens", "completion_tokens", "training_tokens")
+    return _sum_tokens(point, names, ("prompt_length/mean", "response_length/mean"))
+
+
+def _sampled_tokens(point: MetricPoint) -> float:
+    """Return the completion tokens of a training stage of one iteration; 0 for other stages."""
+    return _sum_tokens(point, ("completion_tokens",), ("response_length/mean",))
+
+
+def _sum_tokens(point: MetricPoint, names: Sequence[str], lengths: Sequence[str]) -> float:
+    """Sum counts of calls and jobs, or mean lengths times the number of trajectories."""
     values = point.values
     if point.stage in ("sample_rollouts", "await_fine_tune_jobs"):
-        names = ("prompt_tokens", "completion_tokens", "training_tokens")
         return sum(values.get(name, 0.0) for name in names)
     if point.stage == "train" and "rollout/num_trajectories" in values:
-        lengths = ("prompt_length/mean", "response_length/mean")
         return values["rollout/num_trajectories"] * sum(values.get(name, 0.0) for name in lengths)
     return 0.0
 

@@ -91,7 +91,7 @@ class PlayedStep:
 
     ``channels``: those in which each agent could write; ``actions`` by the names of active agents;
     ``rewards`` by agent index; ``done``, ``terminated``: the episode after the step; ``node_id``:
-    the node of a tree that the step led to, else -1.
+    the node of a tree that the step led to, or the agent whose turn was redrawn, else -1.
     """
 
     round: int

@@ -108,10 +108,16 @@ def test_verifiers_may_stay_undecided(tiny_text):
     assert played["verifier.invalid_proportion"] == 0
 
 
-@pytest.mark.parametrize("name", [*TRAINERS, "pure_text_grpo"])
-def test_a_run_that_breaks_off_goes_on_to_the_same_end(tiny_text, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "redraws"),
+    [*((name, {}) for name in TRAINERS), ("pure_text_grpo", {}), ("pure_text_grpo", {"prover": 1})],
+)
+def test_a_run_that_breaks_off_goes_on_to_the_same_end(
+    tiny_text, tmp_path, monkeypatch, name, redraws
+):
     hyper_params = tiny_text.parameters(
         trainer=name,
+        pure_text_grpo__redraws=redraws,
         text_rl__test_scheme="all",
         text_rl__fine_tune_on_all_previous_rollouts=name == "pure_text_malt",
     )

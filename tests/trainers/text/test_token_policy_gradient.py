@@ -44,6 +44,7 @@ def rollouts_of(*rows):
         {
             "datapoint_id": np.array([datapoint for datapoint, _, _ in rows]),
             "padding": padding,
+            "node_id": np.full(size[:2], -1),
             "agents": NestedArrayDict(
                 {
                     "active": active,
