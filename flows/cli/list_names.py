@@ -59,13 +59,13 @@ _REGISTRIES = {
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(help="Kind of names to list.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Kind of names to list.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORDS]...", help="Only entries that contain all these words."),
+        typer.Argument(metavar="WORDS", help="Only entries that contain all these words."),
     ] = None,
 ) -> None:
-    """List available names with their origin, or parameters with their documentation."""
+    """Describe trainers, protocols, parameters and other names."""
     if kind is Kind.PARAMETERS:
         _list_parameters(words or [])
         return

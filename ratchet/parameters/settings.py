@@ -71,7 +71,7 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
         "artifact_logger": "trainer._add_file_to_artifact(name, type, path) saves a file",
         "do_not_load_checkpoint": "a run resumes only from its interrupted stage",
         "global_tqdm_step_fn": "iteration_context.step() counts for all bars",
-        "ignore_cache": "`ratchet run --force` recomputes all stages",
+        "ignore_cache": "`ratchet run --recompute` recomputes all stages",
         "logger": "use logging.getLogger(__name__)",
         "stat_logger": "trainer.log_stats(stats, iteration=…, stage=…) records them",
         "tqdm_func": "decorate the loop with attach_progress_bar",
