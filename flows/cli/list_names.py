@@ -121,9 +121,11 @@ def _list_parameters(words: list[str]) -> None:
     if not found:
         print_warning(f"No parameter contains {' and '.join(words)}.")
         return
-    columns = ("parameter", "type", "default", "about")
-    rows = [(_path(section, each), each.type, each.default, each.about) for section, each in found]
-    print_table("", columns, rows)
+    columns = ("parameter", "type", "default", "description")
+    cells = [(_path(section, each), each.type, each.default, each.about) for section, each in found]
+    records = [dict(zip(columns, row, strict=True)) for row in cells]
+    rows = [(path, f"{text}\n{kind}, default {default}") for path, kind, default, text in cells]
+    print_table("", ("parameter", "description"), rows, records)
 
 
 def _path(section: DocumentedSection, parameter: DocumentedParameter) -> str:
