@@ -75,15 +75,17 @@ def list_names(
     registries = _registries(kind)
     several = len(registries) > 1
     rows = [
-        (entry.name, *((registry.parameter,) if several else ()), entry.origin)
+        (entry.name, *((registry.parameter,) if several else ()), entry.origin, entry.about)
         for registry in registries
         for entry in registry.entries()
-        if _has(entry.name, words or [])
+        if _has(f"{entry.name} {entry.about}", words or [])
     ]
     if rows:
-        print_table("", (kind.value, *(("given as",) if several else ()), "from"), rows)
+        given = ("given as",) if several else ()
+        print_table("", (kind.value, *given, "from", "description"), rows)
     else:
-        print_warning(f"No {kind.value} are registered.")
+        such = f" with {' and '.join(words)}" if words else ""
+        print_warning(f"No {kind.value}{such} are registered.")
     groups = " or ".join(registry.group for registry in registries)
     print_plain(
         "Custom classes are given as path/to/file.py:ClassName, or as entry points of installed"
