@@ -24,6 +24,7 @@ from flows.cli import (
     garbage_collection,
     language_models,
     list_names,
+    new,
     plan,
     run,
     runs,
@@ -153,6 +154,7 @@ def ratchet(
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Run": {
+        "new": new.new,
         "run": run.run,
         "resume": run.resume,
         "fork": run.fork,
