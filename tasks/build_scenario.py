@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from ratchet.rollouts.dataset import StoredDataset
+from ratchet.scenarios.validation_split import split_datasets
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
@@ -25,7 +26,7 @@ def build_scenario(call: StageCall, folder: Path, session: BaseSession) -> Metri
         session.model_calls(call) as calls,
         seeded_globals(derive_seed(hyper_params.seed, call.stage)),
     ):
-        datasets = session.keys.scenario.make_datasets(hyper_params, calls)
+        datasets = split_datasets(session.keys.scenario, hyper_params, calls)
     for name, dataset in datasets.items():
         dataset.save(folder / DATASETS_FOLDER / name)
     hashes = {name: dataset.hash for name, dataset in sorted(datasets.items())}

@@ -354,7 +354,7 @@ class StagedTrainer(Trainer):
     def _run_test_stage(
         self, dataset: str, iteration_context: IterationContext | None
     ) -> TestResult:
-        with self.callbacks.stage("test", self.iteration) as metrics:
+        with self.callbacks.stage("test", self.iteration, dataset) as metrics:
             result = self._test_on(dataset, iteration_context)
             metrics.update(result.metrics)
         return replace(result, metrics=metrics)

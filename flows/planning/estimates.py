@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ratchet.parameters.options import ValidationParameters
 from ratchet.parameters.text_trainers import count_rollouts as rollouts_of_an_iteration
 from ratchet.parameters.text_trainers import count_tests
 from tasks.language.keys import LanguageArmKeys
@@ -85,7 +86,10 @@ def _sizes(store: StageStore, keys: AnyKeys) -> tuple[int, int] | None:
         return (int(values[names[0]]), int(values[names[1]]))
     section = keys.hyper_params.to_dict().get(keys.hyper_params.scenario, {})
     sizes = section.get("num_train"), section.get("num_test")
-    return None if None in sizes else (int(sizes[0]), int(sizes[1]))
+    if None in sizes:
+        return None
+    validation: ValidationParameters = keys.hyper_params.validation
+    return validation.sizes(int(sizes[0]), int(sizes[1]))
 
 
 SMALL = "small"

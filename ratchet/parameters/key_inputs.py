@@ -123,14 +123,26 @@ def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
     scenario = hyper_params.scenario
     sections = [s for s in SECTIONS.values() if s.may_be_read("scenarios", scenario)]
     data = _values_read(hyper_params, sections, {Purpose.DATA}, is_known=False)
-    if any(
-        section.model.__module__.startswith(_BUILT_IN)
-        and scenario in section.scenarios
-        and getattr(getattr(hyper_params, section.name), "dataset_seed", None) is not None
-        for section in sections
-    ):
+    if _dataset_seed(hyper_params) is not None:
         del data["seed"]
     return data
+
+
+def data_seed(hyper_params: HyperParameters) -> int:
+    """Return the seed of the datasets: the scenario's ``dataset_seed`` if set, or ``seed``."""
+    seed = _dataset_seed(hyper_params)
+    return hyper_params.seed if seed is None else seed
+
+
+def _dataset_seed(hyper_params: HyperParameters) -> int | None:
+    """Return the ``dataset_seed`` of Ratchet's scenario; None for others, which may not read it."""
+    for section in SECTIONS.values():
+        is_built_in = section.model.__module__.startswith(_BUILT_IN)
+        if is_built_in and hyper_params.scenario in section.scenarios:
+            seed: int | None = getattr(getattr(hyper_params, section.name), "dataset_seed", None)
+            if seed is not None:
+                return seed
+    return None
 
 
 def without_paths(parameters: Mapping[str, object]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PositiveInt
@@ -27,6 +28,29 @@ class DatasetOptions(SubParameters, read_for=SCENARIO):
     binarification_seed: int | None = None
     make_balanced: bool = True
     max_train_size: PositiveInt | None = None
+
+
+@register_parameters("validation")
+class ValidationParameters(SubParameters, read_for=Purpose.DATA):
+    """The validation split: data on which settings are chosen, held out of training and tests.
+
+    ``size`` is its share of all datapoints, taken from the training data. With ``replaces_test``,
+    every test of the run uses the validation split, and the test set is not even built: the runs of
+    a search then cannot depend on test data. Language tasks size their validation split by
+    ``language_task.num_validation``.
+    """
+
+    size: float = Field(default=0.0, ge=0, lt=1)
+    replaces_test: bool = False
+
+    def unread(self) -> Collection[str]:
+        """Return both fields if there is no split, so that keys do not include the section."""
+        return () if self.size or self.replaces_test else ("size", "replaces_test")
+
+    def sizes(self, num_train: int, num_test: int) -> tuple[int, int]:
+        """Return the sizes of the training and the test set of a run, given those of the data."""
+        num_validation = round(self.size * (num_train + num_test))
+        return num_train - num_validation, num_validation if self.replaces_test else num_test
 
 
 class MessageRegressionParameters(SubParameters, read_for=Purpose.NOTHING):

@@ -101,6 +101,8 @@ class ScenarioInstance(RenamedAttributes, Generic[DatasetT, EnvironmentT, AgentT
         return {name: self.environments[name] for name in ("test", *extra)}
 
 
+VALIDATION = "validation"
+"""The name of the validation split."""
 AnyScenarioInstance: TypeAlias = ScenarioInstance[Any, Any, Any]
 
 
@@ -149,7 +151,11 @@ class Scenario(ABC):
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:
-        """Create the datasets: ``train``, ``test`` and extra test sets by name."""
+        """Create the datasets: ``train``, ``test`` and extra test sets by name.
+
+        A scenario whose validation split is more than a random part of the training data creates
+        ``validation`` too; see :func:`ratchet.scenarios.validation_split.split_datasets`.
+        """
 
     def make_datasets(
         self, hyper_params: HyperParameters, calls: ModelCalls | None = None
@@ -175,6 +181,8 @@ class Scenario(ABC):
         """
         return {}
 
+    group_field: ClassVar[str | None] = None
+    """The field whose equal values stay together when the validation split is separated."""
     untested: ClassVar[frozenset[str]] = frozenset({"train"})
     """The datasets that are not final test sets."""
 

@@ -16,6 +16,7 @@ from ratchet.language_models.pricing import Budget
 from ratchet.language_models.usage import UsageMeter
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.registry import Registry
+from ratchet.scenarios.validation_split import split_datasets
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -87,7 +88,7 @@ def build_scenario_instance(
         usage = UsageMeter("build_scenario", Ledger(Budget(settings.budget)))
         with ModelCalls(settings, usage) as calls:
             scenario = build_scenario(hyper_params.scenario, base_dir)
-            datasets = scenario.make_datasets(hyper_params, calls)
+            datasets = split_datasets(scenario, hyper_params, calls)
     return assemble_scenario_instance(hyper_params, settings, datasets, trainer_type, base_dir)
 
 

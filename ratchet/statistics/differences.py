@@ -22,7 +22,7 @@ from ratchet.statistics.stratified import (
     Strata,
     checked_scores,
     draw_runs,
-    interquartile_mean,
+    mean,
     quantile_levels,
 )
 
@@ -30,7 +30,7 @@ from ratchet.statistics.stratified import (
 def aggregate_difference(
     first: Strata,
     second: Strata,
-    aggregate: Aggregate = interquartile_mean,
+    aggregate: Aggregate = mean,
     *,
     paired: bool = False,
     level: float = 0.95,
@@ -66,28 +66,44 @@ def aggregate_difference(
     lower, upper = quantile_levels(method, level, sizes)
     if min(sizes) < 2:
         return Estimate(value, math.nan, math.nan, sum(sizes), level, NO_INTERVAL)
-    differences = resampled_differences(
-        ones, twos, aggregate, paired=paired, num_resamples=num_resamples, seed=seed
+    separate = ones if paired else [*ones, *twos]
+    draws = draw_runs(separate, num_resamples, np.random.default_rng(seed))
+    others = draws if paired else draws[len(ones) :]
+    differences = _aggregate(ones, draws[: len(ones)], aggregate) - _aggregate(
+        twos, others, aggregate
     )
     low, high = np.quantile(differences, [lower, upper])
     label = f"{'paired' if paired else 'stratified'} bootstrap ({method})"
     return Estimate(value, float(low), float(high), sum(sizes), level, label)
 
 
-def resampled_differences(
+def standard_errors(
     ones: Sequence[FloatArray],
     twos: Sequence[FloatArray],
-    aggregate: Aggregate,
+    first: FloatArray,
+    second: FloatArray,
     *,
     paired: bool,
-    num_resamples: int,
-    seed: int,
 ) -> FloatArray:
-    """Return the differences of aggregates of resampled runs or, paired, resampled pairs."""
-    separate = ones if paired else [*ones, *twos]
-    draws = draw_runs(separate, num_resamples, np.random.default_rng(seed))
-    others = draws if paired else draws[len(ones) :]
-    return _aggregate(ones, draws[: len(ones)], aggregate) - _aggregate(twos, others, aggregate)
+    """Return the standard errors [...] of mean(first) − mean(second), with variances within tasks.
+
+    Parameters
+    ----------
+    ones, twos
+        The groups; only the numbers of runs of each task are read.
+    first, second
+        Scores [..., N] and [..., K] of all runs of these tasks, in their order.
+    """
+    parts, groups = [first, second], [ones, twos]
+    if paired:
+        parts, groups = [first - second], [ones]
+    variance = np.zeros(first.shape[:-1])
+    for part, tasks in zip(parts, groups, strict=True):
+        edges = np.cumsum([len(task) for task in tasks])[:-1]
+        for own in np.split(part, edges, axis=-1):
+            size = own.shape[-1]
+            variance += own.var(axis=-1, ddof=min(1, size - 1)) * size / part.shape[-1] ** 2
+    return np.asarray(np.sqrt(variance))
 
 
 def checked_pair(

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ratchet.scenarios.validation_split import expected_test_sets
 from ratchet.store.manifest import Manifest
 from tasks.stages.calls import TEST_DATASET, StageCall, Step
 from tasks.stages.files import dataset_names
@@ -90,7 +91,7 @@ class StoredStageLayout:
         if data is not None:
             untested = keys.scenario.untested
             return [name for name in dataset_names(data) if name not in untested]
-        return sorted(keys.scenario.test_sets(keys.hyper_params))
+        return sorted(expected_test_sets(keys.scenario, keys.hyper_params))
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:
         """Follow the longest stored chain, then the multiples of the periods.

@@ -380,7 +380,7 @@ def test_seeds_are_written_as_ranges():
     ]
 
 
-def test_grouping_by_arm_requires_arms_that_differ_only_in_their_seed(tmp_path):
+def test_arms_are_grouped_by_the_parameters_in_which_the_runs_of_an_arm_differ(tmp_path):
     def run(seed, **alone):
         arms = {"main": hyper_params(seed=seed), "alone": hyper_params(seed=seed, **alone)}
         plain = {name: params.to_dict() for name, params in arms.items()}
@@ -397,8 +397,9 @@ def test_grouping_by_arm_requires_arms_that_differ_only_in_their_seed(tmp_path):
     assert labels(comparison) == ["main", "alone"]
     assert list(comparison.grouping.paths) == ["arm"]
     assert [group.seeds for group in comparison.grouping.groups] == [[0, 1], [0, 1]]
-    with pytest.raises(DataError, match=r"arm alone differ in .*rl.lr"):
-        compare_runs([*folders, run(2, rl__lr=0.1)], by_arm=True, options=QUICK)
+    searched = compare_runs([*folders, run(2, **{**changes, "rl__lr": 0.1})], by_arm=True)
+    assert labels(searched) == ["main · lr=0.003", "alone · lr=0.5", "alone · lr=0.1"]
+    assert searched.grouping.groups[1].values == {"arm": "alone", "rl.lr": 0.5}
 
 
 def test_reference_values_are_drawn_as_lines(sweep):

@@ -11,6 +11,7 @@ import torch
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
+from trainers.callbacks.registry import check_callbacks
 from trainers.registry import build_trainer
 from trainers.tensordict.best_response import find_best_response
 
@@ -102,3 +103,31 @@ def test_messages_that_cannot_all_be_tried_are_refused(
 ) -> None:
     with pytest.raises(ParameterError, match=reason):
         find_best_response(make_trainer(GRAPHS, **changes), agent)
+
+
+def test_the_callback_adds_both_results_to_tests_on_the_right_dataset() -> None:
+    base = {**CHANNEL, "callbacks": ["best_response"]}
+    trainer = make_trainer(base, seed=1)
+    trainer.train()
+    for dataset in ("test", "train"):
+        found = find_best_response(trainer, "prover", dataset)
+        metrics = trainer.run_test(dataset).metrics
+        for name, table in (("best_response", found.table), ("any_messages", found.worst)):
+            correct = torch.tensor(table["correct"]).double().mean()
+            assert metrics[f"{name}.accuracy"] == pytest.approx(float(correct))
+    assert metrics["any_messages.accuracy"] <= metrics["best_response.accuracy"]
+
+
+def test_the_callback_without_another_agent_repeats_the_accuracy() -> None:
+    changes = {"interaction_protocol": "solo_verifier", "callbacks": ["best_response"]}
+    trainer = make_trainer({**CHANNEL, **changes}, seed=1)
+    trainer.initial_state()
+    metrics = trainer.run_test("test").metrics
+    assert metrics["any_messages.accuracy"] == metrics["accuracy"]
+
+
+def test_the_callback_refuses_several_other_agents() -> None:
+    trainer = make_trainer({**CHANNEL, "interaction_protocol": "debate"})
+    hyper_params = trainer.hyper_params.replace({"callbacks": ["best_response"]})
+    with pytest.raises(ParameterError, match=r"best_response.*expected at most one"):
+        check_callbacks(hyper_params, type(trainer), trainer.protocol_handler, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 BUILT_IN = {
     "early_stopping": "trainers.callbacks.early_stopping",
+    "best_response": "trainers.callbacks.best_response",
     "gradient_statistics": "trainers.callbacks.gradient_statistics",
     "keep_best": "trainers.callbacks.keep_best",
     "message_regression": "trainers.callbacks.message_regression",

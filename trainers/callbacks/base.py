@@ -51,12 +51,14 @@ class Moment:
     """Time at which a callback is called.
 
     ``iteration`` of a test is the number of finished iterations; ``stage`` is ``"train"``, or the
-    stage that starts or ends; ``metrics`` are those of the iteration or stage so far.
+    stage that starts or ends; ``metrics`` are those of the iteration or stage so far. ``dataset``
+    is that of a test of networks, else empty.
     """
 
     iteration: int
     stage: str
     metrics: Mapping[str, float]
+    dataset: str = ""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class CallbackList:
         self._call_all("after_loss", losses)
 
     @contextmanager
-    def stage(self, name: str, iteration: int) -> Iterator[Metrics]:
+    def stage(self, name: str, iteration: int, dataset: str = "") -> Iterator[Metrics]:
         """Run a stage with the moments around it.
 
         Yields the stage's metrics, to be filled by the caller; callbacks add theirs at the end.
@@ -98,10 +98,10 @@ class CallbackList:
         self._count = 0
         metrics: Metrics = {}
         for spec in taking_part:
-            self._call(spec, "begin_stage", moment=Moment(iteration, name, metrics))
+            self._call(spec, "begin_stage", moment=Moment(iteration, name, metrics, dataset))
         yield metrics
         for spec in taking_part:
-            now = Moment(iteration, name, dict(metrics))
+            now = Moment(iteration, name, dict(metrics), dataset)
             _merge(metrics, self._call(spec, "end_stage", moment=now), spec.given)
 
     def _call_all(self, name: str, *args: object) -> None:

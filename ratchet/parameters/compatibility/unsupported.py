@@ -14,10 +14,11 @@ class UnsupportedParameter:
     advice: str
 
 
-_ONLY_TEST = "Tests run on the test set: leave it out, or add those data to the test set."
-
 UNSUPPORTED_PARAMETERS = {
-    "test_dataset_split": UnsupportedParameter(("test",), _ONLY_TEST),
+    "test_dataset_split": UnsupportedParameter(
+        ("test",),
+        "To test on held-out training data, set validation.size and validation.replaces_test.",
+    ),
     "protocol_common.prover_invalid_response_penalty": UnsupportedParameter(
         (None,),
         "Write protocol_common.invalid_response_penalty, which is added to every agent's reward.",

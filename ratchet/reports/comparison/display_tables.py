@@ -37,7 +37,7 @@ def pair_table(
     for pair in found.pairs:
         row = {
             "pair": f"{pair.first} − {pair.second}",
-            "difference of IQM": difference(pair.difference.value, percent=percent),
+            "difference of means": difference(pair.difference.value, percent=percent),
             f"{level} interval": difference_interval(pair.difference, percent=percent),
             "p": p_value(pair.chance, None if pair.can_be_told_apart else pair.least),
             "corrected p": p_value(pair.adjusted),

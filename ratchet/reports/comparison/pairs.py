@@ -29,7 +29,7 @@ class Pair:
     Attributes
     ----------
     difference
-        Interquartile mean of the first minus that of the second.
+        Mean of the first minus that of the second.
     paired, pairing
         Whether runs were paired by seed, and the reason.
     num_seeds
@@ -163,7 +163,6 @@ def _estimate(first: Group, second: Group, contrast: Contrast, options: Options)
         effect=options.effect,
         level=options.level,
         power=options.power,
-        seed=options.seed,
     )
     return replace(pair, power=power)
 

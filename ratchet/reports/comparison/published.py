@@ -94,7 +94,7 @@ def to_published(comparison: Comparison) -> Published:
     """Return the published results of a comparison."""
     grouping = comparison.grouping
     runs = [run for group in grouping.groups for run in group.runs]
-    paths = [] if grouping.is_by_arm else differing_paths(runs)
+    paths = grouping.paths[1:] if grouping.is_by_arm else differing_paths(runs)
     versions: dict[str, set[str]] = {}
     for run in runs:
         for name, version in run.versions.items():

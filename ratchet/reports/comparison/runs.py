@@ -269,8 +269,8 @@ class Grouping:
 
     @property
     def is_by_arm(self) -> bool:
-        """Whether the groups are arms."""
-        return list(self.paths) == [_ARM]
+        """Whether the groups are arms, or arms with further differing parameters."""
+        return list(self.paths[:1]) == [_ARM]
 
 
 def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> Grouping:
@@ -304,27 +304,30 @@ def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> G
 
 
 def group_by_arm(runs: Sequence[ComparedRun]) -> Grouping:
-    """Group runs by the name of their arm, in the given order.
+    """Group runs by the name of their arm and the parameters in which the runs of an arm differ.
 
     Raises
     ------
     DataError
-        If the runs of an arm differ in more than their seed, or a seed is duplicated.
+        If a group has a seed twice.
     """
     by_arm: dict[str, list[ComparedRun]] = {}
     for run in runs:
         by_arm.setdefault(run.arm, []).append(run)
+    paths = sorted({path for own in by_arm.values() for path in differing_paths(own)})
+    by_group: dict[tuple[str, Hashable], list[ComparedRun]] = {}
     for arm, own in by_arm.items():
-        differing = differing_paths(own)
+        for run in own:
+            by_group.setdefault((arm, _values(run, paths)), []).append(run)
+    groups = []
+    for (arm, _), own in by_group.items():
+        label = f"{arm} · {_label(own[0], paths)}" if paths else arm
         seeds = [run.seed for run in own]
-        if differing or len(set(seeds)) < len(seeds):
-            what = ", ".join(differing) or f"nothing, and have the seeds {sorted(seeds)}"
-            raise DataError(
-                f"compare: the runs of arm {arm} differ in {what}; expected them to differ in"
-                " their seed alone. Compare fewer runs, or leave --by-arm out."
-            )
-    groups = [Group(arm, {_ARM: arm}, [own]) for arm, own in by_arm.items()]
-    return Grouping([_ARM], groups, [_ARM])
+        if len(set(seeds)) < len(seeds):
+            raise DataError(f"compare: {label} has a seed twice: {sorted(seeds)}.")
+        values = {path: own[0].parameters.get(path) for path in paths}
+        groups.append(Group(label, {_ARM: arm, **values}, [own]))
+    return Grouping([_ARM, *paths], groups, [_ARM])
 
 
 def differing_paths(runs: Sequence[ComparedRun]) -> list[str]:

@@ -183,14 +183,13 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
     notes = [
         "A profile is the share of runs that are better than each threshold; its band is pointwise."
         " The higher curve is better, and curves that cross have no order.",
-        "A difference is that of two interquartile means, and p, the corrected p and the detectable"
-        " difference refer to it. Where both groups have the same seeds, each with the same data,"
+        "A difference is that of two means, and p, the corrected p and the detectable difference"
+        " refer to it. Where both groups have the same seeds, each with the same data,"
         " runs of one seed are resampled together (paired by seed).",
         f"p is two-sided, by permutation: {_ways(pairs)}. It is corrected for {against} in one"
         " metric, not for the number of metrics (max-T of Westfall and Young, step-down). Pairs"
-        f" are distinguished if the corrected p is at most {alpha}. The null hypothesis is that the"
-        " runs of both groups are exchangeable: groups of equal IQM with very different spreads are"
-        " distinguished too often.",
+        f" are distinguished if the corrected p is at most {alpha}. The test is exact if the runs"
+        " of both groups are exchangeable, and approximate for equal means with unequal spreads.",
         f"“Detectable in {power}” is the smallest true difference that a single test at {alpha}"
         f" of these seeds finds in {power} of cases. It follows from the spread of the runs, not"
         " from the observed difference, and is as rough as this spread.",

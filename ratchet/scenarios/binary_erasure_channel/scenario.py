@@ -20,6 +20,7 @@ from ratchet.agents.building import POOLED, SYMBOLS, AgentBuilder, AgentPlan
 from ratchet.agents.networks.layers import Initializer, Mlp, NormAndNoise
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
 from ratchet.errors import ParameterError
+from ratchet.scenarios.base import VALIDATION
 from ratchet.scenarios.binary_erasure_channel.parameters import BinaryErasureChannelAgentParameters
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.environment import Environment
@@ -40,7 +41,7 @@ NUM_SIGHTS = ERASED + 1
 
 
 def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Create ``train`` and ``test``.
+    """Create ``train``, ``test``, and ``validation`` if it has a size.
 
     Raises
     ------
@@ -53,15 +54,20 @@ def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDic
             f"dataset: got {hyper_params.dataset!r}, expected {GENERATED!r}, the only dataset of"
             " scenario binary_erasure_channel; its section sets how it is generated."
         )
-    num_test = round(section.num_datapoints * hyper_params.test_size)
-    if not 0 < num_test < section.num_datapoints:
+    total, validation_size = section.num_datapoints, hyper_params.validation.size
+    num_test, num_validation = (
+        round(total * size) for size in (hyper_params.test_size, validation_size)
+    )
+    num_train = total - num_test - num_validation
+    if min(num_test, num_train) < 1:
         raise ParameterError(
-            f"test_size: {hyper_params.test_size} of {section.num_datapoints} deals leaves"
-            f" {num_test} for testing, expected at least one and not all."
+            f"test_size: {hyper_params.test_size} of {total} deals, with validation.size"
+            f" {validation_size}, leaves {num_test} for testing and {num_train} for training,"
+            " expected at least one of each."
         )
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
-    sizes = {"train": section.num_datapoints - num_test, "test": num_test}
-    datasets = {side: _deal(section, size, seed, side) for side, size in sizes.items()}
+    sizes = {"train": num_train, "test": num_test, VALIDATION: num_validation}
+    datasets = {side: _deal(section, size, seed, side) for side, size in sizes.items() if size}
     datasets["train"] = datasets["train"].take(hyper_params.dataset_options.max_train_size)
     return datasets
 

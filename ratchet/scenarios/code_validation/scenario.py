@@ -249,6 +249,7 @@ class CodeValidationScenario(TextScenario):
     """Agents find out whether a program solves the problem that it was written for."""
 
     label_texts = ("the solution is buggy", "the solution is right")
+    group_field = "question"
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
         """Create ``train`` and ``test``."""

@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict
 
 from ratchet.errors import DataError, OutOfMemoryError, ParameterError
+from ratchet.scenarios.base import VALIDATION
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.graph_isomorphism.generator import (
     GraphPairs,
@@ -34,7 +35,7 @@ NAMED = re.compile(r"er(?P<uniform>u?)(?P<num_pairs>[1-9][0-9]*)")
 
 
 def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Build ``train``, ``test`` and the extra test sets.
+    """Build ``train``, ``test``, ``validation`` if it has a size, and the extra test sets.
 
     The sides share no graph, not even a relabelled one. Each set has separate random numbers, so
     that e.g. a different training mix does not change the test set.
@@ -48,11 +49,14 @@ def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictD
     """
     section: GraphIsomorphismParameters = hyper_params.graph_isomorphism
     num_pairs, uniform = _read_name(hyper_params.dataset, section)
-    num_test = round(num_pairs * hyper_params.test_size)
-    if not 0 < num_test < num_pairs:
+    test_size, validation_size = hyper_params.test_size, hyper_params.validation.size
+    num_test, num_validation = round(num_pairs * test_size), round(num_pairs * validation_size)
+    num_train = num_pairs - num_test - num_validation
+    if min(num_test, num_train) < 1:
         raise ParameterError(
-            f"test_size: {hyper_params.test_size} of {num_pairs} pairs leaves {num_test} for"
-            f" testing and {num_pairs - num_test} for training, expected at least one of each."
+            f"test_size: {test_size} of {num_pairs} pairs, with validation.size"
+            f" {validation_size}, leaves {num_test} for testing and {num_train} for training,"
+            " expected at least one of each."
         )
     test_mix = PairMix(
         num_pairs=num_test,
@@ -67,16 +71,22 @@ def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictD
     )
     score_1, score_2 = section.train_mix
     mixes = {
-        "train": replace(
-            test_mix, num_pairs=num_pairs - num_test, prop_score_1=score_1, prop_score_2=score_2
-        ),
+        "train": replace(test_mix, num_pairs=num_train, prop_score_1=score_1, prop_score_2=score_2),
         "test": test_mix,
     }
+    if num_validation:
+        mixes[VALIDATION] = replace(test_mix, num_pairs=num_validation)
     for name, extra in sorted(section.extra_test_sets.items()):
         mixes[name] = replace(test_mix, **extra.to_dict())
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
+    test_low = 1 - test_size
+    ranges = {
+        "train": (0.0, test_low - validation_size),
+        VALIDATION: (test_low - validation_size, test_low),
+    }
     datasets = {
-        name: _build(name, mix, seed, hyper_params.test_size) for name, mix in mixes.items()
+        name: _build(name, mix, seed, ranges.get(name, (test_low, 1.0)))
+        for name, mix in mixes.items()
     }
     datasets["train"] = datasets["train"].take(hyper_params.dataset_options.max_train_size)
     return datasets
@@ -106,14 +116,11 @@ def _check_memory(name: str, mix: PairMix) -> None:
         )
 
 
-def _build(name: str, mix: PairMix, seed: int, test_size: float) -> TensorDictDataset:
+def _build(name: str, mix: PairMix, seed: int, key_range: tuple[float, float]) -> TensorDictDataset:
     _check_memory(name, mix)
-    is_train = name == "train"
-    pool = GraphPool(
-        salt=derive_seed(seed, "graph_isomorphism", purpose="sides"),
-        share=1 - test_size if is_train else test_size,
-        last=not is_train,
-    )
+    low, high = key_range
+    salt = derive_seed(seed, "graph_isomorphism", purpose="sides")
+    pool = GraphPool(salt=salt, low=low, high=high)
     rng = numpy_generator(seed, "graph_isomorphism", purpose=f"pairs/{name}")
     return pairs_to_dataset(generate_pairs(mix, pool, rng), max_wl_rounds=mix.max_wl_rounds)
 

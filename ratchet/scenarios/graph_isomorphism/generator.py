@@ -8,8 +8,8 @@ node's neighbours (see :func:`switch_edges`). If a size and density has too few 
 within a bounded number of candidates (sparse graphs with 7 nodes have almost none of score 3), the
 missing pairs are taken from other sizes and densities.
 
-A graph belongs to the training or test side by a hash that is invariant to relabelling, so the
-sides share no graph, not even a relabelled one. All graphs of a batch have the same size.
+A graph belongs to the training, validation or test side by a hash that is invariant to relabelling,
+so the sides share no graph, not even a relabelled one. All graphs of a batch have the same size.
 """
 
 from __future__ import annotations
@@ -119,17 +119,11 @@ def _find_switch(
 
 
 class GraphPool:
-    """Random graphs of one side.
+    """Random graphs of one side: those whose salted key, from 0 to 1, is in a range."""
 
-    It contains the share (0, 1) of all graphs, selected by the salt. The ``last`` side uses the
-    upper end of the range of keys, the other one the lower end.
-    """
-
-    def __init__(self, *, salt: int, share: float, last: bool) -> None:
+    def __init__(self, *, salt: int, low: float, high: float) -> None:
         self.salt = salt
-        self.share = share
-        lowest = 1.0 - share if last else 0.0
-        self._low, self._high = lowest, lowest + share
+        self._low, self._high = low, high
 
     def keys(self, adjacency: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """Hash graphs; relabelled copies have the same key."""
@@ -163,8 +157,9 @@ class GraphPool:
             todo = todo[~ours]
         raise DataError(
             f"graph_isomorphism: {MAX_DRAWS} draws of a graph with {n} nodes gave none of the"
-            f" {self.share:.3g} of all graphs that belong to one side of train and test."
-            " Add larger graph_sizes, or a test_size nearer to a half."
+            f" {self._high - self._low:.3g} of all graphs that belong to one side of the data."
+            " Add larger graph_sizes, or increase the smaller one of test_size and"
+            " validation.size."
         )
 
 
@@ -280,7 +275,7 @@ class GraphPairs:
 
 
 def generate_pairs(mix: PairMix, pool: GraphPool, rng: np.random.Generator) -> GraphPairs:
-    """Create a shuffled set of distinct graph pairs, of the pool's side (train or test).
+    """Create a shuffled set of distinct graph pairs, of the pool's side.
 
     Raises
     ------

@@ -69,7 +69,14 @@ class LanguageTaskScenario(Scenario):
         ------
         DataError
             If there are not enough, a file can't be read, or a source makes sets of other names.
+        ParameterError
+            If ``validation.size`` is set, which sizes the split of other scenarios.
         """
+        if hyper_params.validation.size:
+            raise ParameterError(
+                f"validation.size: got {hyper_params.validation.size} with language tasks. Set"
+                " language_task.num_validation to the number of tasks instead."
+            )
         section: LanguageTaskParameters = hyper_params.language_task
         seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
         wanted, num_train = section.num_validation, section.num_train
