@@ -34,10 +34,11 @@ class DatasetOptions(SubParameters, read_for=SCENARIO):
 class ValidationParameters(SubParameters, read_for=Purpose.DATA):
     """The validation split: data on which settings are chosen, held out of training and tests.
 
-    ``size`` is its share of all datapoints, taken from the training data. With ``replaces_test``,
-    every test of the run uses the validation split, and the test set is not even built: the runs of
-    a search then cannot depend on test data. Language tasks size their validation split by
-    ``language_task.num_validation``.
+    Language tasks size their validation split by ``language_task.num_validation``.
+
+    - ``size``: share of the split in all datapoints, taken from the training data.
+    - ``replaces_test``: test on the split and do not build the test set, so that the runs of a
+      search cannot depend on test data.
     """
 
     size: float = Field(default=0.0, ge=0, lt=1)
