@@ -42,39 +42,39 @@ STUDY := graph_isomorphism_protocols
 results: $(CORE)  ## run or resume the study of protocols; write docs/results (half an hour)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=0..4 \
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
-	$(BIN)/ratchet compare $(STUDY) --baseline solo_verifier --page docs/results/$(STUDY).md \
+	$(BIN)/ratchet compare $(STUDY) --baseline solo_verifier --update-page docs/results/$(STUDY).md \
 		--title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
 results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=0..7
 	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --baseline main --baseline alone \
-		--page docs/results/$(HELP_STUDY).md \
-		--line "accept if alike, exact=0.650" --line "random question, exact=0.932" \
+		--update-page docs/results/$(HELP_STUDY).md \
+		--reference "accept if alike, exact=0.650" --reference "random question, exact=0.932" \
 		--title "Provers that help, on graph isomorphism"
 
 VARIANTS := graph_isomorphism_help_variants
 results-variants: $(CORE)  ## ablation of results-help: three seeds of each variant (half an hour)
 	$(BIN)/ratchet sweep experiments/$(VARIANTS).yaml --name $(VARIANTS) --parallel 2 seed=0..2
-	$(BIN)/ratchet compare $(VARIANTS) --by-arm --baseline main --page docs/results/$(VARIANTS).md \
-		--line "random question, exact=0.932" --title "What provers need to help"
+	$(BIN)/ratchet compare $(VARIANTS) --by-arm --baseline main --update-page docs/results/$(VARIANTS).md \
+		--reference "random question, exact=0.932" --title "What provers need to help"
 
 TEXT_STUDY := text_protocols
 results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (half an hour)
 	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=0..4 \
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
-	$(BIN)/ratchet compare $(TEXT_STUDY) --page docs/results/$(TEXT_STUDY).md \
+	$(BIN)/ratchet compare $(TEXT_STUDY) --update-page docs/results/$(TEXT_STUDY).md \
 		--metric test/test_always_failed_proportion --metric test/test_mean_episode_length \
-		--curve log_stats/accuracy --over iterations --title "Protocols on programs"
+		--curve log_stats/accuracy --x-axis iterations --title "Protocols on programs"
 
 CHANNEL_STUDY := binary_erasure_channel_proof
 results-channel: $(CORE)  ## comparison with the analytic solution, and attacks: twenty seeds (six minutes)
 	$(BIN)/ratchet sweep experiments/$(CHANNEL_STUDY).yaml --name $(CHANNEL_STUDY) --parallel 2 \
 		seed=0..19
 	$(BIN)/ratchet compare $(CHANNEL_STUDY) --by-arm --baseline main \
-		--page docs/results/$(CHANNEL_STUDY).md \
+		--update-page docs/results/$(CHANNEL_STUDY).md \
 		--metric test/test_prover.mean_episode_reward \
-		--line "known=0.900" --line "known alone=0.600" --title "The game with a known answer"
+		--reference "known=0.900" --reference "known alone=0.600" --title "The game with a known answer"
 
 CREDIT_STUDY := code_validation_credit
 results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (an hour)

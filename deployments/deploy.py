@@ -145,9 +145,11 @@ def deploy(
     if pool_type != "process":  # location of the files in the image
         environment["RATCHET_PROJECT"] = _IMAGE_FOLDER
     _create_pool(environment, pool, pool_type)
-    _prefect(environment, "deploy", "--all", "--prefect-file", str(prefect_file.resolve()))
-    _run([sys.executable, "-P", "-m", "deployments.crash_recovery", "--automation"], environment)
     names = [each["name"] for each in yaml.safe_load(prefect_file.read_text())["deployments"]]
+    print_plain(f"Registering {len(names)} deployments at {api_url}.")
+    _prefect(environment, "deploy", "--all", "--prefect-file", str(prefect_file.resolve()))
+    print_plain("Registering the automation that marks killed runs as crashed.")
+    _run([sys.executable, "-P", "-m", "deployments.crash_recovery", "--automation"], environment)
     print_plain(f"Registered {', '.join(names)}. See {api_url.removesuffix('/api')}/deployments.")
 
 
@@ -176,6 +178,7 @@ def deploy_experiment(
     ParameterError
         If the experiment or the schedule is invalid.
     """
+    print_plain(f"Checking {experiment}.")
     schedule.check()
     load_experiment(experiment, overrides, {"trainer": TRAINERS})
     refuse_working_folder(Path.cwd())
@@ -192,6 +195,7 @@ def _create_pool(environment: dict[str, str], pool: str, pool_type: str) -> None
     page = f"{environment['PREFECT_API_URL']}/work_pools/{quote(pool, safe='')}"
     existing = get_text(page, login=environment.get(PREFECT_AUTH))
     if existing is None:
+        print_plain(f"Creating the work pool {pool!r}.")
         template = Path(__file__).parent / pool_type / "base_job_template.json"
         jobs = ["--base-job-template", str(template)] if template.exists() else []
         _prefect(environment, "work-pool", "create", pool, "--type", pool_type, *jobs)

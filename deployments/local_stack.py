@@ -37,6 +37,7 @@ from flows.process.stack_file import (
 from ratchet.errors import RatchetError
 
 _START_SECONDS = 180.0
+_TITLES = {"prefect": "Prefect server", "mlflow": "MLflow server", "worker": "worker"}
 
 
 class LocalStackError(RatchetError, RuntimeError):
@@ -91,6 +92,7 @@ class LocalStack:
             groups = stack_services(self.home, self.stack, worker=self._worker)
             for number, services in enumerate(groups):
                 for service in services:
+                    _print_start(service.name, self.home)
                     self._running[service.name] = SupervisedProcess(service)
                     self._write(ready=False)
                 for service in services:
@@ -98,6 +100,7 @@ class LocalStack:
                 if stop.is_set():
                     return self.stack
                 if number == 0:  # the servers, before a worker starts new runs
+                    print_plain("Looking for interrupted runs.")
                     recover(self.home, self.stack)
         except BaseException:
             self.stop()
@@ -214,11 +217,16 @@ def detach(home: Path, arguments: list[str]) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    started: set[str] = set()
     while process.poll() is None:
         stack = read_stack(home)
-        if stack is not None and stack.supervisor.pid == process.pid and stack.is_up():
-            _announce(stack, home)
-            return
+        if stack is not None and stack.supervisor.pid == process.pid:
+            for name in (each for each in stack.processes if each not in started):
+                _print_start(name, home)
+            started.update(stack.processes)
+            if stack.is_up():
+                _announce(stack, home)
+                return
         time.sleep(0.3)
     raise LocalStackError(f"the stack did not start. Last lines of {log_path}:\n{tail(log_path)}")
 
@@ -230,6 +238,10 @@ def _stop_all(stack: Stack, home: Path) -> list[str]:
     terminate_processes(list(stack.processes.values()))
     (home / STACK_FILE).unlink(missing_ok=True)
     return alive
+
+
+def _print_start(name: str, home: Path) -> None:
+    print_plain(f"Starting the {_TITLES.get(name, name)} (log: {home / 'logs' / f'{name}.log'}).")
 
 
 def _announce(stack: Stack, home: Path) -> None:

@@ -1,8 +1,7 @@
 """Custom scenario: its data, the agents' observations, and their network bodies.
 
 Run it:    python examples/own_scenario.py
-Train it:  scenario: examples/own_scenario.py:Cards           (in an experiment file)
-           cards: {num_deals: 4000}
+Train it:  ratchet run examples/own_scenario.yaml
 
 Two cards are dealt. The prover sees both, the verifier only the first, and must decide whether the
 second is higher. Without a prover, the verifier's best accuracy is 75 %.
@@ -40,13 +39,19 @@ NUM_SYMBOLS = 2
 
 @register_parameters("cards", scenarios=("cards",))
 class CardsParameters(SubParameters):
-    """The section ``cards`` of an experiment file."""
+    """The section ``cards`` of an experiment file.
+
+    - ``num_deals``: number of deals, training and test.
+    """
 
     num_deals: PositiveInt = 2000
 
 
 class CardsAgentParameters(NetworkAgentParameters):
-    """Parameters of an agent apart from the common heads."""
+    """Parameters of an agent apart from the common heads.
+
+    - ``d_body``: width of the body.
+    """
 
     d_body: PositiveInt = 32
 
@@ -59,7 +64,7 @@ class CardsAgentParameters(NetworkAgentParameters):
 class CardsEnvironment(Environment):
     """Environment in which messages are one of two symbols."""
 
-    data_keys: ClassVar[tuple[str, ...]] = ("cards",)
+    data_keys: ClassVar[tuple[str, ...]] = ("hand",)
 
     @property
     def num_symbols(self) -> int:
@@ -71,8 +76,8 @@ class CardsPerception(Perception):
     """Agents' observations: one-hot cards."""
 
     def prepare(self, data: TensorDictBase) -> dict[str, Tensor]:
-        """Return ``cards`` f32 [b, 2, 10]."""
-        return {"cards": torch.nn.functional.one_hot(data["cards"], NUM_CARDS).float()}
+        """Return ``hand`` f32 [b, 2, 10]."""
+        return {"hand": torch.nn.functional.one_hot(data["hand"], NUM_CARDS).float()}
 
     def num_symbols(self, data: dict[str, Tensor]) -> int:
         """Two."""
@@ -99,7 +104,7 @@ class CardsBody(AgentBody):
 
     def forward(self, inputs: AgentInput) -> Representation:
         """Represent b conversations: pooled [b, d], and each symbol [b, S, d]."""
-        cards = inputs.data["cards"][:, : self.num_seen]
+        cards = inputs.data["hand"][:, : self.num_seen]
         hidden = self.mlp(torch.cat([cards.flatten(1), inputs.history.flatten(1)], dim=1))
         return Representation(
             pooled=self.whole(hidden), symbols=self.each(hidden).unflatten(1, (NUM_SYMBOLS, -1))
@@ -137,10 +142,10 @@ class Cards(MessageScenario):
 
 
 def _deal(size: int, seed: int, side: str) -> TensorDictDataset:
-    """Sample ``cards`` int64 [N, 2], distinct in a row, and ``y`` [N]: 1 if the second wins."""
+    """Sample ``hand`` int64 [N, 2], distinct in a row, and ``y`` [N]: 1 if the second wins."""
     generator = torch_generator(seed, "cards", purpose=side)
     cards = torch.rand(size, NUM_CARDS, generator=generator).argsort(dim=1)[:, :2]
-    fields = {"cards": cards, "y": (cards[:, 1] > cards[:, 0]).long()}
+    fields = {"hand": cards, "y": (cards[:, 1] > cards[:, 0]).long()}
     return TensorDictDataset(TensorDict(fields, batch_size=[size]))
 
 

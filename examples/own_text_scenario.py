@@ -1,8 +1,7 @@
 """Custom scenario for chat models: its data and system prompts.
 
 Run it:    python examples/own_text_scenario.py
-Train it:  scenario: examples/own_text_scenario.py:Sums        (in an experiment file)
-           sums: {largest: 999}
+Train it:  ratchet run examples/own_text_scenario.yaml
 
 The verifier must decide whether a claimed sum is right. Protocols, trainers, jobs and reports are
 independent of the scenario. Completions are random here, since agents have ``use_dummy_api``.
@@ -27,7 +26,11 @@ from trainers.registry import build_trainer
 
 @register_parameters("sums", scenarios=("sums",))
 class SumsParameters(SubParameters):
-    """The section ``sums`` of an experiment file."""
+    """The section ``sums`` of an experiment file.
+
+    - ``largest``: largest term of a sum.
+    - ``num_sums``: number of sums, training and test.
+    """
 
     largest: PositiveInt = 99
     num_sums: PositiveInt = 100

@@ -1,8 +1,9 @@
 """Two custom trainers, run in a plain loop: no server, no tracking.
 
-The first changes only the loss; the second has a custom training loop. In an experiment file:
-``trainer: {module_path: own_trainer.py, class_name: AdvantageActorCriticTrainer}``.
-Run with ``python examples/own_trainer.py``.
+The first changes only the loss; the second has a custom training loop.
+
+Run it:    python examples/own_trainer.py
+Train it:  ratchet run examples/own_trainer.yaml
 """
 
 from __future__ import annotations

@@ -149,16 +149,23 @@ def _folded(section: DocumentedSection, left_out: frozenset[str] = frozenset()) 
 
 def _section(section: DocumentedSection, left_out: frozenset[str]) -> Schema:
     schema = _model_of(section).model_json_schema()
-    fields = {}
-    for parameter in section.parameters:
-        name = parameter.path.rpartition(".")[2]
-        if name in left_out:
-            continue
-        field = _plain(schema["properties"][name], schema.get("$defs", {}))
-        text = f"{parameter.about} " if name in parameter.about else ""  # else the section's
-        about = f"{text}Default: {parameter.default}."
-        fields[name] = {**field, "title": name, "description": about}
-    return {"type": "object", "properties": fields, "additionalProperties": False}
+    fields = _plain(schema["properties"], schema.get("$defs", {}))
+    about = {each.path: f"{each.about} Default: {each.default}." for each in section.parameters}
+    described = _described(fields, about, f"{section.name}.")
+    kept = {name: field for name, field in described.items() if name not in left_out}
+    return {"type": "object", "properties": kept, "additionalProperties": False}
+
+
+def _described(fields: Schema, about: Mapping[str, str], prefix: str) -> Schema:
+    """Return schemas of fields, those of nested sections too, with titles and descriptions."""
+    described = {}
+    for name, field in fields.items():
+        path = f"{prefix}{name}"
+        described[name] = {**field, "title": name, "description": about.get(path, "")}
+        if any(each.startswith(f"{path}.") for each in about) and "properties" in field:
+            inner = _described(field["properties"], about, f"{path}.")
+            described[name]["properties"] = inner
+    return described
 
 
 def _model_of(section: DocumentedSection) -> Any:  # noqa: ANN401 -- a pydantic class

@@ -246,6 +246,14 @@ def shown(value: object) -> str:
         return f"a value of type {type(value).__name__} that cannot be printed ({error})"
 
 
+def kind_of(value: object) -> str:
+    """Return the kind of a YAML value for a message, such as "a list"."""
+    kinds = {bool: "a Boolean", int: "an integer", float: "a number", str: "text", list: "a list"}
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "null" if value is None else kinds.get(type(value), type(value).__name__)
+
+
 def nearest(name: str, available: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"``, or all sorted names if none is near."""
     names = sorted(available)

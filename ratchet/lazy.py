@@ -44,7 +44,7 @@ def export_lazily(package: str, renamed: Mapping[str, str] | None = None) -> Non
     """Import the public names of a package on first use.
 
     The names are those that its file re-exports below ``if TYPE_CHECKING:``, each by
-    ``from module import Name as Name``. Sets ``__all__`` and ``__getattr__`` of the package.
+    ``from module import Name as Name``. Sets ``__all__``, ``__getattr__`` and ``__dir__``.
     ``renamed``: deprecated name → current name.
     """
     module = sys.modules[package]
@@ -61,7 +61,10 @@ def export_lazily(package: str, renamed: Mapping[str, str] | None = None) -> Non
         refuse_hidden_packages()
         return getattr(import_module(homes[name]), name)
 
-    vars(module).update(__all__=sorted(homes), __getattr__=find)
+    def list_names() -> list[str]:
+        return sorted({*vars(module), *homes})
+
+    vars(module).update(__all__=sorted(homes), __getattr__=find, __dir__=list_names)
 
 
 def reexports(statements: Iterable[ast.stmt]) -> dict[str, str]:

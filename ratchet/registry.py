@@ -7,17 +7,20 @@ and adding one does not change the code fingerprints of the others.
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from inspect import cleandoc
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
 from ratchet.plugins import is_class_spec, load_class, module_name, plugin_label
+from ratchet.syntax import parse_python
 
 _T = TypeVar("_T")
 _Class = TypeVar("_Class", bound=type)
@@ -39,10 +42,15 @@ class FileReference(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """A name and the origin of its class: ``built-in``, a file, or an installed package."""
+    """A name, the origin of its class (``built-in``, a file, or a package), and its description.
+
+    The description is the first line of the class's docstring; empty for classes of packages that
+    are not imported.
+    """
 
     name: str
     origin: str
+    about: str
 
 
 class Registry(Generic[_T]):
@@ -120,8 +128,8 @@ class Registry(Generic[_T]):
         return sorted({*self.built_in, *self._classes, *installed})
 
     def entries(self) -> list[Entry]:
-        """Return all names with their origins. Imports none of the classes."""
-        return [Entry(name, self._origin(name)) for name in self.names()]
+        """Return all names with origins and descriptions. Imports none of the classes."""
+        return [Entry(name, self._origin(name), self._about(name)) for name in self.names()]
 
     def names_of(self, cls: type) -> tuple[str, ...]:
         """Return the names of a class and of the classes it is derived from."""
@@ -182,6 +190,16 @@ class Registry(Generic[_T]):
             f" {shown(cls)}, expected a subclass of {_full_name(self.base)}."
         )
 
+    def _about(self, name: str) -> str:
+        """Return the first line of a class's docstring, read from the file of a built-in one."""
+        if name in self._classes:
+            docstring = self._classes[name].__doc__
+        elif name in self.built_in:
+            docstring = _docstring_of(self.built_in[name], name)
+        else:
+            return ""
+        return cleandoc(docstring or "").partition("\n")[0].replace("``", "`")
+
     def _origin(self, name: str) -> str:
         if name in self.built_in:
             return "built-in"
@@ -200,6 +218,26 @@ def installed_in(group: str) -> EntryPoints:
 def is_file(name: str) -> bool:
     """Return whether a name is a file, with or without a class; without one is an error later."""
     return is_class_spec(name) or name.endswith(".py")
+
+
+def _docstring_of(module: str, name: str) -> str | None:
+    """Return the docstring of the class or function that a module registers under a name."""
+    top, *parts = module.split(".")
+    path = Path(str(import_module(top).__file__)).parent.joinpath(*parts)
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in parse_python(file.read_bytes()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and name in _registered_names(node):
+            return ast.get_docstring(node)
+    return None
+
+
+def _registered_names(node: ast.ClassDef | ast.FunctionDef) -> list[object]:
+    """Return the first arguments of a definition's decorators."""
+    return [
+        call.args[0].value
+        for call in node.decorator_list
+        if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant)
+    ]
 
 
 def _package(point: EntryPoint) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
 import sys
 
 import pytest
@@ -58,7 +59,7 @@ NAMES = {
         "register_callback": "name",
         "Callback": "parameters, trainer",
         "CallbackState": "values, tensors",
-        "Moment": "iteration, stage, metrics",
+        "Moment": "iteration, stage, metrics, dataset",
         "attach_progress_bar": "num_iterations",
         "IterationContext": "total, reporter",
         "Objective": "actor, critic",
@@ -169,3 +170,13 @@ def test_all_lists_exactly_the_importable_names(module: str) -> None:
     package = importlib.import_module(module)
     for name in package.__all__:
         assert getattr(package, name) is not None
+
+
+@pytest.mark.parametrize("module", ["ratchet", "trainers", "flows", "ratchet.protocols"])
+def test_dir_shows_the_public_names_without_importing_them(module: str) -> None:
+    code = (
+        f"import sys, {module} as package\n"
+        "assert {*package.__all__, '__file__'} <= set(dir(package))\n"
+        "assert not {'torch', 'prefect'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -29,7 +29,11 @@ from collections import OrderedDict
 from games_registry import GAMES
 
 @GAMES.register("plain")
-class Plain(OrderedDict): ...
+class Plain(OrderedDict):
+    \"\"\"A ``plain`` game.
+
+    It has no rules.
+    \"\"\"
 """
 REGISTRY = """
 from ratchet.registry import Registry
@@ -46,7 +50,8 @@ from collections import OrderedDict
 from games_registry import GAMES
 
 @GAMES.register("own")
-class Own(OrderedDict): ...
+class Own(OrderedDict):
+    \"\"\"A custom game.\"\"\"
 
 class Nothing: ...
 """
@@ -83,8 +88,8 @@ def test_names_are_listed_with_their_origin_and_nothing_is_imported(games, insta
     install("more_games", "games", "offered", "Offered", OFFERED)
     assert games.names() == ["offered", "plain"]
     assert games.entries() == [
-        Entry("offered", "package more_games 1.2"),
-        Entry("plain", "built-in"),
+        Entry("offered", "package more_games 1.2", ""),
+        Entry("plain", "built-in", "A `plain` game."),
     ]
     games.check("plain")
     assert not {"games_home.plain", "more_games"} & sys.modules.keys()
@@ -100,7 +105,7 @@ def test_a_class_is_found_by_name_by_file_and_installed(games, folder, install) 
     by_path = games.find("mine/own.py:Own", folder)
     assert by_path is games.find(Reference("own.py", "Own"), folder / "mine")
     assert by_path is games.find("own")  # loading the file also registers the name
-    assert games.entries()[1] == Entry("own", str(folder / "mine" / "own.py"))
+    assert games.entries()[1] == Entry("own", str(folder / "mine" / "own.py"), "A custom game.")
 
 
 def test_an_unknown_name_error_suggests_the_nearest_name_and_a_file(games) -> None:

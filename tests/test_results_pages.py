@@ -47,7 +47,7 @@ def compare_command(page: str) -> list[str]:
 def reference_lines(page: str) -> list[ReferenceValue]:
     """Return the reference values that the Makefile passes for a page's plots."""
     words = compare_command(page)
-    return reference_values([words[i + 1] for i, word in enumerate(words) if word == "--line"])
+    return reference_values([words[i + 1] for i, word in enumerate(words) if word == "--reference"])
 
 
 def text_of(file: str) -> str:

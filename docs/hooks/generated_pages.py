@@ -101,8 +101,10 @@ def _first(sections: list[DocumentedSection], kind: str) -> DocumentedSection:
 def _table(title: str, section: DocumentedSection, level: int) -> Iterator[str]:
     yield f"\n{'#' * level} {title}\n"
     yield f"{plain_roles(section.text)}\n"
-    yield "| name | type | default | purposes |"
-    yield "| --- | --- | --- | --- |"
+    yield "| name | description | type | default | purposes |"
+    yield "| --- | --- | --- | --- | --- |"
     for each in section.parameters:
         default = each.default if each.default in ("required", "its own") else f"`{each.default}`"
-        yield f"| `{each.path}` | `{each.type}` | {default} | {', '.join(each.read_for)} |"
+        kind, purposes = each.type.replace("|", "\\|"), ", ".join(each.read_for)
+        about = each.about.replace("|", "\\|")
+        yield f"| `{each.path}` | {about} | `{kind}` | {default} | {purposes} |"

@@ -37,7 +37,10 @@ def analyse(
     ] = False,
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
-    """Let a chat model judge each message of a run; existing verdicts are kept."""
+    """Let a chat model judge each message of a run.
+
+    Existing verdicts are kept.
+    """
     from ratchet.analysis.base import analyser_names
     from ratchet.analysis.llm_judge import AnalysisModel
     from ratchet.analysis.run import analyse_run

@@ -19,7 +19,7 @@ def export(
     runs: RunsFolder = DEFAULT_RUNS,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Pack a run into one file: its folder, its stages, and a description of its environment."""
+    """Pack a run's folder, stages and environment into one file."""
     from flows.cli.garbage_collection import write_size
     from flows.runs.export import export_run
     from ratchet.errors import ParameterError
@@ -50,7 +50,7 @@ def import_(
         ),
     ] = None,
 ) -> None:
-    """Unpack a run after checking it: its stages into the store, its folder into the runs."""
+    """Check and unpack a run packed by `ratchet export`."""
     from flows.runs.import_run import import_run
     from flows.runs.resolve import absolute_settings
     from ratchet.errors import ParameterError

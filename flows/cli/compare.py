@@ -26,7 +26,7 @@ MAX_PAIRS = 10
 RunNames = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN",
         help="Ids, id prefixes or folders of runs and sweeps.",
         autocompletion=runs_and_sweeps,
     ),
@@ -65,12 +65,12 @@ CurveNames = Annotated[
 ]
 ReachedValues = Annotated[
     list[float] | None,
-    typer.Option("--reach", help="Report when runs reach this value of the learning curve."),
+    typer.Option("--threshold", help="Report when runs reach this value of the learning curve."),
 ]
 KnownLines = Annotated[
     list[str] | None,
     typer.Option(
-        "--line",
+        "--reference",
         metavar="LABEL=VALUE",
         help="Reference accuracy to plot as a line, e.g. 'random question, exact=0.932'.",
     ),
@@ -106,14 +106,14 @@ IntervalOption = Annotated[
     typer.Option(help="Expanded: correct coverage with few seeds. Percentile: as published."),
 ]
 OutputFolder = Annotated[
-    Path | None, typer.Option("--to", help="Output folder (default: the sweep's folder).")
+    Path | None, typer.Option("--output-dir", help="Output folder (default: the sweep's folder).")
 ]
 UpdatedPage = Annotated[
     Path | None,
-    typer.Option("--page", help="Markdown page whose marked section is updated."),
+    typer.Option("--update-page", help="Markdown page whose marked section is updated."),
 ]
 DifferentData = Annotated[
-    bool, typer.Option("--different-data", help="Compare even if the test data differ.")
+    bool, typer.Option("--allow-data-mismatch", help="Compare even if the test data differ.")
 ]
 SkipUnfinished = Annotated[bool, typer.Option("--skip-unfinished", help="Exclude unfinished runs.")]
 
@@ -126,22 +126,22 @@ def compare(
     baselines: Baselines = None,
     effect: Effect = None,
     curves: CurveNames = None,
-    over: CurveAxis = None,
-    reach: ReachedValues = None,
-    lines: KnownLines = None,
+    x_axis: CurveAxis = None,
+    threshold: ReachedValues = None,
+    reference: KnownLines = None,
     by_arm: ByArm = False,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
     interval: IntervalOption = IntervalKind.EXPANDED,
-    to: OutputFolder = None,
-    page: UpdatedPage = None,
+    output_dir: OutputFolder = None,
+    update_page: UpdatedPage = None,
     title: Annotated[str, typer.Option(help="Title of the comparison.")] = "",
-    different_data: DifferentData = False,
+    allow_data_mismatch: DifferentData = False,
     skip_unfinished: SkipUnfinished = False,
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
-    """Compare runs grouped by differing parameters, with seeds as repetitions and intervals.
+    """Compare groups of runs, with seeds as repetitions and intervals.
 
-    Writes comparison.md, .json, .html and .svg.
+    Runs are grouped by differing parameters. Writes comparison.md, .json, .html and .svg.
     """
     from ratchet.reports.comparison.comparing import compare_runs
     from ratchet.reports.comparison.options import Options, reference_values
@@ -155,17 +155,18 @@ def compare(
         metrics=metrics or [],
         less=less or [],
         curves=curves or [],
-        axis=None if over is None else over.value,
-        reach=reach or [],
-        lines=reference_values(lines or []),
+        axis=None if x_axis is None else x_axis.value,
+        reach=threshold or [],
+        lines=reference_values(reference or []),
         options=Options(
             level=level, method=interval.value, baselines=baselines or (), effect=effect
         ),
-        different_data=different_data,
+        different_data=allow_data_mismatch,
         skip_unfinished=skip_unfinished,
     )
     comparison = replace(comparison, commands=_commands(sweeps))
-    _publish(comparison, to or _default_folder(Path(runs), folders, sweeps), page)
+    folder = output_dir or _default_folder(Path(runs), folders, sweeps)
+    _publish(comparison, folder, update_page)
 
 
 def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecord]]:

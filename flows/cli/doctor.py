@@ -51,7 +51,7 @@ def doctor(
         str | None, typer.Option(help="Folder or URL of the store (default: in the home).")
     ] = None,
 ) -> None:
-    """Report problems of this installation with the commands that fix them.
+    """Check this installation; print the commands that fix problems.
 
     The exit code is 1 if a check fails.
     """

@@ -66,12 +66,13 @@ def gc(
         str | None, typer.Option(help="Space to free, least recently used first: 500MB, 20GiB.")
     ] = None,
     down_to: Annotated[
-        str | None, typer.Option(help="Delete until the stages' total size is at most this.")
+        str | None,
+        typer.Option("--max-size", help="Delete until the stages' total size is at most this."),
     ] = None,
     unfinished: Annotated[
         bool,
         typer.Option(
-            "--unfinished",
+            "--include-unfinished",
             help="Also delete data of unfinished stages: paid API responses, intermediate states.",
         ),
     ] = False,
@@ -81,18 +82,23 @@ def gc(
     ] = False,
     runs: Annotated[
         list[str] | None,
-        typer.Option("--runs", help="Additional runs folder, not yet registered in the store."),
+        typer.Option("--runs-dir", help="Additional runs folder, not yet registered in the store."),
     ] = None,
     forget: Annotated[
         list[str] | None,
-        typer.Option(help="Runs folder to unregister from the store because it was deleted."),
+        typer.Option(
+            "--unregister", help="Runs folder to unregister from the store because it was deleted."
+        ),
     ] = None,
     home: Annotated[str, typer.Option(help="Ratchet's home folder.")] = ".ratchet",
     store: Annotated[
         str | None, typer.Option(help="Folder or URL of the store (default: in the home).")
     ] = None,
 ) -> None:
-    """Remove unused stages and leftovers of killed runs; safe while other runs are active."""
+    """Remove unused stages and leftovers of killed runs.
+
+    Safe while other runs are active.
+    """
     from flows.runs.garbage_collection import GarbageCollector, RetentionLimits
     from ratchet.store.store import StageStore
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from flows.cli.command import RatchetCommand
 from flows.process.messages import print_plain
 from ratchet.lazy import require_packages
 
@@ -21,7 +22,7 @@ def about() -> None:
     """Serve language models from this machine."""
 
 
-@llm.command()
+@llm.command(cls=RatchetCommand)
 def serve(
     home: Annotated[str, typer.Option(help="Ratchet's home folder.")] = ".ratchet",
     host: Annotated[
@@ -84,7 +85,7 @@ def _become_service(options: Mapping[str, object]) -> None:
     os.execv(sys.executable, [*command, *(word for option in given.items() for word in option)])
 
 
-@llm.command()
+@llm.command(cls=RatchetCommand)
 def export(
     model: Annotated[str, typer.Argument(help="Id of the model in jobs and MLflow.")],
     folder: Annotated[str, typer.Argument(help="New folder to write to.")],

@@ -59,13 +59,13 @@ _REGISTRIES = {
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(help="Kind of names to list.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Kind of names to list.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORDS]...", help="Only entries that contain all these words."),
+        typer.Argument(metavar="WORDS", help="Only entries that contain all these words."),
     ] = None,
 ) -> None:
-    """List available names with their origin, or parameters with their documentation."""
+    """Describe trainers, protocols, parameters and other names."""
     if kind is Kind.PARAMETERS:
         _list_parameters(words or [])
         return
@@ -75,15 +75,17 @@ def list_names(
     registries = _registries(kind)
     several = len(registries) > 1
     rows = [
-        (entry.name, *((registry.parameter,) if several else ()), entry.origin)
+        (entry.name, *((registry.parameter,) if several else ()), entry.origin, entry.about)
         for registry in registries
         for entry in registry.entries()
-        if _has(entry.name, words or [])
+        if _has(f"{entry.name} {entry.about}", words or [])
     ]
     if rows:
-        print_table("", (kind.value, *(("given as",) if several else ()), "from"), rows)
+        given = ("given as",) if several else ()
+        print_table("", (kind.value, *given, "from", "description"), rows)
     else:
-        print_warning(f"No {kind.value} are registered.")
+        such = f" with {' and '.join(words)}" if words else ""
+        print_warning(f"No {kind.value}{such} are registered.")
     groups = " or ".join(registry.group for registry in registries)
     print_plain(
         "Custom classes are given as path/to/file.py:ClassName, or as entry points of installed"
@@ -121,9 +123,11 @@ def _list_parameters(words: list[str]) -> None:
     if not found:
         print_warning(f"No parameter contains {' and '.join(words)}.")
         return
-    columns = ("parameter", "type", "default", "about")
-    rows = [(_path(section, each), each.type, each.default, each.about) for section, each in found]
-    print_table("", columns, rows)
+    columns = ("parameter", "type", "default", "description")
+    cells = [(_path(section, each), each.type, each.default, each.about) for section, each in found]
+    records = [dict(zip(columns, row, strict=True)) for row in cells]
+    rows = [(path, f"{text}\n{kind}, default {default}") for path, kind, default, text in cells]
+    print_table("", ("parameter", "description"), rows, records)
 
 
 def _path(section: DocumentedSection, parameter: DocumentedParameter) -> str:

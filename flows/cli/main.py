@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from flows.cli import (
     garbage_collection,
     language_models,
     list_names,
+    new,
     plan,
     run,
     runs,
@@ -31,6 +33,7 @@ from flows.cli import (
     verification,
     watch,
 )
+from flows.cli.command import RatchetCommand
 from flows.process.environment import DEBUG
 from flows.process.import_shims import skip_compiler_import
 from flows.process.messages import (
@@ -44,6 +47,7 @@ from ratchet.errors import USAGE_ERRORS, RatchetError
 from ratchet.lazy import explain_missing
 
 _JSON = "ratchet.json"
+_MAX_WIDTH = 200
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
@@ -88,6 +92,19 @@ class RatchetGroup(TyperGroup):
                 print_error("Interrupted. Finished stages are stored. Run the command to resume.")
                 raise typer.Exit(_EXIT_INTERRUPTED) from error
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 -- click's classes
+        """Write the commands below the titles of their groups, each with its complete help."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            panels.setdefault(command.rich_help_panel, []).append(
+                (name, command.get_short_help_str())
+            )
+        width = max(len(name) for name in self.commands)
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in rows])
+
     def _invoke(self, ctx: Any) -> object:  # noqa: ANN401 -- click's context
         """Run the command; explain failed imports of optional packages."""
         try:
@@ -105,6 +122,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"max_content_width": _MAX_WIDTH},
     help=_HELP,
 )
 
@@ -134,29 +152,43 @@ def ratchet(
     """Training experiments as cached, resumable runs."""
 
 
-app.command()(run.run)
-app.command()(run.resume)
-app.command()(run.fork)
-app.command()(sweep.sweep)
-app.command(name="sweep-page")(sweep.sweep_page)
-app.command()(verification.retest)
-app.command()(verification.verify)
-app.command()(plan.plan)
-app.command()(analyse.analyse)
-app.command()(compare.compare)
-app.command()(exploit.exploit)
-app.command()(exploit.crossplay)
-app.command()(runs.report)
-app.command(name="runs")(runs.list_all)
-app.command()(runs.sync)
-app.command()(watch.watch)
-app.command()(runs.cancel)
-app.command()(garbage_collection.gc)
-app.command()(archive.export)
-app.command(name="import")(archive.import_)
-app.command(name="list")(list_names.list_names)
-app.command()(doctor.doctor)
-app.command()(stack.up)
-app.command()(stack.down)
-app.command()(stack.deploy)
-app.add_typer(language_models.llm, name="llm")
+COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Run": {
+        "new": new.new,
+        "run": run.run,
+        "resume": run.resume,
+        "fork": run.fork,
+        "sweep": sweep.sweep,
+        "retest": verification.retest,
+        "cancel": runs.cancel,
+    },
+    "Inspect": {
+        "plan": plan.plan,
+        "runs": runs.list_all,
+        "watch": watch.watch,
+        "report": runs.report,
+        "sweep-page": sweep.sweep_page,
+        "list": list_names.list_names,
+        "doctor": doctor.doctor,
+    },
+    "Compare": {
+        "compare": compare.compare,
+        "exploit": exploit.exploit,
+        "crossplay": exploit.crossplay,
+        "analyse": analyse.analyse,
+    },
+    "Keep": {
+        "verify": verification.verify,
+        "export": archive.export,
+        "import": archive.import_,
+        "sync": runs.sync,
+        "gc": garbage_collection.gc,
+    },
+    "Serve": {"up": stack.up, "down": stack.down, "deploy": stack.deploy},
+}
+"""Title in the help → command → function."""
+
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, cls=RatchetCommand, rich_help_panel=panel)(command)
+app.add_typer(language_models.llm, name="llm", rich_help_panel="Serve")

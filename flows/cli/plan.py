@@ -21,10 +21,10 @@ _TOKENS = ("answers", "tokens at most")
 def plan(
     file: ExperimentPath,
     overrides: Overrides = None,
-    keys: Annotated[bool, typer.Option("--keys", help="Show the stages' keys.")] = False,
+    keys: Annotated[bool, typer.Option("--show-keys", help="Show the stages' keys.")] = False,
     budget: Budget = None,
 ) -> None:
-    """List the stages that `run` would find in the store or compute, with the reasons.
+    """List an experiment's stages: stored or to do, and why.
 
     For chat models, also print the maximum calls, tokens and cost: every episode reaches its last
     round, every message its length limit. The plan fails if this exceeds the budget left by earlier

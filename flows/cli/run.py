@@ -21,7 +21,7 @@ ExperimentPath = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[a.b=value]...", help="Overrides, e.g. rl.num_iterations=20"),
+    typer.Argument(metavar="a.b=value", help="Overrides, e.g. rl.num_iterations=20"),
 ]
 Budget = Annotated[
     float | None, typer.Option("--budget", help="Maximum cost of chat models; stop there.")
@@ -33,10 +33,10 @@ def run(
     file: ExperimentPath,
     overrides: Overrides = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Start a new run instead of resuming.")
+        bool, typer.Option("--new-run", help="Start a new run instead of resuming.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Recompute stages even if cached.")
+        bool, typer.Option("--recompute", help="Recompute stages even if cached.")
     ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Reuse stages that cost money if only code changed.")
@@ -67,7 +67,7 @@ def resume(
     budget: Budget = None,
     no_progress: NoProgress = False,
 ) -> None:
-    """Resume a run, reusing its finished stages even if code has changed."""
+    """Resume a run with its finished stages, even if code has changed."""
     from flows.runs.resolve import resolve_run
     from ratchet.tracking.run_folder import find_run
 
@@ -86,7 +86,7 @@ def fork(
     budget: Budget = None,
     no_progress: NoProgress = False,
 ) -> None:
-    """Start a new run that shares a run's stages before a point and continues with changes."""
+    """Start a run that shares another's stages up to a point."""
     from flows.process.environment import prepare_environment
     from flows.runs.derived_runs import resolve_fork
     from ratchet.tracking.run_folder import find_run

@@ -28,7 +28,7 @@ RunName = Annotated[
     str,
     typer.Argument(help="Id, id prefix or folder of a run.", autocompletion=run_ids),
 ]
-RunsFolder = Annotated[str, typer.Option("--runs", help="Folder of all runs.")]
+RunsFolder = Annotated[str, typer.Option("--runs-dir", help="Folder of all runs.")]
 DEFAULT_RUNS = "runs"
 
 
@@ -40,7 +40,7 @@ def list_all(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
 ) -> None:
-    """List the runs, newest first, with their test accuracy; or delete one."""
+    """List the runs, newest first, with their accuracy; or delete one."""
     from ratchet.tracking.run_folder import find_run, list_runs
 
     if delete is not None:
@@ -71,7 +71,7 @@ def report(
     ] = False,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Build a run's report from its folder, after checking the folder against the store."""
+    """Build a run's report; check its folder against the store."""
     from flows.runs.derived_files import rebuild_derived_files
     from ratchet.reports.report import build_report
     from ratchet.tracking.run_folder import find_run
@@ -93,7 +93,7 @@ def sync(
         str | None, typer.Option(help="Tracking URI of an MLflow to use instead of the run's.")
     ] = None,
 ) -> None:
-    """Update a run's mirrors from its folder; has no effect if they are up to date."""
+    """Update MLflow and other mirrors of a run from its folder."""
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
@@ -128,7 +128,7 @@ def sync(
 
 
 def cancel(run: RunName, runs: RunsFolder = DEFAULT_RUNS) -> None:
-    """Cancel a running run; its finished stages are stored and `ratchet resume` continues it."""
+    """Cancel a running run; `ratchet resume` continues it."""
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)

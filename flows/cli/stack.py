@@ -34,7 +34,7 @@ def up(
         bool, typer.Option("--detach", help="Run in the background; return when it is ready.")
     ] = False,
 ) -> None:
-    """Start a Prefect server, an MLflow server and a worker on this machine."""
+    """Start a Prefect server, an MLflow server and a worker here."""
     ports = ["--prefect-port", str(prefect_port), "--mlflow-port", str(mlflow_port)]
     flags = ([] if worker else ["--no-worker"]) + (["--detach"] if detach else [])
     _execute("local_stack", "up", "--home", home, *ports, "--host", host, *flags)
@@ -51,7 +51,7 @@ def deploy(
         typer.Argument(help="Deploy only this experiment file.", autocompletion=experiment_files),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[a.b=value]...", help="Overrides of the file.")
+        list[str] | None, typer.Argument(metavar="a.b=value", help="Overrides of the file.")
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the deployment (default: the file's).")
@@ -76,7 +76,7 @@ def deploy(
         str, typer.Option("--type", help="Type of the pool: process, docker or kubernetes.")
     ] = "process",
 ) -> None:
-    """Register deployments with the Prefect server: forms for runs on demand, and schedules."""
+    """Register deployments with the Prefect server: forms, schedules."""
     file = ["--prefect-file", prefect_file] if prefect_file else []
     given = {"name": name, "cron": cron, "interval": interval, "rrule": rrule}
     given |= {"timezone": timezone, "slots": None if slots is None else str(slots)}

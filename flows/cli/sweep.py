@@ -36,7 +36,7 @@ MAX_LISTED = 50
 Assignments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[a.b=VALUES]...",
+        metavar="a.b=VALUES",
         help="Varying values, e.g. seed=0..4 interaction_protocol=nip,adp; a single value applies"
         " to all members. Combined with the file's section `sweep`.",
     ),
@@ -162,10 +162,10 @@ def _warn_of_data(members: Sequence[SweepMember]) -> str:
         return ""
     print_warning(
         f"{', '.join(changed)} changes the training and test data: `ratchet compare` refuses runs"
-        " with different test datapoints unless you add --different-data. With a separate data seed"
-        " (SCENARIO.dataset_seed=0) all seeds use the same data."
+        " with different test datapoints unless you add --allow-data-mismatch. With a separate data"
+        " seed (SCENARIO.dataset_seed=0) all seeds use the same data."
     )
-    return " --different-data"
+    return " --allow-data-mismatch"
 
 
 def _print_members(resolved: ResolvedSweep) -> None:
@@ -204,11 +204,12 @@ def sweep_page(
         typer.Option(help="Score members by the last value of a recorded metric, STAGE/NAME."),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", help="Output folder (default: the sweep's folder).")
+        Path | None,
+        typer.Option("--output-dir", help="Output folder (default: the sweep's folder)."),
     ] = None,
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
-    """Write a page with a sweep's current status: members, scores, parameter importance.
+    """Write a page with a sweep's members, scores and importances.
 
     Available at any time; an open page reloads while members run.
     """

@@ -25,7 +25,7 @@ def retest(
     runs: RunsFolder = DEFAULT_RUNS,
     no_progress: NoProgress = False,
 ) -> None:
-    """Test all saved states of a run again, in a separate run without training."""
+    """Test all saved states of a run again, without training."""
     from flows.runs.derived_runs import resolve_retest
     from ratchet.tracking.run_folder import find_run
 
@@ -50,7 +50,7 @@ def verify(
     ] = None,
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
-    """Check all stored files of a run, recompute one stage, and compare them bit by bit."""
+    """Check a run's stored files, and recompute one stage bit for bit."""
     from flows.process.environment import prepare_environment
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import find_run

@@ -25,7 +25,10 @@ def watch(
     runs: RunsFolder = DEFAULT_RUNS,
     once: Annotated[bool, typer.Option("--once", help="Show the current status and exit.")] = False,
 ) -> None:
-    """Watch a run until it ends: arms, stages, metrics, cost; --json: a line per change."""
+    """Watch a run until it ends: arms, stages, metrics and cost.
+
+    With --json, write a line for every change.
+    """
     from itertools import islice
 
     from flows.runs.run_view import watch_run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.planning.estimates import (
     NOT_KNOWN,
@@ -14,9 +14,8 @@ from flows.planning.estimates import (
     plays,
     token_upper_bound,
 )
-from flows.runs.resolve import ArmChanges, ResolvedExperiment, resolve
+from flows.runs.resolve import ArmChanges, Parameters, ResolvedExperiment, resolve
 from ratchet.errors import BudgetExceededError
-from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.store.manifest import explain_miss
@@ -71,7 +70,7 @@ class PlannedStage:
 
 
 def plan_experiment(
-    hyper_params: HyperParameters | Mapping[str, Any],
+    hyper_params: Parameters,
     settings: ExperimentSettings | None = None,
     *,
     arms: ArmChanges | None = None,

@@ -26,7 +26,8 @@ _QUIET = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_ENGINE_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
+_TASK_LOGGER = "prefect.task_runs"
+_ENGINE_LOGGERS = ("prefect.flow_runs", _TASK_LOGGER)
 DEBUG = "RATCHET_DEBUG"
 """Environment variable set by ``--debug``: show errors with tracebacks."""
 _PREFECT_CHOICES = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
@@ -91,13 +92,15 @@ def _should_show(record: logging.LogRecord) -> bool:
 def log_to_prefect() -> None:
     """Send Ratchet's log records within a flow run to its log in Prefect; once per process.
 
-    Does nothing with a server that has no UI.
+    Ratchet's record of a finished stage replaces Prefect's. Does nothing with a server that has no
+    UI.
     """
     from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_UI_URL
 
     if not PREFECT_UI_URL.value():
         return
+    logging.getLogger(_TASK_LOGGER).addFilter(_is_logged_once)
     for name in OUR_LOGGERS:
         logger = logging.getLogger(name)
         logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
@@ -105,6 +108,12 @@ def log_to_prefect() -> None:
             handler = APILogHandler(logging.INFO)
             handler.addFilter(_is_in_flow_run)
             logger.addHandler(handler)
+
+
+def _is_logged_once(record: logging.LogRecord) -> bool:
+    """Return False for Prefect's record of the end of a task, unless it failed."""
+    is_end = record.getMessage().startswith("Finished in state ")
+    return not is_end or record.levelno > logging.INFO
 
 
 def _is_in_flow_run(_: logging.LogRecord) -> bool:

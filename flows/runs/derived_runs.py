@@ -87,7 +87,11 @@ def resolve_fork(
     if stage in _FIRST:
         stage = ""
     point = f"{iteration}:{stage}" if stage else str(iteration)
-    update = {"run_id": None, "runs": str(parent.path.resolve().parent)}
+    update = {
+        "run_id": None,
+        "runs": str(parent.path.resolve().parent),
+        "experiment_name": chosen.experiment_name or manifest.experiment_name,
+    }
     chosen = chosen.model_copy(update=update)
     experiment = resolve_arms(
         with_earlier_agents(arms, chosen),

@@ -119,7 +119,7 @@ class GarbageCollector:
         if not users and not runs:
             raise RunStateError(
                 f"gc: no runs folder is registered in {store.location}. Name all that use it with"
-                " --runs."
+                " --runs-dir."
             )
         _check_accessible(registered)
         self.folders = sorted(
@@ -248,15 +248,15 @@ def _check_accessible(users: Sequence[StoreUser]) -> None:
     if any(user.runs == EARLIER for user in missing):
         raise RunStateError(
             "gc: the store was used by a version that did not register runs folders. Name all that"
-            f" use it, once: `ratchet gc --runs FOLDER --runs … --forget {EARLIER}`."
+            f" use it, once: `ratchet gc --runs-dir FOLDER --runs-dir … --unregister {EARLIER}`."
         )
     if missing:
         names = ", ".join(f"{user.runs} on {user.host}" for user in missing)
-        forget = " ".join(f"--forget {user.runs}" for user in missing)
+        forget = " ".join(f"--unregister {user.runs}" for user in missing)
         raise RunStateError(
             f"gc: {names} uses this store and is not accessible here (a local folder of the same"
             " name may differ), so that the stages its runs need are unknown. Run the command where"
-            " that folder is. If it was deleted, or moved (name its new path with --runs):"
+            " that folder is. If it was deleted, or moved (name its new path with --runs-dir):"
             f" `ratchet gc {forget}`."
         )
 

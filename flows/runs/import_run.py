@@ -188,8 +188,8 @@ def _refuse_another(path: Path, run: RunManifest) -> None:
     existing = RunFolder(path).manifest if (path / MANIFEST_NAME).exists() else None
     if existing is None or (existing.created, existing.arms) != (run.created, run.arms):
         raise RunStateError(
-            f"import: {path} is a different run. Import into another folder with --runs, or delete"
-            f" that run first: `ratchet runs --delete {run.run_id}`."
+            f"import: {path} is a different run. Import into another folder with --runs-dir, or"
+            f" delete that run first: `ratchet runs --delete {run.run_id}`."
         )
 
 
@@ -231,8 +231,8 @@ def _run_errors(runs: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise StoreError(
-            f"import: {runs} cannot be written ({error}). Choose another folder with --runs; stages"
-            " that were already added to the store are reused."
+            f"import: {runs} cannot be written ({error}). Choose another folder with --runs-dir;"
+            " stages that were already added to the store are reused."
         ) from error
 
 

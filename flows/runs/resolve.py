@@ -7,19 +7,20 @@ parameters of a Prefect flow.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flows.runs.pinned_stages import ChangedStage, arm_keys, paid_again, pin_changed_stages
 from flows.runs.references import Fork
-from ratchet.errors import ChangedCodeError, ParameterError
+from ratchet.errors import ChangedCodeError, ParameterError, kind_of, shown
 from ratchet.experiment_files.base_run import with_base_run, with_loaded_agents
-from ratchet.experiment_files.loading import load_experiment
+from ratchet.experiment_files.loading import ExperimentFile, load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.reading.deep_merge import expand_paths, merge_changes
 from ratchet.parameters.settings import ExperimentSettings
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 Arms = dict[str, HyperParameters]
 ArmChanges = Mapping[str, HyperParameters | Mapping[str, Any]]
+Parameters: TypeAlias = HyperParameters | Mapping[str, Any] | str | os.PathLike[str]
+"""Parameters of an experiment, or the path of its file."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,11 @@ class ResolvedExperiment:
 
 
 def resolve(
-    hyper_params: HyperParameters | Mapping[str, Any],
+    hyper_params: Parameters,
     settings: ExperimentSettings | None = None,
     arms: ArmChanges | None = None,
     *,
-    name: str = "experiment",
+    name: str | None = None,
     keep: bool = False,
 ) -> ResolvedExperiment:
     """Resolve the parameters of :func:`flows.run_experiment`.
@@ -133,12 +136,32 @@ def resolve(
     ``keep``: whether to reuse stages of the run ``settings.run_id`` even if code changed. Raises
     ParameterError if parameters are invalid, RunNotFoundError if a run that they name is missing.
     """
+    if isinstance(hyper_params, str | os.PathLike):
+        file = load_file(hyper_params, settings)
+        arms, settings = {**file.arms, **(arms or {})}, file.settings
+        hyper_params, name = file.hyper_params, name or file.name
     chosen = absolute_settings(settings or ExperimentSettings())
     if not isinstance(hyper_params, HyperParameters):
+        if not isinstance(hyper_params, Mapping):
+            raise ParameterError(
+                f"parameters: got {shown(hyper_params)} ({kind_of(hyper_params)}), expected"
+                " HyperParameters, a mapping, or the path of an experiment file."
+            )
         data = with_base_run(hyper_params, chosen.runs)
         hyper_params = HyperParameters.from_dict(data, chosen.base_dir)
     complete = with_earlier_agents(read_arms(hyper_params, arms, chosen.base_dir), chosen)
-    return resolve_arms(complete, chosen, name=name, keep=keep)
+    return resolve_arms(complete, chosen, name=name or "experiment", keep=keep)
+
+
+def load_file(
+    path: str | os.PathLike[str], settings: ExperimentSettings | None = None
+) -> ExperimentFile:
+    """Load an experiment file; ``settings`` replace the file's, except its folder."""
+    file = load_experiment(Path(path), (), {"trainer": TRAINERS})
+    if settings is None:
+        return file
+    base_dir = settings.base_dir or file.settings.base_dir
+    return replace(file, settings=settings.model_copy(update={"base_dir": base_dir}))
 
 
 def resolve_arms(

@@ -62,6 +62,13 @@ class ExperimentResult:
         frame.insert(0, "run_id", self.run_id)
         return frame
 
+    def __repr__(self) -> str:
+        """Return the table of tests, if its folder exists, below the numbers of stages."""
+        stages = f"{self.made} stages computed, {self.found} cached"
+        head = f"Run {self.run_id}: {stages}, folder {self.folder}"
+        has_table = (Path(self.folder) / "manifest.json").exists() and self.table.rows
+        return f"{head}\n{self.table}" if has_table else head
+
     def __rich__(self) -> Table:
         return self.table.__rich__()
 

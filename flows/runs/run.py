@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
@@ -22,13 +22,13 @@ from flows.runs.preflight import check_experiment
 from flows.runs.resolve import (
     RESOLVED_EXPERIMENT,
     ArmChanges,
+    Parameters,
     ResolvedExperiment,
     resolve,
     resolve_run,
 )
 from flows.runs.result import ExperimentResult
 from ratchet.errors import RatchetError, StageFailedError, StoreError
-from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from trainers.progress import describe
 
@@ -36,11 +36,11 @@ _Result = TypeVar("_Result")
 
 
 def run_experiment(
-    hyper_params: HyperParameters | Mapping[str, Any],
+    hyper_params: Parameters,
     settings: ExperimentSettings | None = None,
     *,
     arms: ArmChanges | None = None,
-    name: str = "experiment",
+    name: str | None = None,
     force: bool = False,
 ) -> ExperimentResult:
     """Run or resume an experiment: cached stages are reused, the others are computed.
@@ -48,15 +48,15 @@ def run_experiment(
     Parameters
     ----------
     hyper_params
-        Parameters that determine the result.
+        Parameters that determine the result, or the path of an experiment file.
     settings
-        Settings of where and how it runs, which do not affect the result.
+        Settings of where and how it runs, which do not affect the result; by default the file's.
     arms
         Further experiments of the same run by name: complete parameters, or changes to the main
-        arm's, nested or dotted.
+        arm's, nested or dotted. A file's arms run too.
     name
-        The experiment's name; the run's id is derived from it and the parameters, unless the
-        settings contain an id.
+        The experiment's name, by default the file's or "experiment"; the run's id is derived from
+        it and the parameters, unless the settings contain an id.
     force
         Recompute every stage even if cached.
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.process.environment import prepare_environment
 from flows.process.progress import shown_progress
-from flows.runs.resolve import ArmChanges, resolve
+from flows.runs.resolve import ArmChanges, Parameters, resolve
 from flows.runs.result import ExperimentResult
 from flows.runs.run import count_remaining, run_anywhere
 from flows.runs.setup import ExperimentRun, open_run
 from ratchet.errors import TrackingError
-from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.logs import kept_log
 from tasks.save import SavedCopy
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def run_without_prefect(
-    hyper_params: HyperParameters | Mapping[str, Any],
+    hyper_params: Parameters,
     settings: ExperimentSettings | None = None,
     *,
     arms: ArmChanges | None = None,
-    name: str = "experiment",
+    name: str | None = None,
 ) -> ExperimentResult:
     """Run or resume an experiment in this process without Prefect; arms run sequentially.
 

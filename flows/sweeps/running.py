@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from flows.process import temporary_server
 from flows.process.environment import hide_tracebacks
 from flows.runs.preflight import check_experiment
+from flows.runs.resolve import Parameters, load_file
 from flows.runs.result import ExperimentResult
 from flows.runs.run import prepare_process, run_to_end
 from flows.sweeps.members import RESOLVED_SWEEP, ResolvedSweep, resolve_sweep
@@ -20,19 +22,19 @@ from ratchet.parameters.sweeps import SweepSpec
 
 
 def run_sweep(
-    hyper_params: HyperParameters | Mapping[str, Any],
+    hyper_params: Parameters,
     grid: Mapping[str, Sequence[Any]] | SweepSpec,
     settings: ExperimentSettings | None = None,
     *,
     arms: Mapping[str, Mapping[str, Any]] | None = None,
-    name: str = "sweep",
+    name: str | None = None,
     parallel: int = 1,
     sweep_name: str | None = None,
 ) -> SweepResults:
     """Run or resume an experiment for every combination of values.
 
     Parameters as in :func:`flows.sweep`; ``grid`` may be any specification of
-    :mod:`ratchet.parameters.sweeps`.
+    :mod:`ratchet.parameters.sweeps`, ``hyper_params`` the path of an experiment file.
 
     Raises
     ------
@@ -41,10 +43,16 @@ def run_sweep(
     StageFailedError
         If members failed; all others have run.
     """
+    if isinstance(hyper_params, str | os.PathLike):
+        file = load_file(hyper_params, settings)
+        arms, settings = {**file.arm_changes, **(arms or {})}, file.settings
+        hyper_params, name = file.hyper_params, name or file.name
     if not isinstance(hyper_params, HyperParameters):
         base_dir = (settings or ExperimentSettings()).base_dir
         hyper_params = HyperParameters.from_dict(hyper_params, base_dir)
-    resolved = resolve_sweep(hyper_params, grid, settings, arms, name=name, sweep_name=sweep_name)
+    resolved = resolve_sweep(
+        hyper_params, grid, settings, arms, name=name or "sweep", sweep_name=sweep_name
+    )
     return run_resolved_sweep(resolved, parallel)
 
 

@@ -54,6 +54,10 @@ class SweepResults(list[ExperimentResult]):
         """Return all test results as a pandas data frame with one column per parameter."""
         return self.table.to_dataframe()
 
+    def __repr__(self) -> str:
+        """Return the table of the members' tests."""
+        return str(self.table)
+
     def __rich__(self) -> Table:
         return self.table.__rich__()
 

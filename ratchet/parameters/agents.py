@@ -15,7 +15,11 @@ DEFAULT_AGENT = "_default"
 
 
 class LrFactors(SubParameters):
-    """Factors on a learning rate, one for the actor's loss and one for the critic's."""
+    """Factors on a learning rate, one for the actor's loss and one for the critic's.
+
+    - ``actor``: factor on the learning rate of the policy.
+    - ``critic``: factor on the learning rate of the value head and a separate value body.
+    """
 
     actor: float = Field(default=1.0, ge=0)
     critic: float = Field(default=1.0, ge=0)
@@ -31,7 +35,10 @@ class Schedule(SubParameters):
 
 
 class ConstantSchedule(Schedule):
-    """The agent learns in every iteration."""
+    """The agent learns in every iteration.
+
+    - ``kind``: name of the schedule.
+    """
 
     kind: Literal["constant"] = "constant"
 
@@ -41,7 +48,12 @@ class ConstantSchedule(Schedule):
 
 
 class ContiguousPeriodicSchedule(Schedule):
-    """The agent learns in iterations whose index mod ``period`` is in [start, stop)."""
+    """The agent learns in iterations whose index mod ``period`` is in [start, stop).
+
+    - ``kind``: name of the schedule.
+    - ``start``: first iteration of each period in which the agent learns, from 0.
+    - ``stop``: first iteration of each period after ``start`` in which it no longer learns.
+    """
 
     kind: Literal["contiguous_periodic"] = "contiguous_periodic"
     period: PositiveInt
@@ -63,7 +75,10 @@ class ContiguousPeriodicSchedule(Schedule):
 
 
 class AlternatingPeriodicSchedule(Schedule):
-    """Two blocks of ``period`` iterations that alternate; ``first_agent`` learns in the first."""
+    """Two blocks of ``period`` iterations that alternate; ``first_agent`` learns in the first.
+
+    - ``kind``: name of the schedule.
+    """
 
     kind: Literal["alternating_periodic"] = "alternating_periodic"
     period: PositiveInt
@@ -81,7 +96,11 @@ class AlternatingPeriodicSchedule(Schedule):
 
 
 class LearningBlock(SubParameters):
-    """Consecutive iterations in which the same agents learn."""
+    """Consecutive iterations in which the same agents learn.
+
+    - ``agents``: agents that learn in the block.
+    - ``num_iterations``: length of the block.
+    """
 
     agents: tuple[str, ...] = Field(min_length=1)
     num_iterations: PositiveInt
@@ -92,6 +111,9 @@ class AlternatingBlocksSchedule(Schedule):
 
     For ``_default``, as one schedule of all agents. An agent in several blocks learns in each; an
     agent in no block never learns.
+
+    - ``kind``: name of the schedule.
+    - ``blocks``: the blocks in order.
     """
 
     kind: Literal["alternating_blocks"] = "alternating_blocks"
@@ -120,7 +142,22 @@ UpdateSchedule = Annotated[
 
 
 class AgentParameters(SubParameters, read_for=AGENT):
-    """Parameters of every agent; stage keys include the loaded weights, not their location."""
+    """Parameters of every agent; stage keys include the loaded weights, not their location.
+
+    - ``is_random``: act uniformly at random, without a network and without learning.
+    - ``agent_lr_factor``: factors on ``rl.lr`` for all of the agent's parts.
+    - ``body_lr_factor``: factors on ``rl.lr`` for the agent's body, in addition to
+      ``agent_lr_factor``.
+    - ``update_schedule``: iterations in which the agent learns; by default all.
+    - ``use_manual_architecture``: use the scenario's scripted agent instead of a network.
+    - ``load_checkpoint_and_parameters``: start with the weights and the architecture of
+      ``checkpoint_run_id``.
+    - ``checkpoint_run_id``: run whose agent is loaded.
+    - ``checkpoint_version``: state that is loaded: ``latest``, or the number of iterations before
+      it.
+    - ``use_orthogonal_initialisation``: initialise linear layers with orthogonal matrices.
+    - ``orthogonal_initialisation_gain``: scale of orthogonal initial weights.
+    """
 
     is_text: ClassVar[bool] = False  # True where agents are chat models and rollouts are text
     learns_tokens: ClassVar[bool] = False  # True where agents are language models trained here

@@ -153,6 +153,8 @@ class Reference(SubParameters):
 
     The path is relative to the folder of the experiment file. Stage keys include only the class
     name; the code fingerprint covers the file's content.
+
+    - ``name``: registered name, or ``path/to/file.py:Class``.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -212,6 +214,8 @@ class CallbackSection(SubParameters, read_for=Purpose.NOTHING):
     """A section that, if enabled, adds the callback of the same name.
 
     Its fields have no purpose: the callback declares which stage keys include it.
+
+    - ``enabled``: add the callback.
     """
 
     enabled: bool = False

@@ -43,6 +43,13 @@ class FineTuningParameters(SubParameters):
     ``beta`` is the KL coefficient towards the old model in preference jobs; supervised jobs have
     none. Services accept ``learning_rate_multiplier`` (OpenAI, Azure and Ratchet) or
     ``learning_rate`` (Together, Fireworks). All but OpenAI and Azure accept ``lora_rank``.
+
+    - ``n_epochs``: number of passes over the training file.
+    - ``batch_size``: number of examples of an optimizer step.
+    - ``seed``: seed of the job's data order.
+    - ``learning_rate_multiplier``: factor on the service's learning rate (OpenAI, Azure and
+      Ratchet).
+    - ``learning_rate``: learning rate (Together, Fireworks).
     """
 
     n_epochs: PositiveInt | None = None
@@ -108,6 +115,25 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     OpenAI): both are stored in the rollouts, for trainers that learn from tokens. A reply that
     cannot be parsed is requested again up to ``num_invalid_generation_retries`` times, and every
     attempt is billed.
+
+    - ``model_name``: model of the service that the agent starts with.
+    - ``temperature``: sampling temperature; the service's default when not given.
+    - ``top_p``: probability mass of the tokens that are sampled from; the service's default when
+      not given.
+    - ``max_response_words``: length of a reply that the prompt asks for.
+    - ``max_tokens_per_message``: maximum number of tokens of a reply; 1.5 for each word when not
+      given.
+    - ``fine_tune_from_scratch``: fine-tune the initial model in every iteration, not the latest
+      one.
+    - ``freeze_agent``: do not fine-tune the agent's model.
+    - ``use_dummy_api``: sample replies by seed instead of calling a service, for tests.
+    - ``fine_tuning``: hyper-parameters of the agent's fine-tune jobs.
+    - ``fine_tuning_service``: service that trains the agent's model.
+    - ``base_url``: URL of an OpenAI-compatible service; ``embedded``: Ratchet's own; null: OpenAI.
+    - ``api_version``: version of Azure's form of the API; null: not Azure.
+    - ``logprobs``: request the log-probability of each token of a reply and store it in the
+      rollouts.
+    - ``return_token_ids``: request the ids of the tokens of a reply and store them in the rollouts.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)

@@ -48,6 +48,21 @@ class HyperParameters(BaseModel):
     ``interaction_protocol`` is the scenario's, "nip" for most. With ``phases``,
     ``rl.num_iterations`` is the sum of their iterations.
 
+    - ``scenario``: name of the scenario, which builds data, environment and agents.
+    - ``trainer``: name of the trainer, ``path/to/file.py:Class``, or ``module_path`` and
+      ``class_name``.
+    - ``dataset``: dataset of the scenario; scenarios list their own.
+    - ``seed``: seed of everything that is sampled.
+    - ``pretrain_agents``: train the agents' bodies on labels before training.
+    - ``test_size``: share of the datapoints that are held out for tests, if the dataset has no
+      split.
+    - ``d_representation``: dimension of the representation that bodies pass to heads.
+    - ``message_size``: number of symbols in a message of a network.
+    - ``include_linear_message_space``: add a channel for real-valued messages.
+    - ``d_linear_message_space``: dimension of real-valued messages.
+    - ``callbacks``: callbacks of the trainer, each with its arguments next to its name.
+    - ``phases``: curriculum of training phases.
+
     Raises
     ------
     ParameterError

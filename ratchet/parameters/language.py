@@ -39,6 +39,13 @@ class LanguageOptimizerParameters(SubParameters, read_for=Purpose.LEARNING):
 
     The rate rises over ``warmup_steps``, then stays constant or falls to 0 in the last iteration.
     Gradients are clipped to a norm of ``max_grad_norm``.
+
+    - ``lr``: learning rate after the warm-up.
+    - ``beta1``: decay rate of the first moment.
+    - ``beta2``: decay rate of the second moment.
+    - ``eps``: term that is added to the denominator.
+    - ``weight_decay``: decoupled weight decay.
+    - ``schedule``: course of the learning rate after the warm-up.
     """
 
     lr: PositiveFloat = 1e-3
@@ -57,6 +64,10 @@ class FailureParameters(SubParameters, read_for=(*_PLAYED, Purpose.TESTS)):
     ``fail_fast`` ends the stage; ``retry`` repeats the episode up to ``retries`` times;
     ``at_least`` drops it if ``at_least`` episodes of its group are left. Dropped episodes are
     counted.
+
+    - ``policy``: reaction to a failed episode.
+    - ``retries``: maximum number of repetitions of an episode with ``retry``.
+    - ``at_least``: minimum number of remaining episodes of a group with ``at_least``.
     """
 
     policy: Literal["fail_fast", "retry", "at_least"] = "fail_fast"
@@ -77,6 +88,8 @@ class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
     model, each on a CUDA device or on the CPU. ``config`` may have ``loss_fn``, a loss of the
     service, with its ``loss_config``, ``learning_rate``, and for ``tinker`` the folder of the
     ``tokenizer``.
+
+    - ``api_key_name``: environment variable with the service's key.
     """
 
     backend: str = Field(default="self-hosted", min_length=1)
@@ -99,6 +112,18 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
     ``in_process``, ``vllm``, or ``path/to/file.py:Class``; its arguments are given next to its
     ``name``. The dataset ``validation`` is evaluated after every ``validate_every`` iterations.
     ``algorithm`` is for custom trainers.
+
+    - ``group_size``: number of rollouts of each task in an iteration.
+    - ``tasks_per_step``: number of tasks in an iteration.
+    - ``num_epochs``: number of passes over an iteration's trajectories.
+    - ``minibatch_size``: number of trajectories of an optimizer step; all of the iteration when not
+      given.
+    - ``micro_batch_size``: number of trajectories in memory at a time; a minibatch when not given.
+    - ``failures``: handling of failed episodes.
+    - ``optimizer``: optimizer and learning-rate schedule.
+    - ``test_temperature``: sampling temperature in tests; 0 is greedy.
+    - ``samples_per_test``: number of replies to each test task.
+    - ``train_service``: service that trains the model of a remote trainer.
     """
 
     group_size: Annotated[PositiveInt, *_PLAYED] = 8
@@ -127,6 +152,14 @@ class KlParameters(SubParameters, read_for=Purpose.LEARNING):
     as a loss ``k2`` has the gradient of KL(π‖π_ref) and ``k3`` that of KL(π_ref‖π). With a
     ``target`` the coefficient is adapted so that KL(π‖π_ref) of a sequence reaches it, over
     ``horizon`` sequences (Ziegler et al. 2019).
+
+    - ``place``: position of the penalty, in the reward or in the loss.
+    - ``estimator``: estimator of the divergence; ``k1`` in the reward and ``k2`` in the loss when
+      not given.
+    - ``coef``: coefficient of the penalty; 0 disables it.
+    - ``target``: divergence of a sequence that the coefficient is adapted to; null: a fixed
+      coefficient.
+    - ``horizon``: number of sequences over which the coefficient is adapted.
     """
 
     coef: NonNegativeFloat = 0.0
@@ -165,6 +198,15 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     sampler's probabilities, at most ``sampler_cap``. By default, rollouts collected one step behind
     are corrected: by sequence with ``gspo``, whose gradient has one factor for all tokens of a
     sequence, else by token.
+
+    - ``policy_loss``: loss of the policy.
+    - ``clip_low``: distance of the lower clipping bound from 1.
+    - ``clip_high``: distance of the upper clipping bound from 1.
+    - ``aggregation``: average of the losses of tokens.
+    - ``sampler_correction``: unit of the correction for different probabilities in sampling and
+      training.
+    - ``entropy_coef``: coefficient of the entropy bonus.
+    - ``kl``: KL penalty towards the initial model.
     """
 
     policy_loss: PolicyLoss = "clip"
@@ -235,6 +277,11 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
     self-play); divided by the standard deviation of its group or of the batch, by the group's mean,
     or not at all. ``dynamic_sampling`` replaces groups with equal rewards by further tasks, up to
     ``max_resamples`` times.
+
+    - ``baseline``: value that is subtracted from a reward.
+    - ``advantage_scale``: value that advantages are divided by.
+    - ``dynamic_sampling``: replace groups with equal rewards by further tasks.
+    - ``max_resamples``: maximum number of replacements of a group.
     """
 
     variant: Annotated[
@@ -274,6 +321,12 @@ class LanguagePpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
 
     The head uses the model's last layer; its loss, of weight ``critic_coef``, may be clipped around
     the values before the step. Advantages are whitened over all tokens.
+
+    - ``gamma``: discount factor of later rewards.
+    - ``lmbda``: parameter λ of generalised advantage estimation.
+    - ``value_clip``: maximum distance of a credited value from the one before the step; null:
+      unbounded.
+    - ``whiten``: normalise advantages over all tokens.
     """
 
     aggregation: Aggregation = "token_mean"
@@ -289,6 +342,8 @@ class LanguageDpoParameters(SubParameters, read_for=Purpose.LEARNING):
     """Direct preference optimisation (Rafailov et al. 2023) on an iteration's completions.
 
     The best and the worst completion of a group are a pair; groups with equal rewards have none.
+
+    - ``beta``: weight of the KL divergence from the initial model; larger values stay closer to it.
     """
 
     beta: PositiveFloat = 0.1
@@ -300,6 +355,8 @@ class DistillationParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
 
     A token's advantage is −``coef``·(log π − log π_teacher), plus those of later tokens discounted
     by ``discount``. ``teacher`` is a model's folder or name, with the student's tokenizer.
+
+    - ``discount``: factor on the rewards of later tokens; 0 counts a token's own reward only.
     """
 
     teacher: str | None = None

@@ -21,6 +21,16 @@ class NetworkAgentParameters(AgentParameters, read_for=AGENT):
     representation while training; ``use_batch_norm`` normalises it over the batch. ``network`` is
     a body of the user's in place of the scenario's: a registered name or
     ``path/to/file.py:ClassName``.
+
+    - ``activation_function``: activation function of the heads and the body.
+    - ``d_decider``: width of the decision head.
+    - ``num_decider_layers``: number of layers of the decision head.
+    - ``include_round_in_decider``: give the decision head the round.
+    - ``d_linear_message_selector``: width of the head of real-valued messages.
+    - ``num_linear_message_selector_layers``: number of layers of the head of real-valued messages.
+    - ``d_value``: width of the value head.
+    - ``num_value_layers``: number of layers of the value head.
+    - ``include_round_in_value``: give the value head the round.
     """
 
     network: str | None = None

@@ -13,7 +13,15 @@ from ratchet.parameters.purposes import SCENARIO, Purpose
 
 @register_parameters("dataset_options")
 class DatasetOptions(SubParameters, read_for=SCENARIO):
-    """Selection of a dataset's part, and binarification of its labels."""
+    """Selection of a dataset's part, and binarification of its labels.
+
+    - ``binarification_method``: assignment of classes to two labels: halves, two classes, or at
+      random.
+    - ``selected_classes``: classes that ``select_two`` keeps.
+    - ``binarification_seed``: seed of ``random``; the experiment's seed when not given.
+    - ``make_balanced``: drop datapoints until both labels are equally frequent.
+    - ``max_train_size``: maximum number of training datapoints.
+    """
 
     binarification_method: Literal["merge", "select_two", "random"] = "merge"
     selected_classes: tuple[int, int] | None = None
@@ -26,10 +34,11 @@ class DatasetOptions(SubParameters, read_for=SCENARIO):
 class ValidationParameters(SubParameters, read_for=Purpose.DATA):
     """The validation split: data on which settings are chosen, held out of training and tests.
 
-    ``size`` is its share of all datapoints, taken from the training data. With ``replaces_test``,
-    every test of the run uses the validation split, and the test set is not even built: the runs of
-    a search then cannot depend on test data. Language tasks size their validation split by
-    ``language_task.num_validation``.
+    Language tasks size their validation split by ``language_task.num_validation``.
+
+    - ``size``: share of the split in all datapoints, taken from the training data.
+    - ``replaces_test``: test on the split and do not build the test set, so that the runs of a
+      search cannot depend on test data.
     """
 
     size: float = Field(default=0.0, ge=0, lt=1)
@@ -50,6 +59,15 @@ class MessageRegressionParameters(SubParameters, read_for=Purpose.NOTHING):
 
     ``test_size`` is the share of an iteration's datapoints that are held out, with all their
     episodes. Without ``reset_on_fit`` the network continues learning across iterations.
+
+    - ``agents``: agents whose messages are used.
+    - ``method``: kind of network.
+    - ``num_layers``: number of hidden layers.
+    - ``hidden_size``: width of the hidden layers.
+    - ``activation``: activation function.
+    - ``num_epochs``: number of passes over an iteration's messages.
+    - ``batch_size``: number of datapoints of an optimizer step.
+    - ``learning_rate``: learning rate of Adam.
     """
 
     agents: Literal["all"] | tuple[str, ...] = "all"
@@ -71,7 +89,11 @@ class MessageRegressionSection(MessageRegressionParameters, CallbackSection):
 
 @register_parameters("base_run")
 class BaseRunParameters(SubParameters, read_for=Purpose.NOTHING):
-    """An earlier run whose parameters or states this one uses."""
+    """An earlier run whose parameters or states this one uses.
+
+    - ``base_run_type``: use of the run: none, its parameters, or new tests of its states.
+    - ``run_id``: id of the run.
+    """
 
     base_run_type: Literal["none", "parameters", "rerun_tests"] = "none"
     run_id: str | None = None
@@ -103,6 +125,8 @@ class SuiteParameters(SubParameters, read_for=Purpose.NOTHING):
     training, ``validate`` also after every ``language.validate_every`` iterations. ``limit``
     evaluates only the first samples. ``max_tokens`` is the agent's when not given. At most
     ``max_connections`` requests are sent concurrently.
+
+    - ``temperature``: sampling temperature of the model.
     """
 
     task: Annotated[str, AfterValidator(_check_task)]

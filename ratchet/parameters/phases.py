@@ -23,6 +23,11 @@ class PartnerParameters(SubParameters, read_for=Purpose.NOTHING):
     its earlier states, sampled at random. These are the states at the ends of the earlier phases in
     which it has learned, or of those that ``phases`` names; with ``every``, also those after every
     ``every`` iterations of these phases. An agent's own weights do not change while it is replaced.
+
+    - ``kind``: kind of policy.
+    - ``phases``: phases whose last states are in a ``pool``; all earlier ones in which it learned
+      if null.
+    - ``every``: number of iterations after which further states of these phases are in a ``pool``.
     """
 
     kind: Literal["hand_made", "random", "frozen", "pool"]
@@ -59,6 +64,9 @@ class PhaseParameters(SubParameters, read_for=Purpose.NOTHING):
     and ``max_message_rounds`` bound the rounds of an episode within those of the experiment.
     ``changes`` are other parameters of learning and acting, nested or dotted, such as ``rl.lr``.
     ``name`` is its name in reports and in overrides: ``phases.NAME.num_iterations=20``.
+
+    - ``min_message_rounds``: rounds before which the verifier cannot decide in this phase.
+    - ``max_message_rounds``: maximum number of rounds of an episode in this phase.
     """
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

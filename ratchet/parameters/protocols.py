@@ -24,9 +24,24 @@ DecisionScaleName = Literal[
 class ProtocolCommonParameters(SubParameters, read_for=Purpose.GAME):
     """Parameters of all protocols: the first agent, and rewards.
 
-    Only text scenarios read ``verifier_decision_scale``, the words for a verifier's decision and
-    confidence, and ``invalid_response_penalty``, which is added to an agent's reward in a round
-    without a valid reply from it.
+    Only text scenarios read ``verifier_decision_scale`` and ``invalid_response_penalty``.
+
+    - ``verifier_first``: let the verifier act in the first round.
+    - ``randomize_prover_stance``: reward a single chat-model prover for a decision sampled per
+      episode.
+    - ``prover_reward``: reward of a prover for the decision that it argues for.
+    - ``verifier_reward``: reward of the verifier for a correct decision.
+    - ``verifier_incorrect_penalty``: reward of the verifier for an incorrect decision.
+    - ``verifier_terminated_penalty``: reward of the verifier if the last round ends without a
+      decision.
+    - ``verifier_no_guess_reward``: reward of the verifier for a turn without a decision.
+    - ``shared_reward``: give provers the verifier's reward.
+    - ``force_guess``: replace all decisions by 0, by 1 or by the true label.
+    - ``zero_knowledge``: add an adversarial verifier and a simulator that imitates it without the
+      prover.
+    - ``verifier_decision_scale``: words for a chat-model verifier's decision and confidence.
+    - ``invalid_response_penalty``: added to a chat model's reward in a round without a valid reply
+      from it.
     """
 
     verifier_first: bool = True
@@ -48,6 +63,8 @@ class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):
 
     Networks are built for ``max_message_rounds``. With ``played_message_rounds`` episodes end after
     fewer rounds, with the same networks.
+
+    - ``min_message_rounds``: rounds before which the verifier cannot decide.
     """
 
     max_message_rounds: PositiveInt = 8
@@ -83,7 +100,12 @@ class NipProtocolParameters(LongProtocolParameters):
 
 
 class TwoProverProtocolParameters(LongProtocolParameters, read_for=Purpose.GAME):
-    """Two provers, each with its own channel."""
+    """Two provers, each with its own channel.
+
+    - ``sequential``: let provers speak in separate rounds instead of the same one.
+    - ``prover0_first``: let ``prover0`` speak before ``prover1`` if ``sequential``.
+    - ``randomize_channel_order``: show the verifier the two channels in random order.
+    """
 
     sequential: bool = False
     prover0_first: bool = True
@@ -109,7 +131,12 @@ class MultiChannelTestProtocolParameters(LongProtocolParameters, read_for=Purpos
 
 @register_parameters("zk_protocol")
 class ZkProtocolParameters(SubParameters, read_for=Purpose.NETWORKS):
-    """Zero knowledge: coefficients of the simulator's rewards."""
+    """Zero knowledge: coefficients of the simulator's rewards.
+
+    - ``simulator_reward_coefficient``: coefficient of the simulator's reward for imitating the
+      adversary.
+    - ``aux_prover_reward_coefficient``: share of the simulator's reward that provers get.
+    """
 
     simulator_reward_coefficient: float = 1.0
     aux_prover_reward_coefficient: float = 1.0

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
+from ratchet.parameters.base import AGENT_MODELS, SECTIONS, Reference, SubParameters
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.phases import PartnerParameters, PhaseParameters
 from ratchet.parameters.purposes import declared_purposes
@@ -22,7 +24,13 @@ from ratchet.parameters.reading.discovery import load_plugins
 from ratchet.parameters.settings import ExperimentSettings
 
 _ANY_AGENT = "agents.NAME."
-_VALIDATOR = re.compile(r", (?:Before|After)Validator\(.*?\)(?=\])")
+_ENTRY = re.compile(
+    r"^- ``(?P<name>\w+)``: (?P<text>.+?)(?=\n- |\n\n|\Z)", re.MULTILINE | re.DOTALL
+)
+"""A field's own sentence in its section's docstring: a list item that starts with its name."""
+_ANY = "any"
+_NAMES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
+_NAMES |= {"array": "list", "object": "map", "null": "null"}
 _ROLE = re.compile(r":\w+:`~?\.?([^`]+)`")
 
 
@@ -35,7 +43,7 @@ class DocumentedParameter:
     path
         Its dotted path, as on the command line.
     about
-        The sentences about it in its section's docstring, or the section's first sentence.
+        Its own sentence: its entry in its section's docstring, or the sentences that name it.
     """
 
     path: str
@@ -87,51 +95,89 @@ def _searched(parameter: DocumentedParameter) -> str:
 
 
 def _section(kind: str, name: str, model: type[BaseModel], prefix: str) -> DocumentedSection:
-    text = inspect.cleandoc(model.__doc__ or "").split("\n\nRaises\n")[0]
+    prose = inspect.cleandoc(model.__doc__ or "").split("\n\nRaises\n")[0]
+    text = _ENTRY.sub("", prose).strip()
     return DocumentedSection(kind, name, text, tuple(_parameters(model, prefix)))
 
 
 def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParameter]:
     """Yield the fields of a model, each section followed by its fields."""
     purposes = declared_purposes(model)
+    schema = model.model_json_schema()
     for field, info in model.model_fields.items():
         yield DocumentedParameter(
             path=f"{prefix}{field}",
-            type=_kind(info),
+            type=_kind(schema["properties"][field]),
             default=_default(info),
             read_for=tuple(sorted(each.value for each in purposes.get(field) or ())),
             about=_about(model, field),
         )
-        if prefix == _ANY_AGENT and isinstance(info.default, SubParameters):
-            yield from _parameters(type(info.default), f"{prefix}{field}.")
+        for inner, name in _sections_in(info):
+            yield from _parameters(inner, f"{prefix}{field}.{name}")
+
+
+def _sections_in(field: FieldInfo) -> Iterator[tuple[type[SubParameters], str]]:
+    """Yield the section that a field is, or the one that its mapping has by name."""
+    inner, name = field.annotation, ""
+    if get_origin(inner) is dict:
+        inner, name = get_args(inner)[1], "NAME."
+    if isinstance(inner, type) and issubclass(inner, SubParameters) and inner is not Reference:
+        yield inner, name
 
 
 def _about(model: type[BaseModel], field: str) -> str:
-    """Return the sentences that name a field, from the nearest class; else the first sentence."""
+    """Return a field's entry in the docstring of the nearest class, else the sentences with it."""
     for base in model.__mro__:
         if "__doc__" in vars(base) and issubclass(base, BaseModel):
-            sentences = _sentences(inspect.cleandoc(base.__doc__ or ""))
-            found = [each for each in sentences if f"``{field}``" in each]
+            text = inspect.cleandoc(base.__doc__ or "")
+            entries = [each["text"] for each in _ENTRY.finditer(text) if each["name"] == field]
+            prose = _ENTRY.sub("", text)
+            found = entries or [each for each in _sentences(prose) if f"``{field}``" in each]
             if found:
-                return _plain(" ".join(found))
-    return _plain(_sentences(inspect.cleandoc(model.__doc__ or "")).pop(0))
+                plain = _plain(" ".join(found)).rstrip(".;")
+                return f"{plain[0].upper() if entries else plain[0]}{plain[1:]}."
+    return ""
 
 
 def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=[.;])\s+(?=[A-Z`])|\n\n", text) or [""]
+    return re.split(r"(?<=[.;])\s+(?=[A-Z`])|\n\n", text)
 
 
 def _plain(text: str) -> str:
     return " ".join(_ROLE.sub(r"\1", text).replace("``", "").split())
 
 
-def _kind(field: FieldInfo) -> str:
-    """Return a field's type in readable form."""
-    kind = field.annotation
-    name = kind.__name__ if isinstance(kind, type) else str(kind)
-    for prefix in ("typing.", "ratchet.parameters.", "ratchet.scenarios."):
-        name = name.replace(prefix, "")
-    return _VALIDATOR.sub("", name)
+def _kind(schema: Mapping[str, Any]) -> str:
+    """Return the type and the bounds of a JSON schema in readable form."""
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return _ANY if name == "JsonValue" else name
+    if several := schema.get("anyOf", schema.get("oneOf")):
+        return " | ".join(map(_kind, several))
+    if "enum" in schema or "const" in schema:
+        return " | ".join(map(str, schema.get("enum", [schema.get("const")])))
+    kind = _NAMES.get(schema.get("type", ""), _ANY)
+    if kind == "list" and "items" in schema:
+        return f"list of {_kind(schema['items'])}"
+    if kind == "map" and isinstance(inner := schema.get("additionalProperties"), dict) and inner:
+        return f"map of {_kind(inner)}"
+    return f"{kind}{_bounds(schema)}"
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    """Return the bounds of a number, as " > 0" or " in [0, 1)"."""
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    lower = f"({above}" if low is None else f"[{low}"
+    upper = f"{below})" if high is None else f"{high}]"
+    match (low is None and above is None, high is None and below is None):
+        case (True, True):
+            return ""
+        case (False, True):
+            return f" > {above}" if low is None else f" ≥ {low}"
+        case (True, False):
+            return f" < {below}" if high is None else f" ≤ {high}"
+    return f" in {lower}, {upper}"
 
 
 def _default(field: FieldInfo) -> str:
@@ -142,4 +188,4 @@ def _default(field: FieldInfo) -> str:
         value = field.default_factory() if field.default_factory is not None else None  # type: ignore[call-arg] # no factory takes data
     if isinstance(value, BaseModel):
         return "its own"
-    return (value or '""') if isinstance(value, str) else str(value)
+    return (value or '""') if isinstance(value, str) else json.dumps(value)

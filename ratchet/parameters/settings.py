@@ -65,13 +65,49 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     ``ray``, the one at ``cluster_address`` or one that this machine starts; members also as flow
     runs of the ``work_pool`` of that name. ``max_parallel`` is the number of concurrent executions:
     by default the number of cores of the machine, or of workers of the cluster.
+
+    - ``tracking_uri``: URI of MLflow; the server of ``ratchet up``, or a database in the home, when
+      not given.
+    - ``experiment_name``: name of the MLflow experiment; the experiment file's name when not given.
+    - ``run_id``: id of the run; computed from the parameters when not given.
+    - ``parent_run_id``: run or sweep below which MLflow lists the run.
+    - ``tags``: tags of the run in MLflow.
+    - ``device``: device of the networks: cpu, cuda, cuda:N or mps.
+    - ``num_threads``: number of CPU threads of torch.
+    - ``iterations_per_task``: number of iterations of a training stage.
+    - ``num_rollout_workers``: number of chat-model episodes that run concurrently.
+    - ``pin_memory``: copy data to an accelerator through page-locked memory.
+    - ``pretrained_embeddings_batch_size``: number of images that a vision backbone embeds at a
+      time.
+    - ``rollout_sample_period``: number of iterations after which training rollouts are saved; null:
+      never.
+    - ``checkpoint_period``: number of iterations after which a state is saved, in addition to the
+      last.
+    - ``requests_per_minute``: maximum rate of requests to a chat-model service.
+    - ``tokens_per_minute``: maximum rate of tokens in requests to a chat-model service.
+    - ``request_seconds``: time limit of a request to a chat-model service.
+    - ``poll_seconds``: initial interval between queries for a job's status, which grows.
+    - ``poll_seconds_max``: maximum interval between queries for a job's status.
+    - ``retries``: number of repetitions of a failed stage.
+    - ``retry_delay_seconds``: pause before a stage is repeated.
+    - ``profiler``: write a profile of each stage to the run folder.
+    - ``progress``: kind of progress display.
+    - ``test_run``: shorten every loop to one step, to test that an experiment runs.
+    - ``tracking``: mirror the run folder.
+    - ``mirrors``: systems that the run folder is mirrored to: registered names or
+      ``path/to/file.py:Class``.
+    - ``budget``: maximum cost of a run's calls and jobs; null: unlimited.
+    - ``prices``: file with a table of prices that is added to the built-in one.
+    - ``runner``: place in which members of a sweep and arms of a run are executed.
+    - ``cluster_address``: address of a Dask or Ray cluster; this machine starts one when not given.
+    - ``work_pool``: name of the work pool with ``runner: work_pool``.
     """
 
     renamed_attributes: ClassVar[Mapping[str, str]] = {
         "artifact_logger": "trainer._add_file_to_artifact(name, type, path) saves a file",
         "do_not_load_checkpoint": "a run resumes only from its interrupted stage",
         "global_tqdm_step_fn": "iteration_context.step() counts for all bars",
-        "ignore_cache": "`ratchet run --force` recomputes all stages",
+        "ignore_cache": "`ratchet run --recompute` recomputes all stages",
         "logger": "use logging.getLogger(__name__)",
         "stat_logger": "trainer.log_stats(stats, iteration=…, stage=…) records them",
         "tqdm_func": "decorate the loop with attach_progress_bar",

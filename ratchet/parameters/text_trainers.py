@@ -24,6 +24,16 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     are tested; they are always tested after the last one. A test has
     ``test_rollouts_per_datapoint`` rollouts of each datapoint: several distinguish consistent
     failures from occasional ones.
+
+    - ``fine_tune_on_all_previous_rollouts``: fine-tune on the rollouts of all iterations so far.
+    - ``verifier_guess_replacement_proportion``: share of rollouts whose decision is replaced by the
+      label.
+    - ``verifier_guess_replacement_annealing``: decrease of that share over the iterations.
+    - ``verifier_guess_replacement_annealing_rate``: decrease of that share in an iteration.
+    - ``save_transcripts``: save transcripts in the run folder.
+    - ``transcript_format``: file format of transcripts.
+    - ``test_on_whole_dataset``: test on all test datapoints, instead of as many as an iteration
+      has.
     """
 
     rollouts_per_datapoint: Annotated[PositiveInt, Purpose.ROLLOUTS] = 1
@@ -74,10 +84,18 @@ def count_tests(text_rl: TextRlParameters, per_iteration: int, num_test: int) ->
 class PureTextEiParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     """Expert iteration: an agent learns from rollouts selected by its own reward.
 
-    First, datapoints are dropped whose pass rate, the share of their rollouts in which the verifier
-    is correct, is below ``min_pass_rate`` or above ``max_pass_rate``: with
+    A datapoint's pass rate is the share of its rollouts in which the verifier is correct. With
     ``text_rl.rollouts_per_datapoint`` above 1, datapoints that are nearly always or never solved
     teach little.
+
+    - ``rollout_selection_method``: selection of rollouts by reward.
+    - ``reward_threshold``: minimum reward of rollouts that ``threshold`` selects.
+    - ``weighting_sample_size_factor``: number of sampled rollouts as a share of all.
+    - ``weighting_use_replacement``: allow a rollout to be sampled more than once.
+    - ``weighting_minimum``: reward that gets the smallest weight; the lowest one when not given.
+    - ``weighting_epsilon``: weight of rollouts with that reward.
+    - ``min_pass_rate``: minimum pass rate of a datapoint whose rollouts are used.
+    - ``max_pass_rate``: maximum pass rate of a datapoint whose rollouts are used.
     """
 
     min_pass_rate: float = Field(default=0.0, ge=0, le=1)
@@ -113,6 +131,8 @@ class PureTextMaltParameters(SubParameters, read_for=(Purpose.BRANCHES, Purpose.
     """Trees of rollouts: ``rl.rollouts_per_iteration`` counts trees, one for each datapoint.
 
     A tree has at most ``num_responses_per_timestep ** max_message_rounds`` leaves.
+
+    - ``num_responses_per_timestep``: number of replies at each node of a tree.
     """
 
     num_responses_per_timestep: int = Field(default=2, ge=2)
@@ -141,6 +161,23 @@ class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     adapter if ``agents.NAME.fine_tuning.lora_rank`` is set; ``fine_tuning.lora_rank`` and
     ``fine_tuning.seed`` are read, other fields of ``fine_tuning`` and ``fine_tune_from_scratch``
     are not.
+
+    - ``lr``: learning rate of Adam.
+    - ``beta1``: decay rate of Adam's first moment.
+    - ``beta2``: decay rate of Adam's second moment.
+    - ``weight_decay``: decoupled weight decay.
+    - ``max_grad_norm``: norm that gradients are clipped to; 0: no clipping.
+    - ``baseline``: value that is subtracted from a reward.
+    - ``advantage_scale``: value that advantages are divided by.
+    - ``policy_loss``: loss of the policy, as in ``grpo``.
+    - ``clip_low``: distance of the lower clipping bound from 1.
+    - ``clip_high``: distance of the upper clipping bound from 1.
+    - ``aggregation``: average of the losses of tokens, as in ``grpo``.
+    - ``aggregation_constant``: divisor of ``constant``; the maximum tokens of a reply when not
+      given.
+    - ``num_epochs``: number of passes over an iteration's replies.
+    - ``batch_size``: number of replies of an optimizer step; all when not given.
+    - ``micro_batch_size``: number of replies of a request.
     """
 
     lr: PositiveFloat = 1e-4

@@ -39,6 +39,28 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     minute at the start of each process, for accelerators; on a CPU Ratchet's operations are faster.
     ``test_by_sampling``: agents sample their actions in tests as in training instead of acting
     greedily; ``both`` runs both tests, the sampled one as "test-by-sampling" in addition to "test".
+
+    - ``frames_per_batch``: number of steps collected in an iteration.
+    - ``rollouts_per_iteration``: number of episodes of an iteration, instead of
+      ``frames_per_batch``.
+    - ``steps_per_env_per_iteration``: steps of each environment in an iteration; complete episodes
+      if null.
+    - ``num_iterations``: number of training iterations.
+    - ``num_epochs``: number of passes over an iteration's steps.
+    - ``minibatch_size``: number of steps of an optimizer step.
+    - ``lr``: learning rate of Adam.
+    - ``anneal_lr``: let the learning rate fall linearly to 0.
+    - ``max_grad_norm``: norm that gradients are clipped to.
+    - ``loss_critic_type``: distance between values and returns.
+    - ``clip_value``: distance to which the critic's change is clipped; true: as the policy's;
+      false: none.
+    - ``normalize_observations``: normalise observations by statistics of random play.
+    - ``num_normalization_steps``: number of steps of which these statistics are computed.
+    - ``gamma``: discount factor of later rewards.
+    - ``lmbda``: parameter λ of generalised advantage estimation.
+    - ``body_lr_factor``: factors on ``lr`` for the bodies of all agents.
+    - ``use_shared_body``: share an agent's body between policy and critic.
+    - ``num_test_iterations``: maximum number of batches of datapoints in a test.
     """
 
     frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
@@ -73,7 +95,18 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("ppo", trainers=("vanilla_ppo", "spg"))
 class PpoParameters(SubParameters, read_for=Purpose.LEARNING):
-    """Proximal policy optimisation (Schulman et al. 2017)."""
+    """Proximal policy optimisation (Schulman et al. 2017).
+
+    - ``loss_type``: clipped surrogate, or a penalty on the KL divergence.
+    - ``clip_epsilon``: distance of the clipping bounds from 1.
+    - ``kl_target``: divergence that the penalty's coefficient is adapted to.
+    - ``kl_beta``: initial coefficient of the penalty.
+    - ``kl_decrement``: factor on the coefficient if the divergence is low.
+    - ``kl_increment``: factor on the coefficient if the divergence is high.
+    - ``critic_coef``: coefficient of the critic's loss.
+    - ``entropy_eps``: coefficient of the entropy bonus.
+    - ``normalize_advantage``: normalise the advantages of a batch.
+    """
 
     loss_type: Literal["clip", "kl_penalty"] = "clip"
     clip_epsilon: PositiveFloat = 0.2
@@ -93,14 +126,31 @@ class PpoParameters(SubParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("reinforce", trainers=("reinforce",))
 class ReinforceParameters(SubParameters, read_for=Purpose.LEARNING):
-    """REINFORCE (Williams 1992): rewards to go, or advantages with a critic."""
+    """REINFORCE (Williams 1992): rewards to go, or advantages with a critic.
+
+    - ``use_advantage_and_critic``: use advantages with a critic instead of rewards to go.
+    """
 
     use_advantage_and_critic: bool = False
 
 
 @register_parameters("spg", trainers=("spg",))
 class SpgParameters(SubParameters, read_for=Purpose.LEARNING):
-    """Stackelberg policy gradient and its variants: leaders shape the followers' learning."""
+    """Stackelberg policy gradient and its variants: leaders shape the followers' learning.
+
+    - ``variant``: algorithm; ``pspg``, ``pola`` and ``psos`` use PPO's loss.
+    - ``stackelberg_sequence``: groups of agents, leaders first; those of the protocol when not
+      given.
+    - ``additional_lola_term``: include the term with the Hessian of the leader's own loss (Letcher
+      et al. 2019).
+    - ``sos_scaling_factor``: SOS's parameter a, which bounds the shaping term.
+    - ``sos_threshold_factor``: SOS's parameter b, the norm of the gradient below which shaping
+      decreases.
+    - ``ihvp_variant``: method for inverse-Hessian–vector products.
+    - ``ihvp_num_iterations``: number of iterations of ``conj_grad`` and ``neumann``.
+    - ``ihvp_rank``: rank of ``nystrom``.
+    - ``ihvp_rho``: damping of ``nystrom``.
+    """
 
     variant: Literal["spg", "pspg", "lola", "pola", "sos", "psos"] = "psos"
     stackelberg_sequence: tuple[tuple[str, ...], ...] | None = None
@@ -141,7 +191,13 @@ class SpgParameters(SubParameters, read_for=Purpose.LEARNING):
 
 @register_parameters("solo_agent")
 class SoloAgentParameters(SubParameters, read_for=(Purpose.PRETRAINING, Purpose.LEARNING_ALONE)):
-    """Supervised training of a single agent; also used to pretrain bodies."""
+    """Supervised training of a single agent; also used to pretrain bodies.
+
+    - ``num_epochs``: number of passes over the training set.
+    - ``batch_size``: number of datapoints of an optimizer step.
+    - ``learning_rate``: learning rate of Adam.
+    - ``body_lr_factor_override``: ignore ``rl.body_lr_factor``.
+    """
 
     num_epochs: Annotated[PositiveInt, Purpose.PRETRAINING] = 100
     batch_size: PositiveInt = 256
@@ -164,8 +220,10 @@ class ImitationParameters(SubParameters, read_for=Purpose.IMITATION):
     on the same data has saved (``settings.rollout_sample_period``). ``num_iterations``: the number
     of rollout collections with scripted agents, each with the frames of a training iteration; with
     a run's rollouts, the number of passes over them. ``num_epochs``: the number of passes over each
-    collection. ``minibatch_size`` counts turns of the agent. All parts of an agent but its critic
-    learn at ``lr``, which falls linearly to 0 with ``anneal_lr``.
+    collection. ``minibatch_size`` counts turns of the agent.
+
+    - ``lr``: learning rate of all parts of an agent but its critic.
+    - ``anneal_lr``: let the learning rate fall linearly to 0.
     """
 
     agents: tuple[str, ...] = ()
@@ -234,9 +292,10 @@ class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
     advantages are estimated and the buffer is extended in every epoch, as the library does, instead
     of once per batch.
 
-    Every ``evaluation_period`` iterations the policy plays ``evaluation_episodes`` episodes without
-    exploring; training ends when their mean return reaches ``stop_at_return``, and with
-    ``keep_best`` the final tests use the best policy.
+    - ``evaluation_period``: number of iterations after which the policy is evaluated; null: never.
+    - ``evaluation_episodes``: number of episodes of an evaluation, which do not explore.
+    - ``stop_at_return``: mean return of an evaluation at which training ends; null: never.
+    - ``keep_best``: use the policy with the best evaluation in the final tests.
     """
 
     config: Annotated[dict[str, Any], Purpose.CONFIGURATION] = Field(default_factory=dict)

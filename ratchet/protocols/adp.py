@@ -9,7 +9,10 @@ from ratchet.protocols.text_specs import TextAgentSpec
 
 @register_protocol_handler("adp")
 class AdpProtocolHandler(DeterministicSingleVerifierProtocolHandler):
-    """The prover in round 0, the verifier in round 1; ``verifier_first`` has no effect."""
+    """Abstract decision problem: the prover sends one message, and the verifier decides.
+
+    ``verifier_first`` has no effect.
+    """
 
     agent_names = ("prover", "verifier")
     max_message_rounds = 2

@@ -9,7 +9,10 @@ from ratchet.protocols.two_provers import TwoProverProtocolHandler
 
 @register_protocol_handler("debate")
 class DebateProtocolHandler(TwoProverProtocolHandler):
-    """``prover0`` is rewarded for a rejection, ``prover1`` for an acceptance."""
+    """Debate: two provers argue for opposite answers before a verifier, and all see all.
+
+    ``prover0`` is rewarded for a rejection, ``prover1`` for an acceptance.
+    """
 
     @property
     def parameters(self) -> DebateProtocolParameters:

@@ -15,7 +15,10 @@ from ratchet.protocols.text_specs import TextAgentSpec
 
 @register_protocol_handler("merlin_arthur")
 class MerlinArthurProtocolHandler(SingleVerifierProtocolHandler):
-    """Round 0: ``prover0`` for an even seed, ``prover1`` for an odd one. Round 1: the verifier."""
+    """Merlin and Arthur: one of two opposed provers sends a message, and the verifier decides.
+
+    In round 0 ``prover0`` acts for an even seed, ``prover1`` for an odd one.
+    """
 
     agent_names = ("prover0", "prover1", "verifier")
     max_message_rounds = 2

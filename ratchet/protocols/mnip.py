@@ -9,7 +9,7 @@ from ratchet.protocols.two_provers import OWN_CHANNEL, TwoProverProtocolHandler
 
 @register_protocol_handler("mnip")
 class MnipProtocolHandler(TwoProverProtocolHandler):
-    """Both provers are rewarded for an acceptance."""
+    """Multi-prover nip: two provers argue for acceptance and can't see each other's channel."""
 
     agent_channel_visibility = frozenset(
         pair for prover, c in OWN_CHANNEL.items() for pair in ((prover, c), ("verifier", c))

@@ -10,7 +10,10 @@ from ratchet.protocols.text_specs import DECIDE_NOW, TextAgentSpec
 
 @register_protocol_handler("nip")
 class NipProtocolHandler(LongProtocolHandler):
-    """Prover and verifier alternate; the verifier starts if ``verifier_first``."""
+    """Nash interactive proof: a prover and a verifier take turns until the verifier decides.
+
+    The verifier starts if ``verifier_first``.
+    """
 
     agent_names = ("prover", "verifier")
 

@@ -9,7 +9,10 @@ from ratchet.protocols.text_specs import TextAgentSpec
 
 @register_protocol_handler("solo_verifier")
 class SoloVerifierProtocolHandler(DeterministicSingleVerifierProtocolHandler):
-    """One round; an undecided episode is terminated after it."""
+    """A verifier without a prover, as a baseline.
+
+    There is one round; an undecided episode is terminated after it.
+    """
 
     agent_names = ("verifier",)
     max_message_rounds = 1

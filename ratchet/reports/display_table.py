@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.table import Table
 
+_TEXT_WIDTH = 100
+
 
 @dataclass(frozen=True)
 class DisplayTable:
@@ -50,6 +52,14 @@ class DisplayTable:
         for row in self.rows:
             table.add_row(*(Text(cell) for cell in row))
         return table
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=_TEXT_WIDTH, color_system=None, legacy_windows=False)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
     def _repr_html_(self) -> str:
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""

@@ -103,6 +103,11 @@ class RunManifest(BaseModel):
     checkpoints: dict[str, list[str]] = Field(default_factory=dict)
     tracking: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def experiment_name(self) -> str:
+        """The experiment that mirrors list the run in: that of the settings, or the run's own."""
+        return str(self.settings.get("experiment_name") or self.name)
+
     @field_validator("dataset_hashes", mode="before")
     @classmethod
     def _by_arm(cls, value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 -- raw data

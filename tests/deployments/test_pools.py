@@ -199,9 +199,11 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("pool_type", ["docker", "kubernetes"])
 def test_deploy_creates_a_container_pool_with_the_shipped_template(
-    tmp_path: Path, commands: list[str], pool_type: str
+    tmp_path: Path, commands: list[str], pool_type: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     deploy(tmp_path, pool="new", pool_type=pool_type)
+    steps = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert steps == ["Creating", "Registering", "Registering", "Registered"]
     made, registered, *_ = commands
     template = DEPLOYMENTS / pool_type / "base_job_template.json"
     assert f"work-pool create new --type {pool_type} --base-job-template {template}" in made

@@ -73,11 +73,12 @@ def test_a_stack_records_its_address_and_stops_all_processes(
 
 
 def test_a_service_that_exits_early_is_reported_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_parts(monkeypatch, FAILING, healthy=False)
     with pytest.raises(LocalStackError, match=r"part0 exited(.|\n)*no such table"):
         LocalStack(tmp_path).start()
+    assert "Starting the part0" in capsys.readouterr().out
     assert read_stack(tmp_path) is None
 
 

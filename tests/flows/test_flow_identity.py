@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from flows.planning.plan import plan, remaining_iterations
+from flows.planning.plan import plan, plan_experiment, remaining_iterations
 from flows.runs.pinned_stages import arm_keys
 from flows.runs.resolve import (
     absolute_settings,
     read_arms,
     resolve,
+    resolve_file,
     resolve_parameters,
     stable_run_id,
 )
@@ -70,6 +72,32 @@ def test_flow_parameters_resolve_to_the_same_experiment(main, tmp_path):
     assert again == resolved
     assert again.arms["plain"] == main, "an arm with fewer values than the main arm inherits none"
     assert [keys.test().key for keys in again.keys] == [keys.test().key for keys in resolved.keys]
+
+
+FILE = Path(__file__).parents[2] / "experiments" / "binary_erasure_channel.yaml"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_resolves_to_the_run_of_the_command_line(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve(kind(FILE)) == resolve_file(str(FILE))
+    assert len(resolve(kind(FILE)).arms) == 3
+    assert plan_experiment(kind(FILE)) == plan(resolve_file(str(FILE)))
+
+
+def test_given_settings_replace_a_files_except_its_folder(tmp_path):
+    settings = ExperimentSettings(home=str(tmp_path / "h"), runs=str(tmp_path / "r"))
+    resolved = resolve(FILE, settings, {"more": {"seed": 1}}, name="mine")
+    assert resolved.settings.home == settings.home
+    assert resolved.settings.base_dir == str(FILE.parent)
+    assert resolved.run_id.startswith("mine-")
+    assert [*resolved.arms] == [*resolve_file(str(FILE)).arms, "more"]
+
+
+@pytest.mark.parametrize("wrong", [3, None, ["a"]])
+def test_other_types_than_parameters_are_refused(wrong):
+    with pytest.raises(ParameterError, match=r"expected HyperParameters, a mapping, or the path"):
+        resolve(wrong)
 
 
 def test_keys_are_computed_once_for_progress_and_run(main, tmp_path, monkeypatch):

@@ -269,7 +269,9 @@ def test_derived_files_of_a_run_folder_are_rebuilt_from_the_store(lab, again):
     sound = shown(folder)
     before = damage(folder)
     if again == "report":
-        done = CliRunner().invoke(app, ["report", folder.run_id, "--runs", str(folder.path.parent)])
+        done = CliRunner().invoke(
+            app, ["report", folder.run_id, "--runs-dir", str(folder.path.parent)]
+        )
         assert done.exit_code == 0, done.output
     else:
         settings = ExperimentSettings.from_dict(lab.settings())

@@ -240,13 +240,15 @@ def test_the_verify_command_reports_its_findings(lab):
     from flows.cli.main import app
 
     result = run(lab)
-    runs = ["--runs", str(lab.folder / "runs")]
+    runs = ["--runs-dir", str(lab.folder / "runs")]
     found = CliRunner().invoke(app, ["verify", result.run_id, *runs])
     assert found.exit_code == 0, found.output
     assert f"{result.made} of {result.made} stages are unchanged." in found.output
     assert "bit for bit identical: train of arm main, 7 iterations" in found.output
     page, published = lab.folder / "page.md", lab.folder / "page.json"
-    compared = CliRunner().invoke(app, ["compare", result.run_id, "--page", str(page), *runs])
+    compared = CliRunner().invoke(
+        app, ["compare", result.run_id, "--update-page", str(page), *runs]
+    )
     assert compared.exit_code == 0, compared.output
     check = ["verify", result.run_id, "--files-only", "--published", str(published), *runs]
     found = CliRunner().invoke(app, check)

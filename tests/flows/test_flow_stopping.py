@@ -77,7 +77,7 @@ def test_killed_runs_are_interrupted_cancelled_runs_cancelled_and_both_resume(la
     assert flow_state(run) == "Crashed"
 
     process = start_and_wait_for_work(lab, parameters)
-    result = CliRunner().invoke(app, ["cancel", run.run_id, "--runs", str(run.path.parent)])
+    result = CliRunner().invoke(app, ["cancel", run.run_id, "--runs-dir", str(run.path.parent)])
     assert result.exit_code == 0, result.output
     assert f"ratchet resume {run.run_id}" in result.output
     assert process.wait(120) != 0

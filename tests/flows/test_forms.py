@@ -46,7 +46,10 @@ def test_a_form_offers_the_available_values(project):
     assert folded["type"] == "null"
     gamma = opened["properties"]["gamma"]
     assert (gamma["minimum"], gamma["maximum"], gamma["type"]) == (0, 1, "number")
-    assert "Default: 0.95." in gamma["description"] or "Default: 0.9." in gamma["description"]
+    assert gamma["description"] == "Discount factor of later rewards. Default: 0.9."
+    _, language = fields["sections"]["properties"]["language"]["anyOf"]
+    warmup_steps = language["properties"]["optimizer"]["properties"]["warmup_steps"]
+    assert "warmup_steps" in warmup_steps["description"]
 
 
 @pytest.mark.parametrize("name", FLOWS)

@@ -132,5 +132,7 @@ def test_runs_in_a_bucket_are_exported_imported_verified_and_collected(
     assert found.is_sound
     assert found.remade is not None
 
-    told = CliRunner().invoke(app, ["doctor", *where, "--runs", here.runs], env={"COLUMNS": "300"})
+    told = CliRunner().invoke(
+        app, ["doctor", *where, "--runs-dir", here.runs], env={"COLUMNS": "300"}
+    )
     assert "claims work across machines" in told.output, told.output

@@ -50,6 +50,25 @@ def test_a_result_is_shown_with_its_interval(tmp_path: Path) -> None:
     assert frame.loc[0, "low"] < 0.75 < frame.loc[0, "high"]
 
 
+def test_a_result_prints_as_a_short_table(tmp_path: Path) -> None:
+    found = result(tmp_path, "demo-1", [1, 1, 1, 0])
+    head, *table = repr(found).splitlines()
+    assert head == f"Run demo-1: 0 stages computed, 0 cached, folder {tmp_path / 'demo-1'}"
+    assert "main   test        75.0 %" in "\n".join(table)
+    assert len(table) < 6
+    assert str(found) == repr(found)
+    assert repr(found.table).startswith("DisplayTable(")
+    gone = ExperimentResult("gone", str(tmp_path / "gone"), made=2)
+    assert repr(gone).startswith("Run gone: 2 stages computed, 0 cached, folder ")
+
+
+def test_sweep_results_print_as_a_table(tmp_path: Path) -> None:
+    members = [result(tmp_path, "a", [1, 1, 1, 1]), result(tmp_path, "b", [1, 0, 0, 0])]
+    found = repr(SweepResults(members, [{"seed": 0}, {"seed": 1}]))
+    assert "Sweep of 2 members" in found
+    assert "seed=1    main   test        25.0 %" in found
+
+
 def test_sweep_results_are_a_list_with_a_column_per_varied_parameter(tmp_path: Path) -> None:
     members = [result(tmp_path, "a", [1, 1, 1, 1]), result(tmp_path, "b", [1, 0, 0, 0])]
     found = SweepResults(members, [{"seed": 0}, {"seed": 1}])

@@ -42,6 +42,11 @@ def test_initial_parameters_of_a_started_phase_cannot_change(fork, iteration, ch
         fork(iteration, **changes)
 
 
+def test_a_fork_is_listed_in_its_parents_mlflow_experiment(fork):
+    assert fork(6).settings.experiment_name == "parent"
+    assert fork(6).run_id.startswith("parent-fork-")
+
+
 def test_other_parameters_and_later_phases_may_change(fork):
     assert fork(6, **{"phases.joint.changes.rl.lr": 0.1, "phases.joint.num_iterations": 9})
     assert fork(5, **{"phases.joint.partners.prover": "frozen", "phases.joint.fresh": ["prover"]})

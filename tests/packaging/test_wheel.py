@@ -27,7 +27,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ignored = shutil.ignore_patterns("__pycache__")
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
     return source
@@ -93,6 +93,12 @@ def test_the_command_works_in_a_different_folder(installed: Path, tmp_path: Path
         check=True,
     )
     assert "doctor" in done.stdout
+
+
+def test_the_examples_are_copied_by_the_installed_command(installed: Path, tmp_path: Path) -> None:
+    command = [installed / "bin" / "ratchet", "new", "mine", "--kind", "language-task"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert "class Mine(DrawnTasks)" in (tmp_path / "mine" / "mine.py").read_text()
 
 
 def test_packages_are_imported_from_the_installation(installed: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ REFUSED = {
     "long integer": (b"seed: 0x" + b"f" * 5000, r":1:7: .*at most 1024 bits"),
     "boolean": (b"seed: !!bool perhaps", r":1:7: .*invalid bool"),
     "list as key": (b"? [1, 2]\n: 3", r":1:3: .*the key \[1, 2\] is a list"),
-    "mapping as key": (b"{{a: 1}: 2}", r":1:2: .*the key \{'a': 1\} is a dict"),
+    "mapping as key": (b"{{a: 1}: 2}", r":1:2: .*the key \{'a': 1\} is a mapping"),
     "recursive alias": (b"a: &a {b: *a}", r":1:11: .*an alias contains itself"),
     "deep lists": (b"a: " + b"[" * 1200, r":1:\d+: .*nested deeper than 100 levels"),
     "deep aliases": (

@@ -144,7 +144,7 @@ def test_different_test_data_are_refused_unless_allowed(tmp_path, sweep):
     short = make_run(tmp_path, "short", 5, size=30, interaction_protocol="debate")
     with pytest.raises(DataError, match=r"(?s)60 datapoints.*30 datapoints|30.*60") as refusal:
         compare_runs([*sweep, short], options=QUICK)
-    assert "--different-data" in str(refusal.value)
+    assert "--allow-data-mismatch" in str(refusal.value)
     comparison = compare_runs([*sweep, short], options=QUICK, different_data=True)
     assert any("Not tested on the same" in note for note in comparison.notes)
     other = make_run(tmp_path, "other", 5, interaction_protocol="debate")

@@ -107,5 +107,5 @@ def test_files_without_results_are_refused(tmp_path):
         with pytest.raises(DataError, match=r"cannot be read \(.+ for a page of results"):
             read_published(path)
     (tmp_path / "other.json").write_text('{"runs": 3}')
-    with pytest.raises(DataError, match="expected results as `ratchet compare --page`"):
+    with pytest.raises(DataError, match="expected results as `ratchet compare --update-page`"):
         read_published(tmp_path / "other.json")

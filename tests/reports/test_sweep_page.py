@@ -180,12 +180,12 @@ def test_a_different_metric_can_be_the_score_during_the_sweep(begun):
 
 
 def test_the_command_writes_the_page_to_the_sweeps_folder(begun):
-    result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs", str(begun)])
+    result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs-dir", str(begun)])
     assert result.exit_code == 0, result.output
     assert "9 completed, 1 failed, 1 not started" in result.output
     assert "Best so far  90.0 %" in result.output
     assert (begun / "s-1" / "sweep.html").exists()
-    result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs", str(begun), "--json"])
+    result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs-dir", str(begun), "--json"])
     members, importance, groups = json.loads(result.output)["tables"]
     assert len(members["rows"]) == 11
     assert [row["n"] for row in groups["rows"]] == [3, 3, 3]

@@ -366,8 +366,27 @@ def start_server(port, database, log):
     raise AssertionError("the server did not start")
 
 
+def test_mlflow_prints_nothing_even_if_it_was_imported_before(uri):
+    code = f"""
+import mlflow
+import mlflow.utils.logging_utils  # configures its logging, from INFO
+from ratchet.tracking.mirrors.mlflow.client import connect
+client = connect({uri!r})
+run = client.create_run("0")
+client.create_registered_model("model")
+client.create_model_version("model", "file:///model", run.info.run_id)
+client.set_terminated(run.info.run_id)
+__import__("logging").getLogger("mlflow.store").info("a line of MLflow's")
+__import__("logging").getLogger("alembic.runtime.migration").info("a line of its migrations")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 @pytest.mark.slow
-def test_a_server_that_comes_back_catches_up(folder, empty_database, tmp_path):
+def test_a_server_that_comes_back_catches_up(folder, empty_database, tmp_path, capfd):
     port = _free_port()
     uri = f"http://127.0.0.1:{port}"
     mirror = MlflowMirror(uri)
@@ -381,7 +400,9 @@ def test_a_server_that_comes_back_catches_up(folder, empty_database, tmp_path):
         try:
             run_id = mirror.sync(folder)
             (folder.path / "mlflow.json").unlink()
+            folder.set_status("completed")
             assert mirror.sync(folder) == run_id
+            assert "View run" not in capfd.readouterr().out
             check_each_point_once(uri, folder, 600)
             paths = {item.path for item in connect(uri).list_artifacts(run_id)}
             assert paths == {"config.yaml", "tables"}

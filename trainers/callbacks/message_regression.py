@@ -51,7 +51,7 @@ _MIN_DATAPOINTS = 2
 
 @register_callback("message_regression")
 class MessageRegression(Callback):
-    """One regressor for each selected agent."""
+    """Trains a small network for each selected agent to predict the label from its messages."""
 
     Parameters = MessageRegressionParameters
     plays_text = False

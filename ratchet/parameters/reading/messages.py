@@ -9,13 +9,14 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from ratchet.errors import ParameterError, RatchetError, nearest, shorten, shown
+from ratchet.errors import ParameterError, RatchetError, kind_of, nearest, shorten, shown
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS
 from ratchet.parameters.compatibility.unsupported import advice_about
 
 SECRET_VALUE = "secret_value"
 """Type of an error whose message must not repeat the value."""
 
+_MAPPING_ERRORS = ("dict_type", "mapping_type", "model_type", "model_attributes_type")
 _MAX_LINE = 1000
 _MAX_MESSAGE = 1500
 
@@ -87,9 +88,11 @@ def _describe(problem: Any, path: str, known: list[str]) -> str:  # noqa: ANN401
     value, message = problem["input"], problem["msg"]
     if problem["type"] == "union_tag_not_found":
         message = f"Expected a mapping with its {problem['ctx']['discriminator']}"
+    if problem["type"] in _MAPPING_ERRORS:
+        message = "Input should be a mapping"
     is_named = isinstance(value, Mapping) and "_type" in value
     advice = advice_about(f"{path}._type") if is_named else ""
-    return f"got {shown(value)} ({type(value).__name__}). {shorten(message, 500)}.{advice}"
+    return f"got {shown(value)} ({kind_of(value)}). {shorten(message, 500)}.{advice}"
 
 
 def _resolve(

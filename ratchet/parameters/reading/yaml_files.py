@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ratchet.errors import ParameterError, shorten, shown
+from ratchet.errors import ParameterError, kind_of, shorten, shown
 from ratchet.parameters.compatibility.hydra import with_files
 from ratchet.parameters.compatibility.torchrl_files import uses_library_groups
 
@@ -106,7 +106,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             problem = None
             if not isinstance(key, Hashable):
-                problem = f"the key {shown(key)} is a {type(key).__name__}, expected text"
+                problem = f"the key {shown(key)} is {kind_of(key)}, expected text"
             elif key in seen:
                 problem = f"duplicate key {shown(key)}"
             if problem is not None:
@@ -171,8 +171,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def _parsed(path: Path) -> dict[str, Any]:
     data = parse_yaml(_text_of(path), str(path))
     if not isinstance(data, dict):
+        got = "the file is empty" if data is None else f"the top level is {kind_of(data)}"
         raise ParameterError(
-            f"{path}: the top level is {type(data).__name__}, expected a mapping of parameters."
+            f"{path}: {got}, expected a mapping of parameters (scenario, trainer, dataset …)."
         )
     return data
 

@@ -78,7 +78,7 @@ class ReferenceValue:
             value = math.nan
         if not equals or not label or not 0 <= value <= 1:
             raise ParameterError(
-                f"--line: got {text!r}, expected LABEL=VALUE with a value from 0 to 1, such as"
+                f"--reference: got {text!r}, expected LABEL=VALUE with a value from 0 to 1, such as"
                 " 'random question, exact=0.932'."
             )
         return cls(label, value)

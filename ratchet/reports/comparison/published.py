@@ -133,12 +133,12 @@ def read_published(path: Path) -> Published:
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}); expected the JSON file that"
-            " `ratchet compare --page` writes for a page of results, such as"
+            " `ratchet compare --update-page` writes for a page of results, such as"
             " docs/results/NAME.json."
         ) from error
     except ValidationError as error:
         raise DataError(
-            f"{path}: expected results as `ratchet compare --page` writes them, got {error}"
+            f"{path}: expected results as `ratchet compare --update-page` writes them, got {error}"
         ) from error
 
 

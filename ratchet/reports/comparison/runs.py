@@ -131,7 +131,7 @@ def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = Fal
                 f"compare: not all were tested on the same datapoints of {table!r} ({text})."
                 f" Give the data a seed of their own (e.g. {_seeded(runs)}.dataset_seed=0), let"
                 " every run test all datapoints (rl.num_test_iterations), or say with"
-                " --different-data that you compare them all the same."
+                " --allow-data-mismatch that you compare them all the same."
             )
         notes.append(f"Not tested on the same datapoints of {table!r}: {text}.")
     return notes

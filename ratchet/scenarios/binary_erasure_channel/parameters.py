@@ -15,7 +15,13 @@ from ratchet.parameters.purposes import AGENT, SCENARIO
 
 @register_agent_parameters("binary_erasure_channel")
 class BinaryErasureChannelAgentParameters(NetworkAgentParameters, read_for=AGENT):
-    """Body and heads of an agent in the binary-erasure-channel game."""
+    """Body and heads of an agent in the binary-erasure-channel game.
+
+    - ``d_body``: width of the body.
+    - ``num_body_layers``: number of layers of the body.
+    - ``d_message_selector``: width of the head that selects symbols.
+    - ``num_message_selector_layers``: number of layers of the head that selects symbols.
+    """
 
     d_body: PositiveInt = 16
     num_body_layers: PositiveInt = 2
@@ -32,9 +38,12 @@ class BinaryErasureChannelAgentParameters(NetworkAgentParameters, read_for=AGENT
 class BinaryErasureChannelParameters(SubParameters, read_for=SCENARIO):
     """Probabilities of the game, and the size of its dataset, for ``dataset: generated``.
 
-    ``observation_erasure_probability`` is the probability that a verifier's look at the bit is
-    erased, ``lie_erasure_probability`` that the channel erases a prover's symbol 1 about a bit of
-    0. ``dataset_seed`` is the experiment's seed when not given.
+    ``dataset_seed`` is the experiment's seed when not given.
+
+    - ``num_datapoints``: number of datapoints, training and test.
+    - ``observation_erasure_probability``: probability that a verifier's look at the bit is erased.
+    - ``lie_erasure_probability``: probability that the channel erases a prover's symbol 1 about a
+      bit of 0.
     """
 
     num_datapoints: PositiveInt = 2000

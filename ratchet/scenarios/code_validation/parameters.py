@@ -85,17 +85,23 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     """The dataset of programs, and the prompts of agents.
 
     ``prompt_templates``: ``full`` for real models, ``compact`` for tiny ones, or a custom folder
-    with ``AGENT.txt`` for each agent, relative to the experiment file. ``dataset: generated`` uses
-    ``levels`` (of difficulty, in equal parts), ``num_train``, ``num_test``, ``max_mutations``
-    (changes in one buggy program) and ``dataset_seed`` (default: the experiment's seed). Other
-    datasets are read: ``jsonl:PATH`` from a file, or a folder with ``train.jsonl`` and
-    ``test.jsonl``; ``hub:OWNER/NAME`` or ``hub:PATH`` from the Hugging Face hub or a local copy.
-    For these, ``difficulties`` (the dataset's names) selects a part, ``exclude_flagged`` drops
-    problems that are marked as doubtful, ``max_test_size`` limits the test set as
-    ``dataset_options.max_train_size`` limits the training set, and ``time_limit`` (CPU seconds) and
-    ``memory_mb`` limit programs with tests. In the layout of APPS, ``apps_solution_number`` is the
-    index of the only solution of each problem that is used (default: all); ``run_own_tests`` drops
-    programs whose problem's own tests contradict their label.
+    with ``AGENT.txt`` for each agent, relative to the experiment file. Programs of ``dataset:
+    generated`` are generated. Other datasets are read: ``jsonl:PATH`` from a file, or a folder with
+    ``train.jsonl`` and ``test.jsonl``; ``hub:OWNER/NAME`` or ``hub:PATH`` from the Hugging Face hub
+    or a local copy. In the layout of APPS, ``apps_solution_number`` is the index of the only
+    solution of each problem that is used (default: all); ``run_own_tests`` drops programs whose
+    problem's own tests contradict their label.
+
+    - ``levels``: levels of difficulty of generated programs, in equal parts.
+    - ``num_train``: number of generated training programs.
+    - ``num_test``: number of generated test programs.
+    - ``max_mutations``: maximum number of changes in a generated buggy program.
+    - ``dataset_seed``: seed of generated programs; the experiment's seed when not given.
+    - ``difficulties``: difficulties that are selected, by the dataset's names; all when empty.
+    - ``exclude_flagged``: drop problems that are marked as doubtful.
+    - ``max_test_size``: maximum number of test datapoints.
+    - ``time_limit``: CPU seconds of a program with tests.
+    - ``memory_mb``: memory of a program with tests in megabytes.
     """
 
     prompt_templates: Annotated[str, Purpose.GAME] = Field(default="full", min_length=1)
@@ -141,14 +147,23 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
 class BugGeneratorParameters(SubParameters, read_for=Purpose.DATA):
     """A chat model that writes the buggy programs of ``code_validation``; off without a name.
 
-    ``model_name``, ``base_url``, ``api_key_name``, ``api_version``, ``temperature`` or ``top_p``,
-    ``max_tokens`` (of one reply), ``reasoning_effort``, ``chat_template_kwargs``, ``extra_body``
-    and ``use_dummy_api`` as for agents. For each buggy program, the model is called up to
-    ``num_attempts`` times with a correct program, to add a bug. A reply is accepted if its program
-    runs, fails a test of the problem, is not a duplicate and does not explain the bug. Without an
-    accepted reply, ``generated`` data use a mutant, and other data no program. For data that are
-    read, a bug is requested for each problem that has tests and a program that passes them, but no
-    buggy one.
+    For each buggy program, the model is called up to ``num_attempts`` times with a correct program,
+    to add a bug. A reply is accepted if its program runs, fails a test of the problem, is not a
+    duplicate and does not explain the bug. Without an accepted reply, ``generated`` data use a
+    mutant, and other data no program. For data that are read, a bug is requested for each problem
+    that has tests and a program that passes them, but no buggy one.
+
+    - ``model_name``: model of the service; no model is called when empty.
+    - ``base_url``: URL of the service, as for agents.
+    - ``api_key_name``: environment variable with the service's key.
+    - ``api_version``: version of Azure's form of the API; null: not Azure.
+    - ``temperature``: sampling temperature; the service's default when not given.
+    - ``top_p``: probability mass of the tokens that are sampled from.
+    - ``max_tokens``: maximum number of tokens of a reply.
+    - ``reasoning_effort``: amount of reasoning, in the service's terms.
+    - ``chat_template_kwargs``: arguments of the service's chat template.
+    - ``extra_body``: further fields of each request.
+    - ``use_dummy_api``: sample replies by seed instead of calling a service, for tests.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)

@@ -27,6 +27,24 @@ class GraphIsomorphismAgentParameters(NetworkAgentParameters, read_for=AGENT):
     one column with one weight, so that the two graphs of an isomorphic pair are equal after a
     correct answer; otherwise each round has its own column, and agents must learn that they are
     equivalent. Scripted and random agents ignore it.
+
+    - ``num_gnn_layers``: number of layers of the graph network.
+    - ``d_gnn``: width of the graph network.
+    - ``d_gin_mlp``: width of the perceptron in a layer of the graph network.
+    - ``gnn_output_digits``: decimal digits that the graph network's output is rounded to; null: not
+      rounded.
+    - ``use_dual_gnn``: run a second copy of the graph network that does not see messages.
+    - ``num_heads``: number of attention heads of the transformer.
+    - ``num_transformer_layers``: number of layers of the transformer.
+    - ``d_transformer``: width of the transformer.
+    - ``d_transformer_mlp``: width of the perceptron in a transformer layer.
+    - ``transformer_dropout``: dropout of the transformer.
+    - ``d_node_selector``: width of the head that selects a node.
+    - ``num_node_selector_layers``: number of layers of the head that selects a node.
+    - ``use_batch_norm``: normalise the pooled representation over the batch.
+    - ``use_pair_invariant_pooling``: pool a pair as mean and difference, which ignore the graphs'
+      order.
+    - ``gnn_lr_factor``: factors on the learning rate of the graph network.
     """
 
     num_gnn_layers: PositiveInt = 5
@@ -68,8 +86,11 @@ class GraphIsomorphismAgentParameters(NetworkAgentParameters, read_for=AGENT):
 class ExtraTestSet(SubParameters):
     """One more test set, of the test side's graphs: e.g. one whose negatives are all easy.
 
-    ``graph_sizes`` are those of the other sets if not given. Larger graphs than in training show
-    how agents generalise.
+    - ``num_pairs``: number of pairs.
+    - ``prop_non_isomorphic``: share of pairs that are not isomorphic.
+    - ``prop_score_1``: share of the non-isomorphic pairs that one round of refinement
+      distinguishes.
+    - ``prop_score_2``: share of the non-isomorphic pairs that two rounds of refinement distinguish.
     """
 
     num_pairs: PositiveInt = 1000
@@ -89,11 +110,23 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
     """The generator of graph pairs; ``dataset: generated`` uses all of it.
 
     A named dataset (``er1000``, ``eru10000``) fixes ``num_pairs`` and ``uniform_sizes``.
-    ``prop_score_1`` and ``prop_score_2`` are shares of the non-isomorphic pairs; the rest has
-    scores from 3 to ``max_wl_rounds``. ``train_prop_score_1`` and ``_2`` replace them in the
-    training half. ``dataset_seed`` is the experiment's seed when not given. ``balanced`` takes the
+    Non-isomorphic pairs without a score of 1 or 2 have scores from 3 to ``max_wl_rounds``.
+    ``dataset_seed`` is the experiment's seed when not given. ``balanced`` takes the
     graphs of all isomorphic pairs from non-isomorphic ones, as many of each kind; otherwise half of
     them are new, and their sizes and degrees carry information about the label.
+
+    - ``num_pairs``: number of pairs, training and test.
+    - ``graph_sizes``: possible numbers of nodes.
+    - ``edge_probabilities``: possible probabilities of an edge.
+    - ``uniform_sizes``: use all graph sizes equally often.
+    - ``prop_non_isomorphic``: share of pairs that are not isomorphic.
+    - ``prop_score_1``: share of the non-isomorphic pairs that one round of refinement
+      distinguishes.
+    - ``prop_score_2``: share of the non-isomorphic pairs that two rounds of refinement distinguish.
+    - ``train_prop_score_1``: replaces ``prop_score_1`` in the training half.
+    - ``train_prop_score_2``: replaces ``prop_score_2`` in the training half.
+    - ``max_wl_rounds``: maximum number of rounds of refinement that are scored.
+    - ``extra_test_sets``: further test sets by name.
     """
 
     num_pairs: PositiveInt = 10_000

@@ -43,6 +43,14 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     With ``recurrence`` a GRU or LSTM of ``recurrent_size`` follows on the hidden layers; it learns
     from all steps of an iteration in an environment together, and its state is reset at the end of
     an episode.
+
+    - ``activation_function``: activation function of the hidden layers.
+    - ``initial_log_std``: initial logarithm of the standard deviation of continuous actions.
+    - ``body``: kind of body; ``auto`` uses convolutions for images.
+    - ``shared_model_group``: name of a group of agents that share one network.
+    - ``observes_agent_id``: add the agent's index to the inputs of a shared network.
+    - ``recurrence``: recurrent layer on the hidden layers; null: none.
+    - ``recurrent_size``: width of the recurrent layer.
     """
 
     default_protocol: ClassVar[str] = PROTOCOL
@@ -75,6 +83,10 @@ class GymnasiumParameters(SubParameters, read_for=SCENARIO):
     iteration continues the episodes of the previous one; otherwise it starts new ones.
     ``reward_scale`` scales the rewards for learning, not the reported ones. The report shows videos
     of the first ``num_test_videos`` test episodes, if the environment renders.
+
+    - ``num_train_seeds``: number of seeds from which the initial states of training episodes are
+      sampled.
+    - ``num_test_episodes``: number of test episodes, each with a different seed.
     """
 
     environment_kwargs: dict[str, JsonValue] = Field(default_factory=dict)

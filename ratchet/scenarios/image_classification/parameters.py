@@ -23,6 +23,13 @@ class ImageClassificationAgentParameters(NetworkAgentParameters, read_for=AGENT)
     ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the hub. Its features of an image are projected to
     ``pretrained_embedding_channels`` channels and concatenated with the body's. ``stride`` is that
     of each group's first convolution; max-pooling maps every group's output to the same grid.
+
+    - ``building_block_type``: kind of layer in a group of the body.
+    - ``num_blocks_per_group``: number of such layers in a group.
+    - ``kernel_size``: kernel of the convolutions; an odd number.
+    - ``d_latent_pixel_selector``: width of the head that selects a latent pixel.
+    - ``num_latent_pixel_selector_layers``: number of layers of the head that selects a latent
+      pixel.
     """
 
     building_block_type: Literal["conv2d", "residual_basic"] = "conv2d"
@@ -50,9 +57,12 @@ class ImageClassificationAgentParameters(NetworkAgentParameters, read_for=AGENT)
 class ImageClassificationParameters(SubParameters, read_for=SCENARIO):
     """Parameters shared by all bodies, since they determine the latent pixels.
 
-    Each of ``num_block_groups`` groups halves height and width and doubles the channels, starting
-    with ``initial_num_channels``. ``dataset_seed``, for splits, order and balance, is the
+    ``dataset_seed``, for splits, order and balance, is the
     experiment's seed when not given.
+
+    - ``num_block_groups``: number of groups, each of which halves height and width and doubles the
+      channels.
+    - ``initial_num_channels``: number of channels before the first group.
     """
 
     num_block_groups: PositiveInt = 1

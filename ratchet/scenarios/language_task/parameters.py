@@ -41,6 +41,11 @@ class SmallModelParameters(SubParameters, read_for=AGENT):
 
     ``d_mlp`` is twice ``d_model`` when not given; ``init_scale`` is the standard deviation of the
     first weights.
+
+    - ``d_model``: width of the model.
+    - ``layers``: number of layers.
+    - ``heads``: number of attention heads.
+    - ``context_length``: maximum number of characters of prompt and reply.
     """
 
     d_model: PositiveInt = 64
@@ -66,6 +71,10 @@ class WarmUpParameters(SubParameters, read_for=AGENT):
     None by default, for pretrained models. It ends early when the loss reaches ``until_loss``, in
     nats per token: the speed of a small model differs between seeds, its ability at that loss
     doesn't.
+
+    - ``num_steps``: number of supervised steps.
+    - ``lr``: learning rate of the supervised steps.
+    - ``batch_size``: number of demonstrations of a step.
     """
 
     num_steps: NonNegativeInt = 0
@@ -83,6 +92,8 @@ class LoraParameters(SubParameters, read_for=AGENT):
 
     ``alpha`` is twice the rank when not given; ``target_modules`` are the layers that get one, by
     the last part of their names, all linear ones but the output when none is given.
+
+    - ``rank``: rank of the adapter; null: no adapter.
     """
 
     rank: PositiveInt | None = None
@@ -102,6 +113,13 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     characters, a folder relative to the experiment file, or a name on the hub. ``temperature``,
     ``top_p`` and ``max_tokens`` (of one reply) are its sampling parameters. ``precision`` is that
     of its weights.
+
+    - ``small_model``: shape of ``small``.
+    - ``warm_up``: supervised training before reinforcement learning.
+    - ``lora``: adapter that is trained instead of all weights.
+    - ``temperature``: sampling temperature during training.
+    - ``top_p``: probability mass of the tokens that are sampled from.
+    - ``max_tokens``: maximum number of tokens of a reply.
     """
 
     learns_tokens: ClassVar[bool] = True
@@ -134,14 +152,22 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
 
 
 class ReverseParameters(SubParameters, read_for=SCENARIO):
-    """Strings of ``length`` out of ``num_symbols`` letters, to be written backwards."""
+    """Strings of letters, to be written backwards.
+
+    - ``length``: number of letters of a string.
+    - ``num_symbols``: number of different letters.
+    """
 
     length: PositiveInt = 6
     num_symbols: int = Field(default=8, ge=2, le=MOST_SYMBOLS)
 
 
 class PigLatinParameters(SubParameters, read_for=SCENARIO):
-    """``num_words`` synthetic words of up to ``max_syllables`` in one prompt."""
+    """Synthetic words, to be written in pig Latin.
+
+    - ``num_words``: number of words in a prompt.
+    - ``max_syllables``: maximum number of syllables of a word.
+    """
 
     num_words: PositiveInt = 1
     max_syllables: PositiveInt = 2
@@ -151,6 +177,8 @@ class ArithmeticParameters(SubParameters, read_for=SCENARIO):
     """One operation on two integers of up to ``num_digits`` digits.
 
     ``/`` is division without remainder.
+
+    - ``operations``: operations that are sampled.
     """
 
     operations: tuple[Literal["+", "-", "*", "/"], ...] = Field(default=("+", "-"), min_length=1)
@@ -173,14 +201,18 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
     ``num_train`` is not given, they reduce the training set. ``dataset_seed`` defaults to the
     experiment's seed.
 
-    Prompts are continued as plain text; with ``chat`` they are messages in the model's chat
-    template, after ``system_prompt`` (default: the task's).
-
     ``evaluator`` gives rewards: ``exact``, ``partial`` (the share of correct symbols), or
     ``path/to/file.py:name`` of a function or class (default: the task's). ``environment`` responds
     to replies: ``single_turn``, ``python_tool``, or ``path/to/file.py:Class`` (default: the
     task's). Parameters of either are next to its ``name``. An episode has at most ``max_turns``
     replies.
+
+    - ``reverse``: strings of ``dataset: reverse``.
+    - ``pig_latin``: words of ``dataset: pig_latin``.
+    - ``arithmetic``: problems of ``dataset: arithmetic``.
+    - ``task_options``: arguments of a custom dataset class or of ``load_environment``.
+    - ``chat``: pass prompts as messages in the model's chat template instead of plain text.
+    - ``system_prompt``: first message with ``chat``; the task's when not given.
     """
 
     num_train: Annotated[PositiveInt | None, Purpose.DATA] = None

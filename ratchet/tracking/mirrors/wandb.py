@@ -176,7 +176,7 @@ class _Arm:
         manifest = self._manifest
         tags = manifest.settings.get("tags") or {}
         run = wandb.init(
-            project=_project(manifest.settings.get("experiment_name") or manifest.name),
+            project=_project(manifest.experiment_name),
             id=self._id,
             name=self._id,
             group=manifest.parent_run_id or manifest.run_id,

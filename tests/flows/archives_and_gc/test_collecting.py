@@ -194,7 +194,7 @@ def test_a_damaged_run_or_a_missing_runs_folder_stops_collection(tmp_path: Path)
     with pytest.raises(RunStateError, match="no runs folder is registered"):
         GarbageCollector(store, tmp_path, (), NOW)
     run = make_run(store, tmp_path / "runs", "a", [key])
-    with pytest.raises(RunStateError, match=r"--runs FOLDER --runs … --forget earlier"):
+    with pytest.raises(RunStateError, match=r"--runs-dir FOLDER --runs-dir … --unregister earlier"):
         GarbageCollector(store, tmp_path, (), NOW)
     assert collect(store, tmp_path, forget=["earlier"]).leftovers == []
     (run.path / "manifest.json").write_text("{")
@@ -203,7 +203,7 @@ def test_a_damaged_run_or_a_missing_runs_folder_stops_collection(tmp_path: Path)
     (tmp_path / "runs").rename(tmp_path / "moved")
     with pytest.raises(RunStateError, match="is not accessible here") as error:
         collect(store, tmp_path)
-    assert f"--forget {tmp_path / 'runs'}" in str(error.value)
+    assert f"--unregister {tmp_path / 'runs'}" in str(error.value)
     assert keys_of(collect(store, tmp_path, forget=[str(tmp_path / "runs")])) == {key}
 
 

@@ -355,7 +355,7 @@ def test_an_unwritable_path_is_reported(packed: Path, tmp_path: Path) -> None:
         export_run("far", tmp_path / "there", runs)
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "runs").write_text("a file")
-    with pytest.raises(StoreError, match=r"here/runs cannot be written.*--runs"):
+    with pytest.raises(StoreError, match=r"here/runs cannot be written.*--runs-dir"):
         unpack(packed, tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"there", "here", "far.zip"}, "partial files are removed"
@@ -373,12 +373,12 @@ def test_the_commands_report_their_results(tmp_path: Path, monkeypatch: pytest.M
     assert "far-1.ratchet.zip: run far-1, 3 stages" in exported.output
     assert ratchet("export", "far").exit_code != 0, "it already exists"
     assert ratchet("export", "far", "--force").exit_code == 0
-    imported = ratchet("import", "far-1.ratchet.zip", "--home", "h2", "--runs", "r2")
+    imported = ratchet("import", "far-1.ratchet.zip", "--home", "h2", "--runs-dir", "r2")
     assert imported.exit_code == 0, imported.output
     assert "3 stages imported" in imported.output
     assert "2.7" in imported.output
     assert "ratchet verify far-1" in imported.output
     assert ratchet("import", "nothing.zip").exit_code != 0
-    strange = ratchet("import", "far-1.ratchet.zip", "--runs", "r3", "--base-dir", "nowhere")
+    strange = ratchet("import", "far-1.ratchet.zip", "--runs-dir", "r3", "--base-dir", "nowhere")
     assert strange.exit_code != 0
     assert not Path("r3").exists()

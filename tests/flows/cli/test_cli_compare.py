@@ -35,7 +35,7 @@ def record(folders, command=("ratchet", "sweep", "made.yaml", "seed=0..2")):
 
 def test_a_sweep_is_compared_by_name_with_files_in_its_folder():
     write_sweep("runs", record(make_sweep(Path("runs"))))
-    result = ratchet("compare", "made-sweep", "--page", "docs/made.md", "--title", "Made")
+    result = ratchet("compare", "made-sweep", "--update-page", "docs/made.md", "--title", "Made")
     assert result.exit_code == 0, result.output
     assert "accuracy on the test set" in result.output
     written = sorted(path.name for path in Path("runs/made-sweep-1").glob("comparison.*"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,27 @@ def test_a_configured_prefect_is_not_replaced(
     prepare_environment(tmp_path)
     assert "PREFECT_HOME" not in os.environ
     assert os.environ["PREFECT_API_URL"] == "http://elsewhere/api"
+
+
+def test_the_end_of_a_stage_is_logged_once_in_prefect() -> None:
+    code = """
+import logging
+from prefect.settings import PREFECT_UI_URL, temporary_settings
+from flows.process.environment import log_to_prefect
+with temporary_settings({PREFECT_UI_URL: "http://127.0.0.1:9"}):
+    log_to_prefect()
+logger = logging.getLogger("prefect.task_runs")
+logger.setLevel(logging.INFO)
+seen = []
+logger.handlers = [logging.NullHandler()]
+logger.handlers[0].handle = lambda record: seen.append(record.getMessage())
+logger.propagate = False
+logger.info("Finished in state %s", "Cached('Found in the store')")
+logger.error("Finished in state Failed()")
+logger.info("a line of a user's task")
+assert seen == ["Finished in state Failed()", "a line of a user's task"], seen
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_a_running_stack_is_used(tmp_path: Path) -> None:

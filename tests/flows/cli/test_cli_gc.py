@@ -64,8 +64,8 @@ def test_a_store_with_unknown_runs_is_not_changed(key: str) -> None:
         note.unlink()
     refused = ratchet("--older-than", "0", "--delete")
     assert refused.exit_code != 0
-    assert "Name all that use it with --runs" in " ".join(refused.output.split())
-    assert "Removed: 1" in ratchet("--older-than", "0", "--delete", "--runs", "runs").output
+    assert "Name all that use it with --runs-dir" in " ".join(refused.output.split())
+    assert "Removed: 1" in ratchet("--older-than", "0", "--delete", "--runs-dir", "runs").output
 
 
 def test_sizes_and_ages_are_parsed() -> None:

@@ -58,7 +58,7 @@ def test_json_is_accepted_anywhere_and_empty_results_are_documents() -> None:
 
 
 def test_usage_errors_are_in_the_document() -> None:
-    assert "Missing argument 'kind'" in ask("list", "--json", exit_code=2)["errors"][0]
+    assert "Missing argument 'KIND'" in ask("list", "--json", exit_code=2)["errors"][0]
     (said,) = ask("deploy", "--json", exit_code=2)["errors"]
     assert "Start the stack in a second terminal: `ratchet up`." in said
     (said,) = ask("deploy", "--slots", "3", "--json", exit_code=2)["errors"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli.list_names import _REGISTRIES
+from flows.cli.list_names import _REGISTRIES, _registries
 from flows.cli.main import app
 
 RUNNER = CliRunner()
@@ -29,6 +29,10 @@ RUNNER = CliRunner()
         ("evaluators", ["partial", "built-in"]),
         ("networks", ["listed_network", "package", "listed_plugin", "3.4"]),
         ("experiments", ["experiments/demo.yaml", "ratchet", "run", "it"]),
+        ("trainers", ["reinforce", "built-in", "REINFORCE,", "with", "a", "critic"]),
+        ("protocols", ["nip", "built-in", "Nash", "interactive", "proof:", "a", "prover"]),
+        ("environments", ["CartPole-v0", "dataset", "built-in", "A", "cart", "is", "pushed"]),
+        ("sweeps", ["grid", "built-in", "Every", "combination", "of", "values,"]),
     ],
 )
 def test_list(
@@ -44,7 +48,23 @@ def test_list(
     (tmp_path / "experiments" / "demo.yaml").write_text("# ratchet run it\nscenario: a\n")
     result = RUNNER.invoke(app, ["list", kind])
     assert result.exit_code == 0
-    assert expected in [line.split() for line in result.stdout.splitlines()]
+    assert expected in [line.split()[: len(expected)] for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("kind", _REGISTRIES)
+def test_every_built_in_class_has_a_description(kind: str) -> None:
+    for registry in _registries(kind):
+        described = {each.name: each.about for each in registry.entries()}
+        assert all(described[name] for name in registry.built_in), described
+        assert not any("``" in about for about in described.values())
+
+
+def test_words_are_searched_in_descriptions() -> None:
+    result = RUNNER.invoke(app, ["list", "trainers", "off-policy or", "zebra"])
+    assert "No trainers" in result.stderr
+    result = RUNNER.invoke(app, ["list", "trainers", "Q-learning"])
+    assert "torchrl_dqn" in result.stdout
+    assert "vanilla_ppo" not in result.stdout
 
 
 @pytest.mark.parametrize("kind", _REGISTRIES)

@@ -95,7 +95,10 @@ def test_an_arm_may_have_a_section():
     ("overrides", "expected"),
     [
         (["stepping.stp=1"], "stepping.stp: unknown parameter (value 1). Did you mean 'step'?"),
-        (["stepping.step=-1"], "stepping.step: got -1 (int). Input should be greater than 0."),
+        (
+            ["stepping.step=-1"],
+            "stepping.step: got -1 (an integer). Input should be greater than 0.",
+        ),
         (["steping.step=1"], "Did you mean 'stepping'?"),
         (["step=1"], "step: unknown parameter (value 1). Did you mean stepping.step?"),
         (["trainer=no.py:Stepper", "stepping.step=1"], "a missing file"),

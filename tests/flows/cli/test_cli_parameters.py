@@ -9,7 +9,8 @@ import sys
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from ratchet.parameters.reference import find_parameters
+from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
+from ratchet.parameters.reference import documented_sections, find_parameters
 
 RUNNER = CliRunner()
 
@@ -24,15 +25,48 @@ def test_a_parameter_is_found_by_words_of_its_path_and_description() -> None:
     found = {row["parameter"]: row for row in rows("LIE_erasure", "erases")}[
         "binary_erasure_channel.lie_erasure_probability"
     ]
-    assert (found["type"], found["default"]) == ("float", "0.75")
-    assert "the channel erases a prover's symbol" in found["about"]
+    assert (found["type"], found["default"]) == ("float in [0, 1]", "0.75")
+    assert "the channel erases a prover's symbol" in found["description"]
+
+
+def test_type_default_and_bounds_are_listed_below_the_description() -> None:
+    shown = RUNNER.invoke(app, ["list", "parameters", "rl.num_epochs"]).stdout
+    assert "Number of passes over an iteration's steps." in shown
+    assert "int > 0, default 4" in shown
+    types = {parameter.path: parameter.type for _, parameter in find_parameters([])}
+    assert types["rl.gamma"] == "float in [0, 1]"
+    assert types["rl.rollouts_per_iteration"] == "int > 0 | null"
+    assert types["ppo.loss_type"] == "clip | kl_penalty"
+    assert types["settings.num_rollout_samples"] == "int ≥ 0 | null"
+    assert types["dataset_options.selected_classes"] == "list | null"
+
+
+def _is_built_in(model: type[SubParameters]) -> bool:
+    return model.__module__.startswith("ratchet.")
+
+
+def test_every_parameter_has_its_own_sentence() -> None:
+    sentences: dict[tuple[str, str], str] = {}
+    plugins = {name for name, each in SECTIONS.items() if not _is_built_in(each.model)}
+    plugins |= {name for name, model in AGENT_MODELS.items() if not _is_built_in(model)}
+    for section in documented_sections():
+        for parameter in section.parameters if section.name not in plugins else ():
+            folder, _, _ = parameter.path.rpartition(".")
+            assert parameter.about.endswith("."), f"{parameter.path}: add it to the docstring"
+            other = sentences.setdefault(
+                (f"{section.name} {folder}", parameter.about), parameter.path
+            )
+            assert other == parameter.path, f"{parameter.path} has the sentence of {other}"
+
+
+def test_fields_of_nested_sections_and_mappings_are_listed() -> None:
+    paths = {parameter.path for _, parameter in find_parameters([])}
+    assert {"language.optimizer.lr", "evaluation.suites.NAME.task"} <= paths
 
 
 def test_all_parameters_are_listed_including_settings() -> None:
     paths = {parameter.path for _, parameter in find_parameters([])}
     assert {"seed", "rl.lr", "ppo.clip_epsilon", "agents.NAME.d_gnn", "settings.device"} <= paths
-    assert all(parameter.about for _, parameter in find_parameters([]))
-    assert not any(" at 0x" in parameter.type for _, parameter in find_parameters([]))
 
 
 def test_no_match_is_reported() -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flows.cli.command import RENAMED_OPTIONS
+from flows.cli.main import COMMANDS, app
 
 HEAVY = ("torch", "prefect", "mlflow", "pydantic", "omegaconf", "numpy", "openai", "rich.progress")
 
@@ -17,10 +28,69 @@ def test_the_app_imports_no_heavy_packages() -> None:
     assert done.stdout == ""
 
 
-def test_help_lists_all_commands() -> None:
-    code = "import sys; sys.argv[0] = 'ratchet'; from flows.cli.main import app; app(['--help'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("run", "resume", "fork", "plan", "report", "runs", "list", "doctor", "sync"):
-        assert f"\n  {command} " in done.stdout
-    for command in ("up", "down", "deploy"):
-        assert f"\n  {command} " in done.stdout
+def help_text(columns: int, *command: str) -> str:
+    """Return a command's help on a terminal of a certain width."""
+    code = f"from flows.cli.main import app; app({[*command, '--help']!r}, prog_name='ratchet')"
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout
+
+
+def test_help_lists_each_command_on_one_complete_line_of_80_columns() -> None:
+    shown = help_text(80)
+    lines = shown.partition("\nRun:\n")[2].splitlines()
+    titles = [line.removesuffix(":") for line in lines if line and not line.startswith(" ")]
+    entries = [line.split(maxsplit=1) for line in lines if line.startswith(" ")]
+    assert ["Run", *titles] == list(COMMANDS)
+    assert [name for name, _ in entries] == [*itertools.chain(*COMMANDS.values()), "llm"]
+    assert all(text[0].isupper() and text.endswith(".") for _, text in entries)
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("command", [*itertools.chain(*COMMANDS.values())])
+def test_the_help_of_a_command_fits_80_columns(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"]).stdout.splitlines()
+    assert shown[0].startswith(f"Usage: ratchet {command} [OPTIONS]")
+    assert max(len(line) for line in shown if "|" not in line) <= 80
+
+
+def test_help_is_as_wide_as_the_terminal() -> None:
+    narrow, wide = (help_text(columns, "compare") for columns in (80, 150))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert max(map(len, wide.splitlines())) > 120
+
+
+@pytest.mark.parametrize(
+    ("command", "earlier", "current"),
+    [
+        (command, earlier, current)
+        for command, renamed in RENAMED_OPTIONS.items()
+        for earlier, current in renamed.items()
+    ],
+)
+def test_an_earlier_option_is_replaced_with_a_warning(
+    command: str, earlier: str, current: str
+) -> None:
+    parser = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]
+    context = typer.Context(parser, info_name=command)
+    help_text = parser.get_help(context)
+    assert current in help_text
+    assert not re.search(rf"{earlier}\b(?!-)", help_text)
+    runner = CliRunner()
+    result = runner.invoke(app, [command, f"{earlier}=", "--no-such-option"])
+    assert f"{earlier} is deprecated: use {current}." in result.stderr
+    assert "No such option: --no-such-option" in result.stderr or "does not take" in result.stderr
+
+
+def test_an_earlier_option_has_the_effect_of_the_current_one(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["runs", "--runs", str(tmp_path / "elsewhere")])
+    assert result.exit_code == 0
+    assert "--runs is deprecated: use --runs-dir." in result.stderr
+    assert f"No runs in {tmp_path / 'elsewhere'}" in " ".join(result.stdout.split())
+
+
+def test_arguments_after_two_dashes_are_not_options() -> None:
+    result = CliRunner().invoke(app, ["run", "--", "--new"])
+    assert "deprecated" not in result.stderr

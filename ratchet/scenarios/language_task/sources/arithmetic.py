@@ -12,7 +12,10 @@ from ratchet.scenarios.language_task.task import Task
 
 @SOURCES.register("arithmetic")
 class Arithmetic(DrawnTasks):
-    """``17+25=`` is answered by ``42``; a difference below 0 starts with ``-``."""
+    """Arithmetic: ``17+25=`` is answered by ``42``.
+
+    A difference below 0 starts with ``-``.
+    """
 
     instruction = "Calculate. Answer with the number and nothing else."
 

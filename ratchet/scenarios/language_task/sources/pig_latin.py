@@ -23,7 +23,7 @@ _BEGINNING = re.compile(r"(?:[bcdfghjklmnprstvwxz]*qu|y(?=[aeiou])|[bcdfghjklmnp
 
 @SOURCES.register("pig_latin")
 class PigLatin(DrawnTasks):
-    """``quick apple=`` is answered by ``ickquay appleway``."""
+    """Words in pig Latin: ``quick apple=`` is answered by ``ickquay appleway``."""
 
     instruction = (
         "Say the words before the sign = in Pig Latin: the consonants that a word begins with (qu"

@@ -14,7 +14,10 @@ SYMBOLS = ascii_lowercase + ascii_uppercase + digits
 
 @SOURCES.register("reverse")
 class Reverse(DrawnTasks):
-    """``bcade=`` is answered by ``edacb``; each symbol is sampled uniformly and independently."""
+    """Strings written backwards: ``bcade=`` is answered by ``edacb``.
+
+    Each symbol is sampled uniformly and independently.
+    """
 
     instruction = "Write the letters before the sign = backwards. Answer with nothing else."
 

@@ -6,6 +6,7 @@ Imports mlflow on first use, which takes two seconds.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -29,8 +30,12 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+_LOGGERS = ("mlflow", "alembic")
+"""Loggers with the level MLFLOW_LOGGING_LEVEL, which MLflow reads only when it is imported."""
 
 _LEFT_BY_MIGRATIONS = "select 1 from sqlite_master where name glob '_alembic_tmp_*'"
 
@@ -121,6 +126,8 @@ def unfinished_text(database: Path) -> str:
 def _prepare_environment() -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"].upper())
 
 
 def _local_database(tracking_uri: str) -> Path | None:

@@ -138,7 +138,7 @@ class MlflowMirror(Mirror):
 
     def _experiment(self, client: MlflowClient, manifest: RunManifest) -> str:
         """Find or create the MLflow experiment that the run belongs to."""
-        name = manifest.settings.get("experiment_name") or manifest.name
+        name = manifest.experiment_name
         return self._named_experiment(client, str(name))
 
     def _named_experiment(self, client: MlflowClient, name: str) -> str:

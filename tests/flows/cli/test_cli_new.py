@@ -1,0 +1,99 @@
+"""``ratchet new`` writes a folder whose experiment runs and whose test passes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.main import app
+from flows.cli.new import EXAMPLES, Kind
+
+RUNNER = CliRunner()
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def create(kind: Kind, purpose: str) -> Path:
+    """Create a folder with a different name for each test: names stay registered in a process."""
+    folder = Path(f"{purpose}-{kind}")
+    result = RUNNER.invoke(app, ["new", str(folder), "--kind", kind])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_new_experiment_can_be_planned(kind: Kind) -> None:
+    folder = create(kind, "planned")
+    module = folder.name.replace("-", "_")
+    planned = RUNNER.invoke(app, ["plan", str(folder / f"{module}.yaml")])
+    assert planned.exit_code == 0, planned.output
+    assert "stages: 0 stored" in planned.stdout
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_new_files_have_the_new_names_only(kind: Kind) -> None:
+    folder = create(kind, "renamed")
+    module = folder.name.replace("-", "_")
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    assert texts.keys() == {f"{module}.yaml", f"{module}.py", f"test_{module}.py", "README.md"}
+    old = ("own_", "examples/", "Cards", '"cards"', "Sums", '"sums"', "HillClimbing", "Doubling")
+    assert [(name, each) for name, text in texts.items() for each in old if each in text] == []
+    ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
+    ruff += ["--ignore", "E501,I001,T20", str(folder.resolve())]
+    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_commands_to_continue_are_printed_and_in_the_readme() -> None:
+    result = RUNNER.invoke(app, ["new", "games/card-game"])
+    commands = [
+        "ratchet plan games/card-game/card_game.yaml",
+        "ratchet run games/card-game/card_game.yaml",
+        "pytest games/card-game",
+    ]
+    assert [line.strip() for line in result.stdout.splitlines()[-3:]] == commands
+    assert "\n".join(commands) in Path("games/card-game/README.md").read_text()
+
+
+def test_an_existing_folder_is_refused_and_not_changed() -> None:
+    Path("there").mkdir()
+    result = RUNNER.invoke(app, ["new", "there"])
+    assert result.exit_code == 2
+    assert "new: there exists already" in result.stderr
+    assert list(Path("there").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("random", "which is the name of an installed Python module"),
+        ("vanilla_ppo", "which is registered already"),
+        ("rl", "which is registered already"),
+        ("1x", "expected a letter"),
+        ("class", "expected a letter"),
+        ("environment", "the copied example uses the name Environment"),
+    ],
+)
+def test_a_name_that_would_clash_is_refused(name: str, problem: str) -> None:
+    result = RUNNER.invoke(app, ["new", name])
+    assert result.exit_code == 2
+    assert problem in " ".join(result.stderr.split())
+    assert not Path(name).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_the_test_of_a_new_experiment_passes(kind: Kind) -> None:
+    folder = create(kind, "tested")
+    command = [sys.executable, "-m", "pytest", "-q", str(folder), "--rootdir", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
