@@ -81,8 +81,8 @@ results-credit: $(LLM)  ## replayed credit compared with group baselines: eight 
 	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY) --parallel 2 \
 		seed=0..7
 	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main \
-		--curve log_stats/accuracy --over sampled_tokens --reach 0.8 --reach 0.9 \
-		--page docs/results/$(CREDIT_STUDY).md --title "Replayed credit on programs"
+		--curve log_stats/accuracy --x-axis sampled_tokens --threshold 0.8 --threshold 0.9 \
+		--update-page docs/results/$(CREDIT_STUDY).md --title "Replayed credit on programs"
 
 test: setup  ## run the default tests (under five minutes on two cores)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
