@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-self-proving search-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -68,13 +68,31 @@ results-text: $(LLM)  ## the study of protocols with chat models: no key, no net
 		--curve log_stats/accuracy --x-axis iterations --title "Protocols on programs"
 
 CHANNEL_STUDY := binary_erasure_channel_proof
+search-channel: $(CORE)  ## choose the learning rate of results-channel on the validation split (five minutes)
+	$(BIN)/ratchet sweep experiments/$(CHANNEL_STUDY).yaml --name binary_erasure_channel_search \
+		--parallel 2 seed=0..3 rl.lr=0.001,0.003,0.01,0.03 validation.replaces_test=true
+	$(BIN)/ratchet compare binary_erasure_channel_search --by-arm --baseline "main · lr=0.003" \
+		--update-page docs/results/searches/$(CHANNEL_STUDY).md \
+		--title "Search: the game with a known answer"
+
 results-channel: $(CORE)  ## comparison with the analytic solution, and attacks: twenty seeds (six minutes)
 	$(BIN)/ratchet sweep experiments/$(CHANNEL_STUDY).yaml --name $(CHANNEL_STUDY) --parallel 2 \
-		seed=0..19
+		seed=100..119
 	$(BIN)/ratchet compare $(CHANNEL_STUDY) --by-arm --baseline main \
 		--update-page docs/results/$(CHANNEL_STUDY).md \
+		--metric test/test_any_messages.accuracy --metric test/test_best_response.accuracy \
 		--metric test/test_prover.mean_episode_reward \
-		--reference "known=0.900" --reference "known alone=0.600" --title "The game with a known answer"
+		--reference "known=0.900" --reference "known alone=0.600" \
+		--title "The game with a known answer"
+
+PROVING_STUDY := self_proving_gcd
+results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds (twenty minutes)
+	$(BIN)/ratchet sweep experiments/$(PROVING_STUDY).yaml --name $(PROVING_STUDY) --parallel 2 \
+		seed=100..107
+	$(BIN)/ratchet compare $(PROVING_STUDY) --by-arm --baseline main \
+		--update-page docs/results/$(PROVING_STUDY).md \
+		--metric test/test_proved --metric test/test_correct \
+		--title "A model that proves its divisors"
 
 CREDIT_STUDY := code_validation_credit
 results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (an hour)

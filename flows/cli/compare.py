@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_PAIRS = 10
 """Maximum number of pairs printed on a terminal; the page and JSON contain all differences."""
 
+_RUNS_DIR = "--runs-dir"
+
 RunNames = Annotated[
     list[str],
     typer.Argument(
@@ -211,9 +213,13 @@ def _commands(sweeps: list[SweepRecord]) -> list[str]:
 
 
 def _command(arguments: list[str]) -> str:
-    """Format a command line for a shell."""
+    """Format a command line for a shell, without settings and folders of this machine."""
     program, *others = arguments or ["ratchet"]
-    return shlex.join([Path(program).name, *others])
+    if _RUNS_DIR in others:
+        position = others.index(_RUNS_DIR)
+        del others[position : position + 2]
+    kept = [each for each in others if not each.startswith("settings.")]
+    return shlex.join([Path(program).name, *kept])
 
 
 def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:

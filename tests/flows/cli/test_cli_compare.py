@@ -26,7 +26,9 @@ def ratchet(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
 
-def record(folders, command=("ratchet", "sweep", "made.yaml", "seed=0..2")):
+def record(
+    folders, command=("/x/bin/ratchet", "sweep", "made.yaml", "settings.home=/x/home", "seed=0..2")
+):
     members = [SweepMemberRecord(run_id=folder.run_id, changes={}) for folder in folders]
     return SweepRecord(
         sweep_id="made-sweep-1", name="made", grid={}, members=members, command=list(command)
@@ -43,6 +45,7 @@ def test_a_sweep_is_compared_by_name_with_files_in_its_folder():
     page = Path("docs/made.md").read_text()
     assert page.startswith("# Made\n")
     assert "```\nratchet sweep made.yaml seed=0..2\n" in page
+    assert "/x" not in page
     assert Path("docs/made.svg").exists()
 
 
