@@ -31,7 +31,8 @@ _SUCCESS = ("Accuracy", "Reward")  # often constant at 1
 Series = tuple[list[int], list[float]]
 Curves = dict[tuple[int, str], Series]
 """A metric's curves by index of the arm and name of the agent, empty for all agents."""
-_SPREAD = re.compile(r"(^|[._/])(std|worst|largest)_")
+_SPREAD = re.compile(r"(^|[._/])(std|worst|largest)_|_datapoint_")
+"""Statistics of a metric other than its mean over episodes: shown on demand."""
 _ENDS = re.compile(r"/(min|max|std)$")
 _ROUNDING = 1e-10  # smaller values are rounding errors of 0
 _EQUAL = 1e-6  # of the largest value: some are summed in single precision
@@ -62,6 +63,13 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
         layout = {**drawn.layout, **marks}
         figures.append(replace(drawn, layout=layout, note=order.note, folded=order.folded))
     return figures
+
+
+def by_family(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
+    """Group figures by their family, families in the order of :data:`FAMILIES`."""
+    names = [name for name, _ in FAMILIES] + [OTHER]
+    found = [(name, [figure for figure in figures if figure.family == name]) for name in names]
+    return [(name, members) for name, members in found if members]
 
 
 def phase_marks(arms: Sequence[Arm]) -> dict[str, Any]:
@@ -98,7 +106,7 @@ class _PlotOrder:
 
 
 def _plot_order(base: str, grouped: Mapping[str, Curves]) -> _PlotOrder:
-    """Rank a metric. Constant accuracies and rewards are informative and stay visible."""
+    """Rank a metric; only means of the main families that vary, or that measure success, show."""
     family, is_spread = family_of(base), _SPREAD.search(base) is not None
     constant = is_constant(grouped[base].values()) or is_nothing(grouped[base].values())
     success = {name: curves for name, curves in grouped.items() if family_of(name) in _SUCCESS}
@@ -106,7 +114,7 @@ def _plot_order(base: str, grouped: Mapping[str, Curves]) -> _PlotOrder:
         twin = _same_as(base, success) if base in success else ""
     else:
         twin = _same_as(base, grouped) or _summed(base, grouped)
-    folded = family == OTHER or bool(twin) or (constant and (base not in success or is_spread))
+    folded = family == OTHER or bool(twin) or is_spread or (constant and base not in success)
     folded |= _ENDS.search(base) is not None
     families = [name for name, _ in FAMILIES] + [OTHER]
     sort_key = (bool(twin), constant, families.index(family), is_spread, base)

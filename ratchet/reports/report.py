@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DataError
+from ratchet.parameters.language import LANGUAGE_TRAINERS
 from ratchet.reports.content import Arm, Content, read_content
-from ratchet.reports.curves import curve_figures
+from ratchet.reports.curves import by_family, curve_figures
 from ratchet.reports.labels import ranges
 from ratchet.reports.page import figures_json, page_environment, plotly_script, shared_plotly_script
 from ratchet.reports.plots import group_figures, tested_figures
@@ -34,6 +35,9 @@ from ratchet.tracking.files import write_atomically
 from ratchet.tracking.run_folder import RunFolder
 
 MAX_EVENTS = 200
+_GREEDY_TESTS = (
+    "Tests use the most likely actions, training samples them: the accuracies of both may differ."
+)
 
 
 def build_report(run_folder: RunFolder | Path | str, *, standalone: bool = False) -> Path:
@@ -74,6 +78,7 @@ def render(content: Content, script: str) -> str:
     """Render the page; ``script`` is the element that loads plotly.js."""
     environment = page_environment()
     environment.filters |= {"duration": duration, "show": show, "date": _date, "ranges": ranges}
+    environment.filters["by_family"] = by_family
     return environment.get_template("template.html.j2").render(
         content=content, plotly_script=script, **_sections(content)
     )
@@ -110,6 +115,7 @@ def _sections(content: Content) -> dict[str, Any]:
         "differences": differences,
         "groups": groups,
         "evaluated_arms": labels,
+        "greedy_tests": _GREEDY_TESTS if any(map(tests_greedily, arms)) else "",
         "training": training,
         "testing": testing,
         "tested": tested,
@@ -162,6 +168,16 @@ def headline(
     verdict = f"{beyond} the draw of test data explains (one training run each)"
     points = f"{rival.estimate.points()} percentage points"
     return f"{sentence}; the difference to “{rival.second}” is {points}, {verdict}."
+
+
+def tests_greedily(arm: Arm) -> bool:
+    """Return whether an arm's tests use greedy actions, unlike its training."""
+    given, trainer = arm.hyper_params, str(arm.hyper_params.get("trainer", ""))
+    if trainer in LANGUAGE_TRAINERS:
+        return not given.get("language", {}).get("test_temperature", 0)
+    return "train" in {point.stage for point in arm.points} and not given.get("rl", {}).get(
+        "test_by_sampling", False
+    )
 
 
 def are_repetitions(arms: Sequence[Arm]) -> bool:

@@ -11,6 +11,7 @@ from ratchet.reports import build_comparison, build_report
 from ratchet.reports.content import Arm, read_content
 from ratchet.reports.curves import (
     MAX_POINTS,
+    by_family,
     curve_figures,
     family_of,
     is_constant,
@@ -20,6 +21,7 @@ from ratchet.reports.curves import (
 )
 from ratchet.reports.labels import metric_label
 from ratchet.reports.plots import group_figures
+from ratchet.reports.report import tests_greedily as is_tested_greedily
 from ratchet.reports.tables import (
     accuracy_rows,
     difference_rows,
@@ -307,3 +309,31 @@ def test_curves_show_the_start_of_phases():
     other = Arm("other", {"phases": phases[:1]}, points, {}, [])
     assert "shapes" not in curve_figures([arm, other], "train", "iteration")[0].layout
     assert "shapes" not in curve_figures([plain], "train", "iteration")[0].layout
+
+
+def test_charts_are_grouped_by_family_and_statistics_other_than_means_are_folded():
+    names = ("std_accuracy", "worst_datapoint_accuracy", "mean_datapoint_accuracy", "accuracy")
+    points = [
+        MetricPoint(
+            "train", i, {"loss": 1 / (i + 1)} | {n: k * i / 40 for k, n in enumerate(names, 1)}
+        )
+        for i in range(5)
+    ]
+    figures = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    shown = [figure for figure in figures if not figure.folded]
+    grouped = [(family, [f.title for f in members]) for family, members in by_family(shown)]
+    assert grouped == [("Accuracy", ["Accuracy"]), ("Loss", ["Loss"])]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_greedy"),
+    [
+        ({"trainer": "vanilla_ppo", "rl": {"test_by_sampling": False}}, True),
+        ({"trainer": "vanilla_ppo", "rl": {"test_by_sampling": "both"}}, False),
+        ({"trainer": "grpo", "language": {"test_temperature": 0.0}}, True),
+        ({"trainer": "grpo", "language": {"test_temperature": 1.0}}, False),
+    ],
+)
+def test_greedy_tests_are_named(given, is_greedy):
+    arm = Arm("main", given, [MetricPoint("train", 0, {"accuracy": 0.5})], {}, [])
+    assert is_tested_greedily(arm) == is_greedy
