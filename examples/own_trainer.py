@@ -159,7 +159,8 @@ def main() -> None:
         trainer = run(trainer_class, hyper_params)
         print(f"{name}: {trainer.get_total_num_iterations()} iterations")
         for record in trainer.history[-2:]:
-            print(f"  {record.stage} {record.iteration}: {record.values}")
+            first = [f"{metric} {value:.3f}" for metric, value in record.values.items()][:3]
+            print(f"  {record.stage} {record.iteration}: {', '.join(first)} …")
 
 
 if __name__ == "__main__":
