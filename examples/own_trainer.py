@@ -1,6 +1,6 @@
-"""Two custom trainers, run in a plain loop: no server, no tracking.
+"""Two custom trainers: the first changes only the loss, the second has its own training loop.
 
-The first changes only the loss; the second has a custom training loop.
+The file runs them in a plain loop, without server and tracking.
 
 Run it:    python examples/own_trainer.py
 Train it:  ratchet run examples/own_trainer.yaml

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -135,17 +136,20 @@ class SumCheck(DrawnTasks):
 
     def build(self, seed: int, sizes: Sizes) -> dict[str, list[Task]]:
         """Sample both sides; tests are complete proofs of polynomials unseen in training."""
-        sides = super().build(seed, sizes)
-        sides["test"] = [task for task in sides["test"] if task.info["challenge"] is None]
-        tested = {str(task.info["values"]) for task in sides["test"]}
-        sides["train"] = [t for t in sides["train"] if str(t.info["values"]) not in tested]
-        return sides
+        self._starts_at_challenge = False
+        tests = super().build(seed, sizes)["test"]
+        tested = {str(task.info["values"]) for task in tests}
+        self._starts_at_challenge = True
+        surplus = None if sizes.train is None else 2 * sizes.train
+        drawn = super().build(seed, replace(sizes, train=surplus))["train"]
+        unseen = [task for task in drawn if str(task.info["values"]) not in tested]
+        return {"train": unseen[: sizes.train], "test": tests}
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """Sample a polynomial, and whether the task starts at the challenge."""
+        """Sample a polynomial, and in training whether the task starts at the challenge."""
         values = [int(value) for value in rng.integers(MODULUS, size=4)]
         opening, first = ChatMessage("user", write(*values)), write(*first_reply(values))
-        if rng.integers(2):
+        if not self._starts_at_challenge or rng.integers(2):
             return Task(str(values), (opening,), first, {"values": values, "challenge": None})
         challenge = int(rng.integers(MODULUS))
         started = (opening, ChatMessage("assistant", first), ChatMessage("user", write(challenge)))

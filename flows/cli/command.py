@@ -46,7 +46,12 @@ class RatchetCommand(TyperCommand):
 
     def _current_spellings(self, args: Sequence[str]) -> Iterator[str]:
         """Yield the arguments with current options; warn of each replaced one."""
-        renamed = {**_IN_ALL_COMMANDS, **RENAMED_OPTIONS.get(self.name or "", {})}
+        available = {name for parameter in self.params for name in parameter.opts}
+        renamed = {
+            old: new
+            for old, new in (_IN_ALL_COMMANDS | RENAMED_OPTIONS.get(self.name or "", {})).items()
+            if new in available
+        }
         is_option = True
         for arg in args:
             is_option = is_option and arg != "--"

@@ -101,9 +101,14 @@ def new(
     experiment = name / f"{module}.yaml"
     commands = [f"ratchet plan {experiment}", f"ratchet run {experiment}", f"pytest {name}"]
     files["README.md"] = _readme(files[f"{module}.py"], module, commands)
-    name.mkdir(parents=True)
-    for file, text in files.items():
-        (name / file).write_text(text, encoding="utf-8")
+    try:
+        name.mkdir(parents=True)
+        for file, text in files.items():
+            (name / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ParameterError(
+            f"new: cannot write {name}: {error}. Choose another folder."
+        ) from error
     print_plain(f"Created {name} with {', '.join(files)}. To continue:")
     for command in commands:
         print_plain(f"  {command}")
@@ -125,12 +130,13 @@ def _module_name(folder: str) -> str:
 
 
 def _registered_names() -> set[str]:
-    """Return the names of sections, scenarios and trainers."""
+    """Return the names of sections, scenarios and trainers, and the keys of an experiment file."""
+    from ratchet.experiment_files.loading import FILE_KEYS
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.registry import SCENARIOS
     from trainers.registry import TRAINERS
 
-    return {*HyperParameters.known_keys(), *SCENARIOS.names(), *TRAINERS.names()}
+    return {*FILE_KEYS, *HyperParameters.known_keys(), *SCENARIOS.names(), *TRAINERS.names()}
 
 
 def _files(example: Example, module: str) -> dict[str, str]:

@@ -156,12 +156,11 @@ def resolve(
 def load_file(
     path: str | os.PathLike[str], settings: ExperimentSettings | None = None
 ) -> ExperimentFile:
-    """Load an experiment file; ``settings`` replace the file's, except its folder."""
+    """Load an experiment file; values that were given to ``settings`` replace the file's."""
     file = load_experiment(Path(path), (), {"trainer": TRAINERS})
-    if settings is None:
-        return file
-    base_dir = settings.base_dir or file.settings.base_dir
-    return replace(file, settings=settings.model_copy(update={"base_dir": base_dir}))
+    given = settings.model_dump(include=settings.model_fields_set) if settings else {}
+    chosen = ExperimentSettings.from_dict({**file.settings.to_dict(), **given})
+    return replace(file, settings=chosen)
 
 
 def resolve_arms(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.sweeps import SweepSpec
 
 MAIN_ARM = "main"
-_OWN_KEYS = ("settings", "arms", "sweep")
+FILE_KEYS = ("settings", "arms", "sweep")
 _Read: TypeAlias = Callable[[Mapping[str, Any]], HyperParameters]
 
 
@@ -103,11 +103,11 @@ def load_experiment(
 
 def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> ExperimentFile:
     content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
-    data = HyperParameters.gather(content, _OWN_KEYS)
+    data = HyperParameters.gather(content, FILE_KEYS)
     data, plain = plain_overrides(data, overrides)
     changes = expand_paths(name_choices(data, parse_overrides(plain)), "overrides")
     data = merge_changes(data, _upgraded(changes, file))
-    data = HyperParameters.gather(data, _OWN_KEYS)
+    data = HyperParameters.gather(data, FILE_KEYS)
     settings = _mapping(data.pop("settings", None), "settings", file)
     arms = _mapping(data.pop("arms", None), "arms", file)
     sweep = _mapping(data.pop("sweep", None), "sweep", file)
@@ -296,7 +296,7 @@ def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetE
     load_plugins()
     missing = ", ".join(str(base_dir / path) for path in missing_files(data, base_dir))
     unless = f" It may be registered by a missing file: {missing}." * bool(missing)
-    known = [*HyperParameters.known_keys(), *_OWN_KEYS]
+    known = [*HyperParameters.known_keys(), *FILE_KEYS]
     others = {"settings": ExperimentSettings}
     return {
         name: ParameterError(

@@ -37,8 +37,8 @@ class ValidationParameters(SubParameters, read_for=Purpose.DATA):
     Language tasks size their validation split by ``language_task.num_validation``.
 
     - ``size``: share of the split in all datapoints, taken from the training data.
-    - ``replaces_test``: test on the split and do not build the test set, so that the runs of a
-      search cannot depend on test data.
+    - ``replaces_test``: test on the split and drop the test set, so that the runs of a search
+      cannot depend on test data.
     """
 
     size: float = Field(default=0.0, ge=0, lt=1)

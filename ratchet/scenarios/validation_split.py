@@ -32,6 +32,11 @@ def split_datasets(
         If nothing would be left to train on, or there is no validation split to test on.
     """
     section = hyper_params.validation
+    if VALIDATION in scenario.test_sets(hyper_params):
+        raise ParameterError(
+            f"scenario {hyper_params.scenario!r}: got a test set named {VALIDATION!r}, expected"
+            " another name, since it is that of the validation split."
+        )
     built = dict(scenario.make_datasets(hyper_params, calls))
     if section.size and VALIDATION not in built:
         num_train, _ = section.sizes(len(built["train"]), len(built["test"]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ratchet.errors import DataError
 from ratchet.statistics.differences import checked_pair, standard_errors
 from ratchet.statistics.stratified import FloatArray, Strata, mean
 
@@ -87,7 +88,7 @@ def permutation_tests(
     Raises
     ------
     DataError
-        As :func:`aggregate_difference`.
+        As :func:`aggregate_difference`, and if a task has a single run: it has no standard error.
 
     Notes
     -----
@@ -211,6 +212,11 @@ class _Shape:
 
 def _shape_of(contrast: Contrast) -> _Shape:
     ones, twos = checked_pair(contrast.first, contrast.second, paired=contrast.paired)
+    if min(map(len, [*ones, *twos])) < 2:
+        raise DataError(
+            f"permutation tests: got {list(map(len, ones))} and {list(map(len, twos))} runs per"
+            " task, expected at least two each."
+        )
     return _Shape(tuple(map(len, ones)), tuple(map(len, twos)), contrast.paired)
 
 

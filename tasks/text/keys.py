@@ -40,7 +40,6 @@ _LEARNING = {
     "declares_sample_count",
     "examples_per_rollout",
     "job_stats",
-    "redraws_per_turn",
     "responses_per_step",
     "says_what_it_samples",
     "stage_key_parameters",

@@ -23,7 +23,7 @@ def build(source, **options):
         scenario="language_task",
         trainer="grpo",
         dataset=f"self_proving.py:{source}",
-        language_task={"num_train": 600, "num_test": 200, "task_options": options},
+        language_task={"num_train": 1000, "num_test": 200, "task_options": options},
     )
     scenario = build_scenario("language_task", FOLDER)
     return split_datasets(scenario, given), scenario._source(given)
@@ -81,7 +81,7 @@ def test_annotations_end_in_the_answer_and_shifted_training_keeps_the_tests():
         assert said.endswith(tasks.DECIDE + task.answer)
         assert len(said) <= 58
     sizes = [np.mean([t.info["x"] for t in made["train"]]) for made in (plain, shifted)]
-    assert sizes[1] < 0.6 * sizes[0]
+    assert sizes[1] < 0.65 * sizes[0]
 
 
 def test_honest_sums_are_accepted_and_wrong_ones_at_most_as_often_as_the_bound():
@@ -118,6 +118,7 @@ def test_honest_sums_are_accepted_and_wrong_ones_at_most_as_often_as_the_bound()
 @pytest.mark.parametrize("annotated", [False, True])
 def test_demonstrations_of_the_sum_check_convince_the_verifier(annotated):
     made, source = build("SumCheck", annotated=annotated)
+    assert (len(made["train"]), len(made["test"])) == (1000, 200)
     tested = {str(task.info["values"]) for task in made["test"]}
     assert all(task.info["challenge"] is None for task in made["test"])
     assert not any(str(task.info["values"]) in tested for task in made["train"])

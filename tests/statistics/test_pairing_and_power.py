@@ -105,8 +105,10 @@ def test_permutation_tests_are_invariant_under_scale_and_shift(paired, scale, sh
 
 def test_runs_are_permuted_within_their_task():
     """Tasks differ widely: permuted together, they would mask the difference of the groups."""
-    first, second = [[10.0, 10.1, 10.2, 10.3], [0.0]], [[9.6, 9.7, 9.8, 9.9], [0.0]]
-    assert permutation_test(first, second) == pytest.approx(2 / (math.comb(8, 4) * 2) * 2)
+    first, second = [[10.0, 10.1, 10.2, 10.3], [0.0, 0.0]], [[9.6, 9.7, 9.8, 9.9], [0.0, 0.0]]
+    assert permutation_test(first, second) == pytest.approx(2 / math.comb(8, 4))
+    with pytest.raises(DataError, match=r"got \[2, 1\] and \[2, 1\] runs per task"):
+        permutation_test([[0.1, 0.2], [0.3]], [[0.3, 0.4], [0.5]])
 
 
 def test_the_false_positive_rate_is_nominal():

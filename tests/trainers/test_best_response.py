@@ -129,5 +129,5 @@ def test_the_callback_without_another_agent_repeats_the_accuracy() -> None:
 def test_the_callback_refuses_several_other_agents() -> None:
     trainer = make_trainer({**CHANNEL, "interaction_protocol": "debate"})
     hyper_params = trainer.hyper_params.replace({"callbacks": ["best_response"]})
-    with pytest.raises(ParameterError, match=r"best_response.*expected at most one"):
+    with pytest.raises(ParameterError, match=r"best_response.*and at most one other"):
         check_callbacks(hyper_params, type(trainer), trainer.protocol_handler, None)

@@ -205,7 +205,8 @@ def test_a_change_reaches_the_stages_that_read_for_its_purpose_and_no_other(name
         seen.add(path)
         section = path.partition(".")[0]
         is_read = (section in sections or section not in SECTIONS) and path not in unread
-        data = {"build_scenario"} if section == "dataset_options" else set()  # for any trainer
+        is_of_all_data = section in ("dataset_options", "validation")  # for any trainer
+        data = {"build_scenario"} if is_of_all_data else set()
         expected = {stage for stage in reads if is_read and purposes & reads[stage]} | data
         if path == "seed" and hyper_params.graph_isomorphism.dataset_seed is not None:
             expected.remove("build_scenario")

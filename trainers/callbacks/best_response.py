@@ -8,9 +8,11 @@ from ratchet.errors import ParameterError
 from trainers.callbacks.base import Callback, Moment
 from trainers.callbacks.registry import register_callback
 from trainers.results import Metrics
-from trainers.tensordict.best_response import find_best_response
+from trainers.tensordict.best_response import check_best_response, find_best_response
+from trainers.tensordict.collectors import acts_deterministically
 
 if TYPE_CHECKING:
+    from ratchet.parameters.base import SubParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
@@ -50,17 +52,32 @@ class BestResponseTest(Callback):
                 f"{spec.given}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
                 " of networks. Leave it out, or choose a trainer such as vanilla_ppo."
             )
-        others = _others(handler)
-        if len(others) > 1:
+        others, protocol = _others(handler), hyper_params.interaction_protocol
+        if not handler.verifier_names or len(others) > 1:
             raise ParameterError(
-                f"{spec.given}, but the protocol {hyper_params.interaction_protocol!r} has the"
-                f" agents {others} besides the deciding ones, expected at most one: the messages of"
-                " several are too many to try. Leave it out."
+                f"{spec.given}, but the protocol {protocol!r} has the agents {others} besides the"
+                f" deciding {list(handler.verifier_names)}, expected agents that decide and at most"
+                " one other: the messages of several are too many to try. Leave it out."
+            )
+        turns = [
+            int(handler.can_be_active_mask[:, handler.agent_index(name)].sum()) for name in others
+        ]
+        if turns not in ([], [1]):
+            raise ParameterError(
+                f"{spec.given}, but with the protocol {protocol!r} {others[0]!r} sends {turns[0]}"
+                " messages in an episode, expected one. Leave it out, or choose fewer rounds."
             )
 
+    def __init__(self, parameters: SubParameters, trainer: TensorDictRlTrainer) -> None:
+        super().__init__(parameters, trainer)
+        for agent in _others(trainer.protocol_handler):
+            check_best_response(trainer, trainer.test_environment, agent)
+
     def end_stage(self, now: Moment) -> Metrics:
-        """Try all messages on the test's dataset."""
+        """Try all messages on the test's dataset; add nothing to tests with sampled actions."""
         others = _others(self.trainer.protocol_handler)
+        if not acts_deterministically():
+            return {}
         if not others:
             own = now.metrics["accuracy"]
             return {BEST_RESPONSE: own, ANY_MESSAGES: own}

@@ -19,12 +19,13 @@ from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 from torch import Tensor, nn
 
 from ratchet.errors import ParameterError
+from ratchet.scenarios.environment import Environment
 from trainers.results import Table
 from trainers.tensordict.testing import TestPlayer, complete_table, environment_for
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
-    from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
     from trainers.tensordict.rl import TensorDictRlTrainer
 
 MAX_MESSAGES = 4096
@@ -71,7 +72,7 @@ def find_best_response(
         :data:`MAX_MESSAGES`; if the scenario has no messages, or agents have batch normalisation.
     """
     environment: Environment = environment_for(trainer.scenario_instance, dataset)  # type: ignore[assignment]
-    index = _check(trainer, environment, agent)
+    index = check_best_response(trainer, environment, agent)
     _, positions, symbols = environment.message_shape
     verifiers = list(trainer.protocol_handler.verifier_names)
     tables: list[Table] = []
@@ -103,11 +104,16 @@ def find_best_response(
     return BestResponse(agent, len(tables), _select(tables, by_reward), _select(tables, by_harm))
 
 
-def _check(trainer: TensorDictRlTrainer, environment: Environment, agent: str) -> int:
-    """Return the agent's index; refuse agents whose messages cannot be tried one by one."""
+def check_best_response(
+    trainer: TensorDictRlTrainer, environment: TensorEnvironment, agent: str
+) -> int:
+    """Return the agent's index; refuse agents whose messages cannot be tried one by one.
+
+    Raises ParameterError as :func:`find_best_response` does.
+    """
     handler = trainer.protocol_handler
     where = f"best response of {agent!r}"
-    if not hasattr(environment, "message_shape") or not len(handler.verifier_names):
+    if not isinstance(environment, Environment) or not len(handler.verifier_names):
         raise ParameterError(f"{where}: the agents of this scenario exchange no messages.")
     if agent in handler.verifier_names:
         raise ParameterError(f"{where}: it decides, expected an agent that only sends a message.")

@@ -243,6 +243,16 @@ def _check_redraws(hyper_params: HyperParameters, base_dir: Path | None) -> bool
                 f"pure_text_grpo.redraws: got {name!r}, expected agents that learn:"
                 f" {', '.join(learning)}.{nearest(name, learning)}"
             )
+    draws: dict[str, set[int]] = {}
+    for name in learning:
+        group = hyper_params.agents[name].shared_model_group or name
+        draws.setdefault(group, set()).add(redraws.get(name, 0))
+    for group, counts in draws.items():
+        if len(counts) > 1:
+            raise ParameterError(
+                f"pure_text_grpo.redraws: got {sorted(counts)} redraws for agents of the model"
+                f" group {group!r}, expected the same number: a step weights all replies equally."
+            )
     return len(redraws) < len(learning)
 
 

@@ -188,10 +188,10 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
                     f"{name}={values}: expected at least one value, none of them twice"
                 )
         for name in self.extra_test_sets:
-            if name in ("train", "test") or not name.isidentifier():
+            if name in ("train", "test", "validation") or not name.isidentifier():
                 raise ValueError(
                     f"extra_test_sets.{name}: expected a name of letters, digits and underscores"
-                    " other than train and test"
+                    " other than train, test and validation"
                 )
         return self
 

@@ -43,4 +43,4 @@ def test_all_invalid_values_are_reported_in_one_error(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["plan", "params.json"])
     assert result.exit_code == 2
     assert "rl.frames_per_bath: unknown parameter (value 3). Did you mean" in result.stderr
-    assert "test_dataset_split: unknown parameter (value 'validation'). Tests" in result.stderr
+    assert "test_dataset_split: unknown parameter (value 'validation'). To test" in result.stderr

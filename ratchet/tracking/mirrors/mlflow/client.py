@@ -127,7 +127,8 @@ def _prepare_environment() -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for name in _LOGGERS:
-        logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"].upper())
+        level = os.environ["MLFLOW_LOGGING_LEVEL"] or _ENVIRONMENT["MLFLOW_LOGGING_LEVEL"]
+        logging.getLogger(name).setLevel(level.upper())
 
 
 def _local_database(tracking_uri: str) -> Path | None:
