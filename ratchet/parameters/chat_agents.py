@@ -50,6 +50,7 @@ class FineTuningParameters(SubParameters):
     - ``learning_rate_multiplier``: factor on the service's learning rate (OpenAI, Azure and
       Ratchet).
     - ``learning_rate``: learning rate (Together, Fireworks).
+    - ``lora_rank``: rank of the low-rank adapter that the job trains (all but OpenAI and Azure).
     """
 
     n_epochs: PositiveInt | None = None

@@ -81,8 +81,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
       time.
     - ``rollout_sample_period``: number of iterations after which training rollouts are saved; null:
       never.
-    - ``checkpoint_period``: number of iterations after which a state is saved, in addition to the
-      last.
+    - ``checkpoint_period``: number of iterations after which a state is stored, in addition to those
+      after every ``iterations_per_task`` iterations and the last; null: no further states.
     - ``requests_per_minute``: maximum rate of requests to a chat-model service.
     - ``tokens_per_minute``: maximum rate of tokens in requests to a chat-model service.
     - ``request_seconds``: time limit of a request to a chat-model service.
@@ -90,7 +90,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     - ``poll_seconds_max``: maximum interval between queries for a job's status.
     - ``retries``: number of repetitions of a failed stage.
     - ``retry_delay_seconds``: pause before a stage is repeated.
-    - ``profiler``: write a profile of each stage to the run folder.
+    - ``profiler``: write a profile of each stage to the run folder, except stages that wait for
+      services of chat models.
     - ``progress``: kind of progress display.
     - ``test_run``: shorten every loop to one step, to test that an experiment runs.
     - ``tracking``: mirror the run folder.
