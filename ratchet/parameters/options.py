@@ -149,8 +149,8 @@ class EvaluationParameters(SubParameters, read_for=Purpose.NOTHING):
     Only the key of a suite's stage includes the suite's parameters.
 
     - ``suites``: suites by name.
-    - ``python``: interpreter with ``inspect-ai`` and ``openai`` installed, as a path relative to the
-      experiment file's folder; Ratchet's own when not given.
+    - ``python``: interpreter with ``inspect-ai`` and ``openai`` installed, as a path relative to
+      the experiment file's folder; Ratchet's own when not given.
     """
 
     suites: dict[Annotated[str, AfterValidator(_check_name)], SuiteParameters] = Field(

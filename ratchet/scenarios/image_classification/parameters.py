@@ -24,7 +24,8 @@ class ImageClassificationAgentParameters(NetworkAgentParameters, read_for=AGENT)
     group of the body to the same grid.
 
     - ``building_block_type``: kind of layer in a group of the body.
-    - ``num_blocks_per_group``: number of layers in a group of the body, each a ``building_block_type``.
+    - ``num_blocks_per_group``: number of layers in a group of the body, each of kind
+      ``building_block_type``.
     - ``kernel_size``: kernel of the convolutions; an odd number.
     - ``stride``: stride of the first convolution of each group of the body.
     - ``pretrained_embedding_channels``: number of channels that the features of

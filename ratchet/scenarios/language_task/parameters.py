@@ -39,13 +39,12 @@ _PLAYED = (Purpose.ROLLOUTS, Purpose.TESTS)
 class SmallModelParameters(SubParameters, read_for=AGENT):
     """Shape of the small model, a Llama over characters that is initialised from the seed.
 
-    ``d_mlp`` is twice ``d_model`` when not given; ``init_scale`` is the standard deviation of the
-    first weights.
-
     - ``d_model``: width of the model.
     - ``layers``: number of layers.
     - ``heads``: number of attention heads.
+    - ``d_mlp``: width of the MLP's hidden layer; twice ``d_model`` when not given.
     - ``context_length``: maximum number of characters of prompt and reply.
+    - ``init_scale``: standard deviation of the initial weights.
     """
 
     d_model: PositiveInt = 64
