@@ -110,11 +110,10 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     scenario's; it is relative to the experiment file's folder. ``use_supervisor_message``: whether
     prompts end with a user message that repeats the answer format: ``always``, in the ``first``
     round of a game, in ``all_but_first``, or ``if_nothing_heard``: if there is no other message.
-    ``logprobs`` requests the log-probability of
-    each token of a reply, ``return_token_ids`` the tokens' ids (the embedded service and vLLM; not
-    OpenAI): both are stored in the rollouts, for trainers that learn from tokens. A reply that
-    cannot be parsed is requested again up to ``num_invalid_generation_retries`` times, and every
-    attempt is billed.
+    ``logprobs`` requests the log-probability of each token of a reply, ``return_token_ids`` the
+    tokens' ids (the embedded service and vLLM; not OpenAI): both are stored in the rollouts, for
+    trainers that learn from tokens. A reply that cannot be parsed is requested again up to
+    ``num_invalid_generation_retries`` times, and every attempt is billed.
 
     - ``model_name``: model of the service that the agent starts with.
     - ``reasoning_effort``: amount of reasoning, in the service's terms.
