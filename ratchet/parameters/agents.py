@@ -17,8 +17,8 @@ DEFAULT_AGENT = "_default"
 class LrFactors(SubParameters):
     """Factors on a learning rate, one for the actor's loss and one for the critic's.
 
-    - ``actor``: factor on the learning rate of the policy.
-    - ``critic``: factor on the learning rate of the value head and a separate value body.
+    - ``actor``: factor for the policy's share of the part that the parameter names.
+    - ``critic``: factor for the critic's share of the part that the parameter names.
     """
 
     actor: float = Field(default=1.0, ge=0)
@@ -148,7 +148,12 @@ class AgentParameters(SubParameters, read_for=AGENT):
     - ``agent_lr_factor``: factors on ``rl.lr`` for all of the agent's parts.
     - ``body_lr_factor``: factors on ``rl.lr`` for the agent's body, in addition to
       ``agent_lr_factor``.
-    - ``update_schedule``: iterations in which the agent learns; by default all.
+    - ``update_schedule``: iterations in which the agent learns. ``constant``: all of them;
+      ``{kind: contiguous_periodic, period, start, stop}``: those whose index mod ``period`` is in
+      [``start``, ``stop``); ``{kind: alternating_periodic, period, first_agent}``: every second
+      block of ``period`` iterations, from the first block for ``first_agent`` and from the second
+      for others; ``{kind: alternating_blocks, blocks}``: blocks in order, over and over, each a
+      mapping with the ``agents`` that learn in it and its ``num_iterations``.
     - ``use_manual_architecture``: use the scenario's scripted agent instead of a network.
     - ``load_checkpoint_and_parameters``: start with the weights and the architecture of
       ``checkpoint_run_id``.

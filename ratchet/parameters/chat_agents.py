@@ -50,6 +50,7 @@ class FineTuningParameters(SubParameters):
     - ``learning_rate_multiplier``: factor on the service's learning rate (OpenAI, Azure and
       Ratchet).
     - ``learning_rate``: learning rate (Together, Fireworks).
+    - ``lora_rank``: rank of the low-rank adapter that the job trains (all but OpenAI and Azure).
     """
 
     n_epochs: PositiveInt | None = None
@@ -70,18 +71,19 @@ class FineTuningServiceParameters(SubParameters, read_for=Purpose.NOTHING):
 
     ``backend`` is one of ``ratchet list tuning_backends``, or ``path/to/file.py:Class``; when not
     given ``ratchet`` for the embedded service, ``azure`` with an ``api_version``, else ``openai``.
-    The other fields are for the backends that read them, and refused elsewhere. ``url`` is a second
-    address: of Azure's management (``https://management.azure.com`` when not given), of Fireworks'
-    control plane (``https://api.fireworks.ai/v1``), for ``vllm`` of the training service (``ratchet
-    llm serve``, required); ``api_key_name`` names the environment variable with its key, for Azure
-    with a bearer token. ``account`` is the id of Azure's resource
-    (``/subscriptions/…/accounts/NAME``), or the account's name at Fireworks. ``deployment`` is a
-    deployment at Fireworks, with add-ons, that models are loaded onto; by default each model gets a
-    separate one. ``hardware`` is the hardware of a deployment: Azure's sku (``Standard``),
-    Together's hardware id (by default models are called serverless), Fireworks' accelerator type.
-    ``capacity`` is that of Azure's sku. ``adapter_path`` is vLLM's path of a model's adapter, with
-    ``{root}`` for the folder that the training service returns (the default), ``{folder}`` for its
-    last part and ``{model}``.
+    The other fields are for the backends that read them, and refused elsewhere. ``account`` is the
+    id of Azure's resource (``/subscriptions/…/accounts/NAME``), or the account's name at Fireworks.
+    ``deployment`` is a deployment at Fireworks, with add-ons, that models are loaded onto; by
+    default each model gets a separate one. ``hardware`` is the hardware of a deployment: Azure's
+    sku (``Standard``), Together's hardware id (by default models are called serverless), Fireworks'
+    accelerator type. ``capacity`` is that of Azure's sku. ``adapter_path`` is vLLM's path of a
+    model's adapter, with ``{root}`` for the folder that the training service returns (the default),
+    ``{folder}`` for its last part and ``{model}``.
+
+    - ``url``: a second address: of Azure's management (``https://management.azure.com`` when not
+      given), of Fireworks' control plane (``https://api.fireworks.ai/v1``), for ``vllm`` of the
+      training service (``ratchet llm serve``, required).
+    - ``api_key_name``: environment variable with the key of ``url``, for Azure with a bearer token.
     """
 
     backend: Annotated[str | None, Purpose.FINE_TUNING] = Field(default=None, min_length=1)
@@ -108,15 +110,16 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     scenario's; it is relative to the experiment file's folder. ``use_supervisor_message``: whether
     prompts end with a user message that repeats the answer format: ``always``, in the ``first``
     round of a game, in ``all_but_first``, or ``if_nothing_heard``: if there is no other message.
-    ``reasoning_effort`` is the amount of reasoning, in the service's terms;
-    ``chat_template_kwargs`` are passed to its chat template (``enable_thinking: false``);
-    ``extra_body`` has further fields of each request. ``logprobs`` requests the log-probability of
-    each token of a reply, ``return_token_ids`` the tokens' ids (the embedded service and vLLM; not
-    OpenAI): both are stored in the rollouts, for trainers that learn from tokens. A reply that
-    cannot be parsed is requested again up to ``num_invalid_generation_retries`` times, and every
-    attempt is billed.
+    ``logprobs`` requests the log-probability of each token of a reply, ``return_token_ids`` the
+    tokens' ids (the embedded service and vLLM; not OpenAI): both are stored in the rollouts, for
+    trainers that learn from tokens. A reply that cannot be parsed is requested again up to
+    ``num_invalid_generation_retries`` times, and every attempt is billed.
 
     - ``model_name``: model of the service that the agent starts with.
+    - ``reasoning_effort``: amount of reasoning, in the service's terms.
+    - ``chat_template_kwargs``: arguments of the service's chat template (``enable_thinking:
+      false``).
+    - ``extra_body``: further fields of each request.
     - ``temperature``: sampling temperature; the service's default when not given.
     - ``top_p``: probability mass of the tokens that are sampled from; the service's default when
       not given.

@@ -82,13 +82,15 @@ class FailureParameters(SubParameters, read_for=(*_PLAYED, Purpose.TESTS)):
 class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
     """The service that trains a remote trainer's model.
 
-    ``backend`` ``ratchet`` is the embedded service, or a Ratchet service at ``url``; ``tinker`` is
-    a service called with the ``tinker`` client, by default the client's own ``url``;
-    ``self-hosted`` trains in the run's process, or in ``world_size`` processes that share the
-    model, each on a CUDA device or on the CPU. ``config`` may have ``loss_fn``, a loss of the
-    service, with its ``loss_config``, ``learning_rate``, and for ``tinker`` the folder of the
-    ``tokenizer``.
-
+    - ``backend``: kind of service: ``self-hosted`` trains in the run's process, or in
+      ``world_size`` processes; ``ratchet`` is the embedded service, or a Ratchet service at
+      ``url``; ``tinker`` is a service called with the ``tinker`` client.
+    - ``url``: address of the service; when not given, the embedded service for ``ratchet`` and the
+      client's own address for ``tinker``.
+    - ``world_size``: number of processes of ``self-hosted`` that share the model, each on a CUDA
+      device or on the CPU.
+    - ``config``: may have ``loss_fn``, a loss of the service, with its ``loss_config``,
+      ``learning_rate``, and for ``tinker`` the folder of the ``tokenizer``.
     - ``api_key_name``: environment variable with the service's key.
     """
 

@@ -18,9 +18,8 @@ class NetworkAgentParameters(AgentParameters, read_for=AGENT):
     """Heads that decide, speak in the linear message space and estimate returns; noise and norm.
 
     ``noise_sigma`` is the standard deviation of the noise that is added to the pooled
-    representation while training; ``use_batch_norm`` normalises it over the batch. ``network`` is
-    a body of the user's in place of the scenario's: a registered name or
-    ``path/to/file.py:ClassName``.
+    representation while training. ``network`` is a custom body that replaces the scenario's: a
+    registered name or ``path/to/file.py:ClassName``.
 
     - ``activation_function``: activation function of the heads and the body.
     - ``d_decider``: width of the decision head.
@@ -31,6 +30,7 @@ class NetworkAgentParameters(AgentParameters, read_for=AGENT):
     - ``d_value``: width of the value head.
     - ``num_value_layers``: number of layers of the value head.
     - ``include_round_in_value``: give the value head the round.
+    - ``use_batch_norm``: normalise the body's pooled representation over the batch.
     """
 
     network: str | None = None

@@ -66,7 +66,7 @@ class MessageRegressionParameters(SubParameters, read_for=Purpose.NOTHING):
     - ``hidden_size``: width of the hidden layers.
     - ``activation``: activation function.
     - ``num_epochs``: number of passes over an iteration's messages.
-    - ``batch_size``: number of datapoints of an optimizer step.
+    - ``batch_size``: maximum number of episodes of an optimizer step.
     - ``learning_rate``: learning rate of Adam.
     """
 
@@ -119,13 +119,16 @@ def _check_name(name: str) -> str:
 class SuiteParameters(SubParameters, read_for=Purpose.NOTHING):
     """A task of ``inspect-ai`` that a model is evaluated on.
 
-    ``task`` is ``path/to/file.py@function``, relative to the experiment file's folder, or
-    ``package/task``; ``arguments`` are passed to it. ``files`` are the files and folders that it
-    reads in addition to its code; the stage's key includes their content. ``when``: ``test`` after
-    training, ``validate`` also after every ``language.validate_every`` iterations. ``limit``
-    evaluates only the first samples. ``max_tokens`` is the agent's when not given. At most
-    ``max_connections`` requests are sent concurrently.
+    ``when``: ``test`` after training, ``validate`` also after every ``language.validate_every``
+    iterations. ``limit`` evaluates only the first samples. At most ``max_connections`` requests are
+    sent concurrently.
 
+    - ``task``: task to run: ``path/to/file.py@function``, relative to the experiment file's folder,
+      or ``package/task``.
+    - ``arguments``: arguments of the task's function.
+    - ``files``: files and folders that the task reads in addition to its code; the stage's key
+      includes their content.
+    - ``max_tokens``: maximum number of tokens of a completion; the agent's when not given.
     - ``temperature``: sampling temperature of the model.
     """
 
@@ -143,9 +146,11 @@ class SuiteParameters(SubParameters, read_for=Purpose.NOTHING):
 class EvaluationParameters(SubParameters, read_for=Purpose.NOTHING):
     """Suites of ``inspect-ai`` that language models are evaluated on, each in a separate stage.
 
-    ``suites`` maps names to suites. ``python`` is the interpreter with ``inspect-ai`` and
-    ``openai`` installed, as a path relative to the experiment file's folder; Ratchet's own when not
-    given. Only the key of a suite's stage includes the suite's parameters.
+    Only the key of a suite's stage includes the suite's parameters.
+
+    - ``suites``: suites by name.
+    - ``python``: interpreter with ``inspect-ai`` and ``openai`` installed, as a path relative to
+      the experiment file's folder; Ratchet's own when not given.
     """
 
     suites: dict[Annotated[str, AfterValidator(_check_name)], SuiteParameters] = Field(

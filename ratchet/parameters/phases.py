@@ -25,9 +25,10 @@ class PartnerParameters(SubParameters, read_for=Purpose.NOTHING):
     ``every`` iterations of these phases. An agent's own weights do not change while it is replaced.
 
     - ``kind``: kind of policy.
-    - ``phases``: phases whose last states are in a ``pool``; all earlier ones in which it learned
-      if null.
-    - ``every``: number of iterations after which further states of these phases are in a ``pool``.
+    - ``phases``: phases whose last states are in a ``pool``; null: all earlier ones in which the
+      agent learned.
+    - ``every``: number of iterations after which a further state of a ``pool``'s phases is added to
+      it; null: only their last states.
     """
 
     kind: Literal["hand_made", "random", "frozen", "pool"]

@@ -103,7 +103,7 @@ def _section(kind: str, name: str, model: type[BaseModel], prefix: str) -> Docum
 def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParameter]:
     """Yield the fields of a model, each section followed by its fields."""
     purposes = declared_purposes(model)
-    schema = model.model_json_schema()
+    schema = model.model_json_schema(by_alias=False)
     for field, info in model.model_fields.items():
         yield DocumentedParameter(
             path=f"{prefix}{field}",
@@ -140,7 +140,7 @@ def _about(model: type[BaseModel], field: str) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=[.;])\s+(?=[A-Z`])|\n\n", text)
+    return re.split(r"(?<=\.)(?<!e\.g\.)\s+(?=[A-Z`])|\n\n", text)
 
 
 def _plain(text: str) -> str:
@@ -188,4 +188,4 @@ def _default(field: FieldInfo) -> str:
         value = field.default_factory() if field.default_factory is not None else None  # type: ignore[call-arg] # no factory takes data
     if isinstance(value, BaseModel):
         return "its own"
-    return (value or '""') if isinstance(value, str) else json.dumps(value)
+    return (value or '""') if isinstance(value, str) else json.dumps(value, default=str)

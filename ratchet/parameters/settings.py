@@ -34,14 +34,13 @@ def is_possible_path(value: str) -> bool:
 class ExperimentSettings(RenamedAttributes, SubParameters):
     """Settings of a run that do not affect its result; never part of a stage's key.
 
-    ``home`` is the folder of Ratchet's internal files (store, databases, Prefect); ``runs`` the
-    folder of readable run folders. ``store`` is a folder or any fsspec URL, ``<home>/store`` when
-    not given. Relative paths of plug-in files start from ``base_dir``, the experiment file's
-    folder. The run folder and the report show transcripts of ``num_rollout_samples`` rollouts of
-    chat models in each iteration and test, by default of all; the store contains all. ``mirrors``
-    are the systems that the run folder is mirrored to, unless ``tracking`` is off: names of
-    ``ratchet list mirrors`` or ``path/to/file.py:Class``. ``budget`` is in the currency of the
-    table of ``prices``, a file whose models are added to the built-in ones.
+    ``store`` is a folder or any fsspec URL, ``<home>/store`` when not given. Relative paths of
+    plug-in files start from ``base_dir``, the experiment file's folder. The run folder and the
+    report show transcripts of ``num_rollout_samples`` rollouts of chat models in each iteration and
+    test, by default of all; the store contains all. ``mirrors`` are the systems that the run folder
+    is mirrored to, unless ``tracking`` is off: names of ``ratchet list mirrors`` or
+    ``path/to/file.py:Class``. ``budget`` is in the currency of the table of ``prices``, a file
+    whose models are added to the built-in ones.
 
     ``paid_code_changes`` is what a run does if stages that cost money are stored, but were
     computed with other code: stop before them, keep them, or recompute them.
@@ -66,6 +65,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     runs of the ``work_pool`` of that name. ``max_parallel`` is the number of concurrent executions:
     by default the number of cores of the machine, or of workers of the cluster.
 
+    - ``home``: folder of Ratchet's internal files (store, databases, Prefect).
+    - ``runs``: folder of readable run folders.
     - ``tracking_uri``: URI of MLflow; the server of ``ratchet up``, or a database in the home, when
       not given.
     - ``experiment_name``: name of the MLflow experiment; the experiment file's name when not given.
@@ -81,8 +82,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
       time.
     - ``rollout_sample_period``: number of iterations after which training rollouts are saved; null:
       never.
-    - ``checkpoint_period``: number of iterations after which a state is saved, in addition to the
-      last.
+    - ``checkpoint_period``: number of iterations after which a state is stored, in addition to
+      those after every ``iterations_per_task`` iterations and the last; null: no further states.
     - ``requests_per_minute``: maximum rate of requests to a chat-model service.
     - ``tokens_per_minute``: maximum rate of tokens in requests to a chat-model service.
     - ``request_seconds``: time limit of a request to a chat-model service.
@@ -90,7 +91,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     - ``poll_seconds_max``: maximum interval between queries for a job's status.
     - ``retries``: number of repetitions of a failed stage.
     - ``retry_delay_seconds``: pause before a stage is repeated.
-    - ``profiler``: write a profile of each stage to the run folder.
+    - ``profiler``: write a profile of each stage to the run folder, except stages that may run
+      concurrently with others, such as those of chat models.
     - ``progress``: kind of progress display.
     - ``test_run``: shorten every loop to one step, to test that an experiment runs.
     - ``tracking``: mirror the run folder.

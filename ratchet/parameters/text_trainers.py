@@ -26,10 +26,13 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     failures from occasional ones.
 
     - ``fine_tune_on_all_previous_rollouts``: fine-tune on the rollouts of all iterations so far.
-    - ``verifier_guess_replacement_proportion``: share of rollouts whose decision is replaced by the
-      label.
-    - ``verifier_guess_replacement_annealing``: decrease of that share over the iterations.
-    - ``verifier_guess_replacement_annealing_rate``: decrease of that share in an iteration.
+    - ``verifier_guess_replacement_proportion``: initial share of the rollouts in a verifier's
+      fine-tuning data whose decision is replaced by the label; for ``pure_text_ei``.
+    - ``verifier_guess_replacement_annealing``: decrease over the iterations of the share of
+      replaced decisions in a verifier's fine-tuning data; for ``pure_text_ei``.
+    - ``verifier_guess_replacement_annealing_rate``: decrease in an iteration of the share of
+      replaced decisions in a verifier's fine-tuning data, absolute if ``linear`` and relative if
+      ``exponential``; for ``pure_text_ei``.
     - ``save_transcripts``: save transcripts in the run folder.
     - ``transcript_format``: file format of transcripts.
     - ``test_on_whole_dataset``: test on all test datapoints, instead of as many as an iteration
@@ -93,7 +96,8 @@ class PureTextEiParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     - ``weighting_sample_size_factor``: number of sampled rollouts as a share of all.
     - ``weighting_use_replacement``: allow a rollout to be sampled more than once.
     - ``weighting_minimum``: reward that gets the smallest weight; the lowest one when not given.
-    - ``weighting_epsilon``: weight of rollouts with that reward.
+    - ``weighting_epsilon``: weight that is divided equally among all rollouts, relative to 1 for
+      the sum of their weights by reward.
     - ``min_pass_rate``: minimum pass rate of a datapoint whose rollouts are used.
     - ``max_pass_rate``: maximum pass rate of a datapoint whose rollouts are used.
     """

@@ -37,8 +37,6 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     losses in bfloat16 where torch considers that exact enough; weights and optimizer states are
     f32. ``compile_losses`` compiles the losses of environments with ``torch.compile``: half a
     minute at the start of each process, for accelerators; on a CPU Ratchet's operations are faster.
-    ``test_by_sampling``: agents sample their actions in tests as in training instead of acting
-    greedily; ``both`` runs both tests, the sampled one as "test-by-sampling" in addition to "test".
 
     - ``frames_per_batch``: number of steps collected in an iteration.
     - ``rollouts_per_iteration``: number of episodes of an iteration, instead of
@@ -55,12 +53,15 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     - ``clip_value``: distance to which the critic's change is clipped; true: as the policy's;
       false: none.
     - ``normalize_observations``: normalise observations by statistics of random play.
-    - ``num_normalization_steps``: number of steps of which these statistics are computed.
+    - ``num_normalization_steps``: number of steps of random play that the statistics of
+      ``normalize_observations`` are computed from.
     - ``gamma``: discount factor of later rewards.
     - ``lmbda``: parameter λ of generalised advantage estimation.
     - ``body_lr_factor``: factors on ``lr`` for the bodies of all agents.
     - ``use_shared_body``: share an agent's body between policy and critic.
     - ``num_test_iterations``: maximum number of batches of datapoints in a test.
+    - ``test_by_sampling``: sample actions in tests as in training instead of acting greedily;
+      ``both`` runs both tests, the sampled one as "test-by-sampling" in addition to "test".
     """
 
     frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
@@ -105,7 +106,7 @@ class PpoParameters(SubParameters, read_for=Purpose.LEARNING):
     - ``kl_increment``: factor on the coefficient if the divergence is high.
     - ``critic_coef``: coefficient of the critic's loss.
     - ``entropy_eps``: coefficient of the entropy bonus.
-    - ``normalize_advantage``: normalise the advantages of a batch.
+    - ``normalize_advantage``: normalise each agent's advantages within each minibatch.
     """
 
     loss_type: Literal["clip", "kl_penalty"] = "clip"
@@ -196,7 +197,8 @@ class SoloAgentParameters(SubParameters, read_for=(Purpose.PRETRAINING, Purpose.
     - ``num_epochs``: number of passes over the training set.
     - ``batch_size``: number of datapoints of an optimizer step.
     - ``learning_rate``: learning rate of Adam.
-    - ``body_lr_factor_override``: ignore ``rl.body_lr_factor``.
+    - ``body_lr_factor_override``: ignore ``rl.body_lr_factor`` and
+      ``agents.NAME.body_lr_factor``.
     """
 
     num_epochs: Annotated[PositiveInt, Purpose.PRETRAINING] = 100
@@ -282,16 +284,16 @@ class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
 
     ``config`` contains the library's configuration groups (``training_env``, ``networks``,
     ``optimizer``, ``collector`` …), with its ``defaults`` list if it alone selects them.
-    ``choices`` selects other options of groups, e.g. ``{"optimizer": "adamw"}``; adds options,
-    ``{"hook@early": "early_stopping"}``; and removes a group with null. ``transforms`` are applied
-    after the environment's own: classes of ``torchrl.envs.transforms`` by name, or of a file, each
-    with its arguments next to the name.
+    ``transforms`` are applied after the environment's own: classes of ``torchrl.envs.transforms``
+    by name, or of a file, each with its arguments next to the name.
 
     An iteration is ``batches_per_iteration`` collected batches with their optimisation steps, by
     default 1,000 frames; environments are reset at its start. With ``refresh_each_epoch``
     advantages are estimated and the buffer is extended in every epoch, as the library does, instead
     of once per batch.
 
+    - ``choices``: options of the library's groups: ``{"optimizer": "adamw"}`` selects another
+      option, ``{"hook@early": "early_stopping"}`` adds one, and null removes a group.
     - ``evaluation_period``: number of iterations after which the policy is evaluated; null: never.
     - ``evaluation_episodes``: number of episodes of an evaluation, which do not explore.
     - ``stop_at_return``: mean return of an evaluation at which training ends; null: never.

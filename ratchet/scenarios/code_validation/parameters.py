@@ -89,7 +89,7 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     generated`` are generated. Other datasets are read: ``jsonl:PATH`` from a file, or a folder with
     ``train.jsonl`` and ``test.jsonl``; ``hub:OWNER/NAME`` or ``hub:PATH`` from the Hugging Face hub
     or a local copy. In the layout of APPS, ``apps_solution_number`` is the index of the only
-    solution of each problem that is used (default: all); ``run_own_tests`` drops programs whose
+    solution of each problem that is used (default: all). ``run_own_tests`` drops programs whose
     problem's own tests contradict their label.
 
     - ``levels``: levels of difficulty of generated programs, in equal parts.

@@ -87,6 +87,7 @@ class ExtraTestSet(SubParameters):
     """One more test set, of the test side's graphs: e.g. one whose negatives are all easy.
 
     - ``num_pairs``: number of pairs.
+    - ``graph_sizes``: possible numbers of nodes; ``graph_isomorphism.graph_sizes`` when not given.
     - ``prop_non_isomorphic``: share of pairs that are not isomorphic.
     - ``prop_score_1``: share of the non-isomorphic pairs that one round of refinement
       distinguishes.

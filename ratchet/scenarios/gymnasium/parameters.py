@@ -36,9 +36,8 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     their agent's.
 
     Images (bytes) go through ``convolutions`` first, each ``[channels, kernel, stride]``, those of
-    Mnih et al. (2015) or smaller ones for small images by default; ``body: cnn`` treats other
-    numbers as images too, ``perceptron`` none. ``image_channels`` sets the dimension of colours
-    (default: the smaller one).
+    Mnih et al. (2015) or smaller ones for small images by default. ``image_channels`` sets the
+    dimension of colours (default: the smaller one).
 
     With ``recurrence`` a GRU or LSTM of ``recurrent_size`` follows on the hidden layers; it learns
     from all steps of an iteration in an environment together, and its state is reset at the end of
@@ -46,7 +45,8 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
 
     - ``activation_function``: activation function of the hidden layers.
     - ``initial_log_std``: initial logarithm of the standard deviation of continuous actions.
-    - ``body``: kind of body; ``auto`` uses convolutions for images.
+    - ``body``: kind of body; ``auto`` uses convolutions for images (bytes), ``cnn`` also for other
+      numbers, ``perceptron`` never.
     - ``shared_model_group``: name of a group of agents that share one network.
     - ``observes_agent_id``: add the agent's index to the inputs of a shared network.
     - ``recurrence``: recurrent layer on the hidden layers; null: none.

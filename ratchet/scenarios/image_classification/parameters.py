@@ -20,13 +20,17 @@ class ImageClassificationAgentParameters(NetworkAgentParameters, read_for=AGENT)
     """Body and heads of an agent that sees an image.
 
     ``pretrained_embeddings_model`` is a vision backbone of ``transformers``: a folder, or
-    ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the hub. Its features of an image are projected to
-    ``pretrained_embedding_channels`` channels and concatenated with the body's. ``stride`` is that
-    of each group's first convolution; max-pooling maps every group's output to the same grid.
+    ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the hub. Max-pooling maps the output of each
+    group of the body to the same grid.
 
     - ``building_block_type``: kind of layer in a group of the body.
-    - ``num_blocks_per_group``: number of such layers in a group.
+    - ``num_blocks_per_group``: number of layers in a group of the body, each of kind
+      ``building_block_type``.
     - ``kernel_size``: kernel of the convolutions; an odd number.
+    - ``stride``: stride of the first convolution of each group of the body.
+    - ``pretrained_embedding_channels``: number of channels that the features of
+      ``pretrained_embeddings_model`` are projected to, before they are concatenated with the
+      body's.
     - ``d_latent_pixel_selector``: width of the head that selects a latent pixel.
     - ``num_latent_pixel_selector_layers``: number of layers of the head that selects a latent
       pixel.

@@ -39,13 +39,12 @@ _PLAYED = (Purpose.ROLLOUTS, Purpose.TESTS)
 class SmallModelParameters(SubParameters, read_for=AGENT):
     """Shape of the small model, a Llama over characters that is initialised from the seed.
 
-    ``d_mlp`` is twice ``d_model`` when not given; ``init_scale`` is the standard deviation of the
-    first weights.
-
     - ``d_model``: width of the model.
     - ``layers``: number of layers.
     - ``heads``: number of attention heads.
+    - ``d_mlp``: width of the MLP's hidden layer; twice ``d_model`` when not given.
     - ``context_length``: maximum number of characters of prompt and reply.
+    - ``init_scale``: standard deviation of the initial weights.
     """
 
     d_model: PositiveInt = 64
@@ -68,11 +67,11 @@ class SmallModelParameters(SubParameters, read_for=AGENT):
 class WarmUpParameters(SubParameters, read_for=AGENT):
     """``num_steps`` supervised steps before reinforcement learning, on demonstrations.
 
-    None by default, for pretrained models. It ends early when the loss reaches ``until_loss``, in
-    nats per token: the speed of a small model differs between seeds, its ability at that loss
-    doesn't.
+    None by default, for pretrained models. Small models learn at different speeds with different
+    seeds, but have the same ability at the same loss.
 
-    - ``num_steps``: number of supervised steps.
+    - ``num_steps``: maximum number of supervised steps.
+    - ``until_loss``: loss, in nats per token, at which the supervised steps end early.
     - ``lr``: learning rate of the supervised steps.
     - ``batch_size``: number of demonstrations of a step.
     """
@@ -90,10 +89,10 @@ class WarmUpParameters(SubParameters, read_for=AGENT):
 class LoraParameters(SubParameters, read_for=AGENT):
     """A low-rank adapter (Hu et al. 2021) that learns in the model's place; off without a rank.
 
-    ``alpha`` is twice the rank when not given; ``target_modules`` are the layers that get one, by
-    the last part of their names, all linear ones but the output when none is given.
-
     - ``rank``: rank of the adapter; null: no adapter.
+    - ``alpha``: numerator of the adapter's scale ``alpha / rank``; twice the rank when not given.
+    - ``target_modules``: layers that get an adapter, by the last part of their names; all linear
+      ones but the output when none is given.
     """
 
     rank: PositiveInt | None = None
@@ -111,12 +110,12 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
 
     ``model`` is ``small``, a new one with the shape ``small_model`` and a tokenizer of the task's
     characters, a folder relative to the experiment file, or a name on the hub. ``temperature``,
-    ``top_p`` and ``max_tokens`` (of one reply) are its sampling parameters. ``precision`` is that
-    of its weights.
+    ``top_p`` and ``max_tokens`` (of one reply) are its sampling parameters.
 
     - ``small_model``: shape of ``small``.
     - ``warm_up``: supervised training before reinforcement learning.
     - ``lora``: adapter that is trained instead of all weights.
+    - ``precision``: data type of the model's weights.
     - ``temperature``: sampling temperature during training.
     - ``top_p``: probability mass of the tokens that are sampled from.
     - ``max_tokens``: maximum number of tokens of a reply.
