@@ -6,9 +6,11 @@ import itertools
 import re
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from examples.exact_bounds import exact_accuracies
@@ -229,8 +231,8 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
     corrected = {channel[pair]["corrected p"] for pair in pairs}
     (p,) = corrected
     assert f"corrected p {p} for both" in text_of("docs/results/binary_erasure_channel_proof.md")
-    assert "adversary − main: −1.2 to 1.8 points" in page
-    assert shown["adversary − main"]["95 % interval"] == "[−1.2, +1.8]"
+    assert "adversary − main: −1.3 to 1.0 points" in page
+    assert shown["adversary − main"]["95 % interval"] == "[−1.3, +1.0]"
     for name in (TEXT, "graph_isomorphism_protocols"):
         (seeds,) = {len(by_seed) for by_seed in accuracies(name).values()}
         least = f"{smallest_p(seeds, paired=True):.3f}"
@@ -244,7 +246,7 @@ def test_a_page_counts_the_frames_of_all_stages(page):
         group = str(run.differing.get("interaction_protocol", run.arm))
         frames = planned_frames(arms[run.arm])
         assert {stage: used["frames"] for stage, used in run.used.items()} == frames
-        assert shown[group][-1] == f"{sum(frames.values()):,} frames"
+        assert re.fullmatch(rf"{sum(frames.values()):,} frames(, [\d,]+ labels)?", shown[group][-1])
 
 
 def test_frames_in_sentences_include_imitation_and_normalisation():
@@ -309,3 +311,21 @@ def test_pages_of_uncommitted_trees_are_named():
         )
     index = text_of("docs/results/index.md")
     assert "so it is with Protocols and with The game with a known answer" in index
+
+
+@pytest.mark.parametrize(
+    "file", sorted((RESULTS / "searches").glob("*.json")), ids=lambda f: f.stem
+)
+def test_a_search_touches_no_test_data_and_no_seed_of_its_study(file):
+    search, study = read_published(file), read_published(RESULTS / file.name)
+    tested, published = ({run.data["test"] for run in each.runs} for each in (search, study))
+    assert not tested & published
+    assert not {run.seed for run in search.runs} & {run.seed for run in study.runs}
+    assert "validation.replaces_test=true" in search.commands[0]
+    tried = Counter((run.arm, str(run.differing["rl.lr"])) for run in search.runs)
+    assert len(set(tried.values())) == 1, "equal effort for each arm and value"
+    scores: dict[float, list[float]] = {}
+    for run in search.runs:
+        scores.setdefault(run.differing["rl.lr"], []).append(run.scores["test"])
+    chosen = load_experiment(EXPERIMENTS / f"{file.stem}.yaml").hyper_params.rl.lr
+    assert chosen == max(scores, key=lambda lr: np.mean(scores[lr]))
