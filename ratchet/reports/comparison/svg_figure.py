@@ -129,7 +129,8 @@ def _draw_groups(
     title = _upper(found.metric.title) + ("; less is better" if found.metric.less_is_better else "")
     pad = 6 + LABEL_HEIGHT * len(drawn)
     axes.set_title(textwrap.fill(title, title_chars), loc="left", pad=pad)
-    axes.set_xlabel("IQM and interval; circles are seeds" + (" (%)" if scale > 1 else ""))
+    meaning = "IQM and interval; circles are seeds" + (" (%)" if scale > 1 else "")
+    axes.set_xlabel(textwrap.fill(meaning, title_chars))
     axes.tick_params(length=0)
 
 
