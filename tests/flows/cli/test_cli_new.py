@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,21 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.cli.new import EXAMPLES, Kind
+from ratchet.parameters.base import SECTIONS
 
 RUNNER = CliRunner()
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in a temporary folder; forget its sections, since the keys of later tests read them."""
     monkeypatch.chdir(tmp_path)
+    before = set(SECTIONS)
+    yield
+    for name in set(SECTIONS) - before:
+        if SECTIONS[name].model.__module__.startswith("ratchet_plugin_"):
+            del SECTIONS[name]
 
 
 def create(kind: Kind, purpose: str) -> Path:
