@@ -310,7 +310,7 @@ def test_pages_of_uncommitted_trees_are_named():
             "uncommitted changes" in text_of(f"docs/results/{page}.md").partition("<!-- begin")[0]
         )
     index = text_of("docs/results/index.md")
-    assert "so it is with Protocols and with The game with a known answer" in index
+    assert "as for Protocols and The game with a known answer" in index
 
 
 @pytest.mark.parametrize(

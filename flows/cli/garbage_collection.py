@@ -55,6 +55,25 @@ def write_size(size: float) -> str:
     return f"{size:.1f} TB"
 
 
+MaxSize = Annotated[
+    str | None,
+    typer.Option("--max-size", help="Delete until the stages' total size is at most this."),
+]
+IncludeUnfinished = Annotated[
+    bool,
+    typer.Option(
+        "--include-unfinished",
+        help="Also delete data of unfinished stages: paid API responses, intermediate states.",
+    ),
+]
+Unregistered = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unregister", help="Runs folder to unregister from the store because it was deleted."
+    ),
+]
+
+
 def gc(
     older_than: Annotated[
         str, typer.Option(help="Keep stages used within this period, e.g. 12h, 30d, 2w.")
@@ -65,17 +84,8 @@ def gc(
     free: Annotated[
         str | None, typer.Option(help="Space to free, least recently used first: 500MB, 20GiB.")
     ] = None,
-    down_to: Annotated[
-        str | None,
-        typer.Option("--max-size", help="Delete until the stages' total size is at most this."),
-    ] = None,
-    unfinished: Annotated[
-        bool,
-        typer.Option(
-            "--include-unfinished",
-            help="Also delete data of unfinished stages: paid API responses, intermediate states.",
-        ),
-    ] = False,
+    down_to: MaxSize = None,
+    unfinished: IncludeUnfinished = False,
     delete: Annotated[
         bool,
         typer.Option("--delete", "--yes", help="Delete; otherwise only list unused stages."),
@@ -84,12 +94,7 @@ def gc(
         list[str] | None,
         typer.Option("--runs-dir", help="Additional runs folder, not yet registered in the store."),
     ] = None,
-    forget: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--unregister", help="Runs folder to unregister from the store because it was deleted."
-        ),
-    ] = None,
+    forget: Unregistered = None,
     home: Annotated[str, typer.Option(help="Ratchet's home folder.")] = ".ratchet",
     store: Annotated[
         str | None, typer.Option(help="Folder or URL of the store (default: in the home).")

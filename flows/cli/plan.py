@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,22 +43,8 @@ def plan(
     experiment = resolve_file(file, overrides or [])
     check_experiment(experiment.with_settings(device="cpu"))  # a plan needs no device
     stages = plan_stages(experiment)
-    has_calls = any(stage.estimate for stage in stages)
     has_tokens = any(stage.tokens for stage in stages)
-    more = (*(_CALLS if has_calls else ()), *(_TOKENS if has_tokens else ()))
-    columns = ["arm", "stage", "iterations", "state", *more, "why"]
-    rows = [
-        [
-            *_row(stage),
-            *(_calls(stage) if has_calls else ()),
-            *(_tokens(stage) if has_tokens else ()),
-            stage.reason,
-        ]
-        for stage in stages
-    ]
-    if keys:
-        columns.append("key")
-        rows = [[*row, stage.key] for row, stage in zip(rows, stages, strict=True)]
+    columns, rows = _table(stages, has_tokens=has_tokens, has_keys=keys)
     records = [asdict(stage) for stage in stages]
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
@@ -77,6 +64,26 @@ def plan(
     risk = check_plan(stages, limit, billed)
     if risk:
         print_plain(risk)
+
+
+def _table(
+    stages: Sequence[PlannedStage], *, has_tokens: bool, has_keys: bool
+) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of the stages; calls only if stages have estimates of them."""
+    has_calls = any(stage.estimate for stage in stages)
+    more = (*(_CALLS if has_calls else ()), *(_TOKENS if has_tokens else ()))
+    columns = ["arm", "stage", "iterations", "state", *more, "why", *(["key"] if has_keys else ())]
+    rows = [
+        [
+            *_row(stage),
+            *(_calls(stage) if has_calls else ()),
+            *(_tokens(stage) if has_tokens else ()),
+            stage.reason,
+            *([stage.key] if has_keys else ()),
+        ]
+        for stage in stages
+    ]
+    return columns, rows
 
 
 def _row(stage: PlannedStage) -> tuple[str, str, str, str]:

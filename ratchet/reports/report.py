@@ -175,9 +175,8 @@ def tests_greedily(arm: Arm) -> bool:
     given, trainer = arm.hyper_params, str(arm.hyper_params.get("trainer", ""))
     if trainer in LANGUAGE_TRAINERS:
         return not given.get("language", {}).get("test_temperature", 0)
-    return "train" in {point.stage for point in arm.points} and not given.get("rl", {}).get(
-        "test_by_sampling", False
-    )
+    plays = trainer != "solo_agent" and any(point.stage == "train" for point in arm.points)
+    return plays and not given.get("rl", {}).get("test_by_sampling", False)
 
 
 def are_repetitions(arms: Sequence[Arm]) -> bool:

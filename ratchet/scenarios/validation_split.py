@@ -52,17 +52,13 @@ def split_datasets(
                 " validation.size, e.g. 0.2; for language tasks language_task.num_validation."
             )
         built = {n: built[n] for n in built if n in scenario.untested} | {"test": built[VALIDATION]}
-    return {name: data for name, data in built.items() if _is_used(name, scenario)}
+    # of the split itself, only validation during training is a reader
+    return {n: data for n, data in built.items() if n != VALIDATION or n in scenario.untested}
 
 
 def expected_test_sets(scenario: Scenario, hyper_params: HyperParameters) -> list[str]:
     """Return the names of the test sets that :func:`split_datasets` will create."""
     return ["test"] if hyper_params.validation.replaces_test else scenario.test_sets(hyper_params)
-
-
-def _is_used(name: str, scenario: Scenario) -> bool:
-    """Return whether stages read a dataset: language trainers validate during training."""
-    return name != VALIDATION or name in scenario.untested
 
 
 def _split(

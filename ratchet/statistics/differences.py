@@ -16,7 +16,6 @@ from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.stratified import (
     NO_INTERVAL,
     NUM_RESAMPLES,
-    Aggregate,
     FloatArray,
     IntervalMethod,
     Strata,
@@ -27,10 +26,9 @@ from ratchet.statistics.stratified import (
 )
 
 
-def aggregate_difference(
+def mean_difference(
     first: Strata,
     second: Strata,
-    aggregate: Aggregate = mean,
     *,
     paired: bool = False,
     level: float = 0.95,
@@ -38,7 +36,7 @@ def aggregate_difference(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Estimate:
-    """Estimate aggregate(first) − aggregate(second).
+    """Estimate mean(first) − mean(second), over all runs of all tasks.
 
     Parameters
     ----------
@@ -61,7 +59,7 @@ def aggregate_difference(
         If the numbers of tasks differ or, paired, the numbers of runs.
     """
     ones, twos = checked_pair(first, second, paired=paired)
-    value = float(aggregate(np.concatenate(ones)) - aggregate(np.concatenate(twos)))
+    value = float(mean(np.concatenate(ones)) - mean(np.concatenate(twos)))
     sizes = [len(task) for task in (ones if paired else [*ones, *twos])]
     lower, upper = quantile_levels(method, level, sizes)
     if min(sizes) < 2:
@@ -69,9 +67,7 @@ def aggregate_difference(
     separate = ones if paired else [*ones, *twos]
     draws = draw_runs(separate, num_resamples, np.random.default_rng(seed))
     others = draws if paired else draws[len(ones) :]
-    differences = _aggregate(ones, draws[: len(ones)], aggregate) - _aggregate(
-        twos, others, aggregate
-    )
+    differences = _resampled_means(ones, draws[: len(ones)]) - _resampled_means(twos, others)
     low, high = np.quantile(differences, [lower, upper])
     label = f"{'paired' if paired else 'stratified'} bootstrap ({method})"
     return Estimate(value, float(low), float(high), sum(sizes), level, label)
@@ -109,7 +105,7 @@ def standard_errors(
 def checked_pair(
     first: Strata, second: Strata, *, paired: bool
 ) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Return the scores of two groups as arrays; errors as :func:`aggregate_difference`."""
+    """Return the scores of two groups as arrays; errors as :func:`mean_difference`."""
     ones, twos = checked_scores(first), checked_scores(second)
     sizes = [len(task) for task in ones], [len(task) for task in twos]
     if len(ones) != len(twos) or (paired and sizes[0] != sizes[1]):
@@ -120,10 +116,6 @@ def checked_pair(
     return ones, twos
 
 
-def _aggregate(
-    tasks: Sequence[FloatArray],
-    draws: Sequence[np.ndarray],
-    aggregate: Aggregate,
-) -> FloatArray:
+def _resampled_means(tasks: Sequence[FloatArray], draws: Sequence[np.ndarray]) -> FloatArray:
     chosen = [task[places] for task, places in zip(tasks, draws, strict=True)]
-    return aggregate(np.concatenate(chosen, axis=1))
+    return mean(np.concatenate(chosen, axis=1))

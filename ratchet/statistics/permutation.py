@@ -88,7 +88,7 @@ def permutation_tests(
     Raises
     ------
     DataError
-        As :func:`aggregate_difference`, and if a task has a single run: it has no standard error.
+        As :func:`mean_difference`, and if a task has a single run: it has no standard error.
 
     Notes
     -----

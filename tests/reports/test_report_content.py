@@ -330,6 +330,7 @@ def test_charts_are_grouped_by_family_and_statistics_other_than_means_are_folded
     [
         ({"trainer": "vanilla_ppo", "rl": {"test_by_sampling": False}}, True),
         ({"trainer": "vanilla_ppo", "rl": {"test_by_sampling": "both"}}, False),
+        ({"trainer": "solo_agent", "rl": {"test_by_sampling": False}}, False),
         ({"trainer": "grpo", "language": {"test_temperature": 0.0}}, True),
         ({"trainer": "grpo", "language": {"test_temperature": 1.0}}, False),
     ],

@@ -12,8 +12,8 @@ from ratchet.errors import DataError
 from ratchet.statistics import (
     Contrast,
     adjust_for_many,
-    aggregate_difference,
     detectable_effect,
+    mean_difference,
     needed_runs,
     permutation_test,
     permutation_tests,
@@ -28,23 +28,23 @@ SECOND = [[0.55, 0.6, 0.61, 0.66, 0.7], [0.1, 0.15, 0.33, 0.25, 0.2]]
 
 
 def test_variation_common_to_pairs_cancels_in_their_difference():
-    apart = aggregate_difference(FIRST, SECOND)
-    paired = aggregate_difference(FIRST, SECOND, paired=True)
+    apart = mean_difference(FIRST, SECOND)
+    paired = mean_difference(FIRST, SECOND, paired=True)
     expected = np.mean(np.concatenate(FIRST)) - np.mean(np.concatenate(SECOND))
     assert apart.value == paired.value == pytest.approx(expected)
     assert (apart.n, paired.n) == (20, 10)
     assert paired.high - paired.low < 0.7 * (apart.high - apart.low)
     constant = [[score - 0.1 for score in task] for task in FIRST]
-    always = aggregate_difference(FIRST, constant, paired=True)
+    always = mean_difference(FIRST, constant, paired=True)
     assert (always.low, always.high) == pytest.approx((0.1, 0.1))
 
 
 def test_a_single_run_has_no_interval_and_pairs_must_match():
-    alone = aggregate_difference([[0.5]], [[0.2]], paired=True)
+    alone = mean_difference([[0.5]], [[0.2]], paired=True)
     assert alone.value == pytest.approx(0.3)
     assert math.isnan(alone.low)
     with pytest.raises(DataError, match="they are pairs"):
-        aggregate_difference([[0.5, 0.6]], [[0.2]], paired=True)
+        mean_difference([[0.5, 0.6]], [[0.2]], paired=True)
     with pytest.raises(DataError, match="same tasks"):
         permutation_test([[0.5]], [[0.2], [0.3]])
 
@@ -53,8 +53,8 @@ def test_a_single_run_has_no_interval_and_pairs_must_match():
 @example([0.0, 0.0], [0.0, 5e-324])
 @given(few_scores, few_scores)
 def test_the_reversed_difference_is_its_negative(first, second):
-    there = aggregate_difference([first], [second], num_resamples=10)
-    back = aggregate_difference([second], [first], num_resamples=10)
+    there = mean_difference([first], [second], num_resamples=10)
+    back = mean_difference([second], [first], num_resamples=10)
     assert there.value == pytest.approx(-back.value)
     assert permutation_test([first], [second]) == permutation_test([second], [first])
 
@@ -67,7 +67,7 @@ def test_intervals_of_differences_cover_the_truth(paired, spread):
     for trial in range(400):
         common = rng.normal(size=6) if paired else 0.0
         first, second = rng.normal(0.5, spread, 6) + common, rng.normal(0, spread, 6) + common
-        found = aggregate_difference(
+        found = mean_difference(
             [first.tolist()], [second.tolist()], paired=paired, num_resamples=400, seed=trial
         )
         covered += found.low <= 0.5 <= found.high

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError
+from ratchet.statistics.results import accuracy
 from trainers.callbacks.base import Callback, Moment
 from trainers.callbacks.registry import register_callback
 from trainers.results import Metrics
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
     from trainers.callbacks.base import CallbackSpec
-    from trainers.results import Table
     from trainers.tensordict.rl import TensorDictRlTrainer
 
 BEST_RESPONSE = "best_response.accuracy"
@@ -82,13 +82,11 @@ class BestResponseTest(Callback):
             own = now.metrics["accuracy"]
             return {BEST_RESPONSE: own, ANY_MESSAGES: own}
         found = find_best_response(self.trainer, others[0], now.dataset)
-        return {BEST_RESPONSE: _accuracy(found.table), ANY_MESSAGES: _accuracy(found.worst)}
+        return {
+            BEST_RESPONSE: accuracy(found.table).value,
+            ANY_MESSAGES: accuracy(found.worst).value,
+        }
 
 
 def _others(handler: ProtocolHandler) -> list[str]:
     return [name for name in handler.agent_names if name not in handler.verifier_names]
-
-
-def _accuracy(table: Table) -> float:
-    correct = table["correct"]
-    return sum(correct) / len(correct)

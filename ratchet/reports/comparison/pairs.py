@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ratchet.reports.comparison.options import Options, with_enough_seeds
 from ratchet.reports.comparison.runs import ComparedRun, Group
-from ratchet.statistics.differences import aggregate_difference
+from ratchet.statistics.differences import mean_difference
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.permutation import Contrast, permutation_tests
 from ratchet.statistics.power import Power, power_of_groups
@@ -136,7 +136,7 @@ def _contrast(one: tuple[Group, Strata], two: tuple[Group, Strata]) -> Contrast:
 
 def _estimate(first: Group, second: Group, contrast: Contrast, options: Options) -> Pair:
     """Estimate the difference of two groups and their power, without tests."""
-    difference = aggregate_difference(
+    difference = mean_difference(
         contrast.first,
         contrast.second,
         paired=contrast.paired,
