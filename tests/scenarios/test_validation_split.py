@@ -8,6 +8,8 @@ import pytest
 from ratchet.errors import ParameterError
 from ratchet.parameters import HyperParameters
 from ratchet.parameters.key_inputs import data_parameters
+from ratchet.rollouts import NestedArrayDict
+from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.scenarios.graph_isomorphism.wl import class_keys
 from ratchet.scenarios.registry import build_scenario
 from ratchet.scenarios.validation_split import expected_test_sets, split_datasets
@@ -77,11 +79,20 @@ def test_no_graph_class_is_on_two_sides():
     assert sum(map(len, sides)) == len(set.union(*sides))
 
 
-def test_programs_for_one_question_stay_together():
-    made = build("code_validation", size=0.3, replaces_test=True)
+def test_datapoints_of_one_group_stay_together():
+    questions = [f"question {i // 3}" for i in range(60)]
+    data = NestedArrayDictDataset(NestedArrayDict({"question": questions}, len(questions)))
+    scenario = build_scenario("code_validation")
+    assert scenario.group_field == "question"
+    scenario.make_datasets = lambda *_: {"train": data, "test": data}
+    given = HyperParameters(
+        scenario="code_validation",
+        validation={"size": 0.2, "replaces_test": True},
+        **SCENARIOS["code_validation"],
+    )
+    made = split_datasets(scenario, given)
     train, held_out = (set(made[side]["question"].tolist()) for side in ("train", "test"))
-    assert train
-    assert held_out
+    assert len(held_out) == 8
     assert not train & held_out
 
 

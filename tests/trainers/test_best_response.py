@@ -105,10 +105,20 @@ def test_messages_that_cannot_all_be_tried_are_refused(
         find_best_response(make_trainer(GRAPHS, **changes), agent)
 
 
-def test_the_callback_adds_both_results_to_tests_on_the_right_dataset() -> None:
+def test_the_callback_adds_both_results_to_tests_on_the_right_dataset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+
+    def search(trainer: Any, agent: str, dataset: str) -> Any:
+        searched.append((agent, dataset))
+        return find_best_response(trainer, agent, dataset)
+
     base = {**CHANNEL, "callbacks": ["best_response"]}
     trainer = make_trainer(base, seed=1)
     trainer.train()
+    searched.clear()
+    monkeypatch.setattr("trainers.callbacks.best_response.find_best_response", search)
     for dataset in ("test", "train"):
         found = find_best_response(trainer, "prover", dataset)
         metrics = trainer.run_test(dataset).metrics
@@ -116,6 +126,7 @@ def test_the_callback_adds_both_results_to_tests_on_the_right_dataset() -> None:
             correct = torch.tensor(table["correct"]).double().mean()
             assert metrics[f"{name}.accuracy"] == pytest.approx(float(correct))
     assert metrics["any_messages.accuracy"] <= metrics["best_response.accuracy"]
+    assert searched == [("prover", "test"), ("prover", "train")]
 
 
 def test_the_callback_without_another_agent_repeats_the_accuracy() -> None:
