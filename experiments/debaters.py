@@ -2,7 +2,7 @@
 
 ``OpenConsultancy``, ``OpenDebate``: an agent chooses the side that it argues for (after Kenton et
 al., "On scalable oversight with weak LLMs judging strong LLMs", 2024, arXiv:2407.04622).
-``ProposerCritic``: one agent argues that a program is right, and a critic responds. The
+``ProposerCritic``: one agent argues that a program is right, and a critic examines it. The
 counterparts with assigned sides are the protocols ``adp`` with sampled stances and ``debate``.
 """
 
@@ -19,7 +19,8 @@ from ratchet.protocols.debate import DebateProtocolHandler
 from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.protocols.two_provers import OWN_CHANNEL
 
-PROPOSER, CRITIC = "prover1", "prover0"
+CRITIC = "prover0"
+"""The proposer is ``prover1``."""
 
 
 def argued_decision(argument: str) -> int:
@@ -36,16 +37,20 @@ class OpenConsultancy(AdpProtocolHandler):
         return replace(spec, argued_decision=argued_decision) if agent_name == "prover" else spec
 
 
-class OpenDebate(DebateProtocolHandler):
-    """One debater chooses its side, and the other is told to argue for the opposite one.
-
-    Play it sequentially, with ``prover0`` first. Debaters do not see each other's arguments.
-    """
+class _SeparateArguments(DebateProtocolHandler):
+    """A debate whose debaters do not see each other's arguments."""
 
     @property
     def agent_channel_visibility(self) -> Set[tuple[str, str]]:
         """The judge sees both channels, a debater its own."""
         return {*OWN_CHANNEL.items(), *(("verifier", c) for c in self.message_channel_names)}
+
+
+class OpenDebate(_SeparateArguments):
+    """One debater chooses its side, and the other is told to argue for the opposite one.
+
+    Play it sequentially, with ``prover0`` first.
+    """
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
         """Return the specs of ``debate``; the first argument sets the sides."""
@@ -53,11 +58,8 @@ class OpenDebate(DebateProtocolHandler):
         return replace(spec, argued_decision=argued_decision) if agent_name == "prover0" else spec
 
 
-class ProposerCritic(DebateProtocolHandler):
-    """A proposer is rewarded for acceptance, a critic that hears it for correct decisions.
-
-    Play it sequentially, with ``prover1``, the proposer, first.
-    """
+class ProposerCritic(_SeparateArguments):
+    """A proposer is rewarded for acceptance, a critic of the program for correct decisions."""
 
     def rewards(self, outcome: VerifierOutcome, y: Tensor) -> Tensor:
         """Return the rewards of ``debate``, with that of the judge for the critic."""
