@@ -37,7 +37,7 @@ def project(tmp_path, monkeypatch):
 def test_a_form_offers_the_available_values(project):
     fields = form("experiment_from_file")["properties"]
     found, free = fields["file"]["anyOf"]
-    assert found["enum"] == ["experiments/one.yaml", "experiments/custom/two.yml"]
+    assert found["enum"] == ["experiments/custom/two.yml", "experiments/one.yaml"]
     assert free["title"] == "another file"
     assert "nip" in fields["protocol"]["anyOf"][0]["enum"]
     assert "vanilla_ppo" in fields["trainer"]["anyOf"][0]["enum"]
