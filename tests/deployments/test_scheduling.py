@@ -66,9 +66,9 @@ def test_a_paused_run_is_not_treated_as_dead():
     ("arguments", "experiments", "overrides"),
     [
         (
-            ["a.yaml", "b/c.yml", "seed=1", "~ppo"],
+            ["a.yaml", "b/c.yml", "~ppo", "seed=1"],
             {"a": "a.yaml", "c": "b/c.yml"},
-            ["seed=1", "~ppo"],
+            ["~ppo", "seed=1"],
         ),
         (["--name", "x", "a.yaml"], {"x": "a.yaml"}, []),
     ],
