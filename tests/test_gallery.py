@@ -55,3 +55,5 @@ def test_curves_are_drawn_within_the_picture():
     assert [len(line) for line in lines] == [3, 2]
     assert all(0 < x < 440 and 0 < y < 200 for x, y in points)
     assert points[1][1] < points[2][1] < points[0][1], "the highest value is at the top"
+    tops = [float(e.attrib["y"]) for e in svg.iter() if e.text in ("a", "b")]
+    assert abs(tops[0] - tops[1]) >= 14, "names of lines that end at the same value"

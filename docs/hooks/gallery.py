@@ -82,7 +82,7 @@ def _lines() -> Iterator[str]:
             figure = f"gallery/{name}.svg" if "curve" in entry else entry.get("picture")
             yield f"\n### {name}\n\n{about.sentence}\n"
             if figure is not None:
-                yield f'![{escape(entry["alt"])}]({figure}){{ width="440" loading=lazy }}\n'
+                yield f"![{escape(entry['alt'])}]({figure}){{ .gallery loading=lazy }}\n"
             yield f"**Result.** {entry['result']}\n\n**Cost.** {entry['cost']}\n"
             yield f"```\n{about.command}\n```\n\n[{name}.yaml](../experiments/{name}.yaml)"
 
@@ -108,15 +108,19 @@ def curve(x: str, y: str, every: float, lines: Mapping[str, list[float]]) -> str
         _text(_LEFT, _HEIGHT - 24, "0"),
         _text(_LEFT + last * across - 12, _HEIGHT - 24, f"{last:g}"),
     ]
-    for index, (name, line) in enumerate(lines.items()):
-        colour = _COLOURS[index % len(_COLOURS)]
+    bottom = _HEIGHT - _BOTTOM
+    for (_, line), colour in zip(lines.items(), _COLOURS, strict=False):
         points = [
-            (_LEFT + i * every * across, _HEIGHT - _BOTTOM - (value - low) * up)
+            f"{_LEFT + i * every * across:.1f},{bottom - (value - low) * up:.1f}"
             for i, value in enumerate(line)
         ]
-        path = " ".join(f"{left:.1f},{top:.1f}" for left, top in points)
+        path = " ".join(points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(_text(points[-1][0] + 6, points[-1][1] + 4 + 14 * index, name, colour))
+    ends = sorted(zip(lines.items(), _COLOURS, strict=False), key=lambda each: each[0][1][-1])
+    top = float(_HEIGHT)
+    for (name, line), colour in ends:  # from below, without overlap
+        top = min(top - 14, bottom - (line[-1] - low) * up + 4)
+        parts.append(_text(_LEFT + last * across + 6, top, name, colour))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
         f' font-family="system-ui, sans-serif" font-size="12">{"".join(parts)}</svg>\n'
