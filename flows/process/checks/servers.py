@@ -91,7 +91,7 @@ def check_health(
     if status == 200:
         yield good(name, f"{page or url} responds")
     elif accept_errors and status is not None and status < 500:
-        yield good(name, f"{url} responds (HTTP {status})")
+        yield good(name, f"{page or url} responds (HTTP {status})")
     else:
         is_local = "127.0.0.1" in url or "localhost" in url
         unset = f", or use no server: `unset {source}`" if source.isupper() else ""
