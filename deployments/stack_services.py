@@ -182,7 +182,7 @@ def get_text(
 ) -> str | None:
     """GET a page, or POST JSON; None without a successful response.
 
-    ``login``: ``USER:PASSWORD`` for a server that requires it; ``method``: another one than these.
+    ``login``: ``USER:PASSWORD`` for a server that requires it; ``method``: HTTP method, if other.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"} if data else {}
