@@ -133,7 +133,7 @@ class MetricComparison:
 class Comparison:
     """A comparison of groups of runs.
 
-    ``learning`` contains learning curves, ``lines`` reference accuracies.
+    ``learning`` contains learning curves, ``lines`` reference accuracies on the test set.
     """
 
     title: str
@@ -149,6 +149,11 @@ class Comparison:
     def runs(self) -> list[ComparedRun]:
         """All runs of all groups."""
         return [run for group in self.grouping.groups for run in group.runs]
+
+    def lines_of(self, found: MetricComparison) -> Sequence[ReferenceValue]:
+        """Return the reference accuracies that hold for a metric: on the test set, also sampled."""
+        is_main = found.metric.name.removesuffix("-by-sampling") == MAIN_TEST
+        return self.lines if found.metric.kind == "accuracy" and is_main else ()
 
     def of_kind(self, kind: MetricKind, test: str | None = None) -> list[MetricComparison]:
         """List the metrics of one kind, of one test set if it is given."""

@@ -81,8 +81,8 @@ def _aggregate_figure(comparison: Comparison, found: MetricComparison, identifie
         traces += [_lying(trace), _seed_points(row, place)]
     names = [row.group.label for row in found.rows]
     layout = _forest(names, {"tickformat": ".0%"} if percent else {})
-    if found.metric.kind == "accuracy":
-        layout |= level_lines({line.label: line.value for line in comparison.lines}, upright=True)
+    if lines := comparison.lines_of(found):
+        layout |= level_lines({line.label: line.value for line in lines}, upright=True)
     title = "Interquartile mean, interval and seeds"
     return Figure(identifier, title, "Aggregates", traces, layout, height=forest_height(names))
 

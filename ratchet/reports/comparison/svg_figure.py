@@ -27,6 +27,8 @@ TITLE_CHARS = 90
 """Characters per line of adjacent titles."""
 LABEL_HEIGHT = 9
 """Points per label of a reference line."""
+PANELS = 3
+"""Maximum number of metrics in a row."""
 _GREY = "#8a8d96"
 _STYLE: dict[Any, Any] = {  # matplotlib types the keys as a union of literals
     "svg.hashsalt": "ratchet",
@@ -59,18 +61,21 @@ def draw_svg(comparison: Comparison) -> str:
     labels = [group.label for group in comparison.grouping.groups]
     with rc_context(_STYLE):
         curves = comparison.learning
-        num_rows = bool(main) + len(grouped) + len(curves)
-        heights = ([1.3 + 0.4 * len(labels)] if main else []) + [2.8] * (num_rows - bool(main))
+        panels = [main[k : k + PANELS] for k in range(0, len(main), PANELS)]
+        num_rows = len(panels) + len(grouped) + len(curves)
+        heights = [1.3 + 0.4 * len(labels)] * len(panels) + [2.8] * (num_rows - len(panels))
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained", facecolor="white")
         FigureCanvasSVG(figure)
         rows = figure.add_gridspec(max(1, num_rows), 1, height_ratios=heights or None)
-        if main:
-            places = rows[0].subgridspec(1, len(main))
-            for each, found in zip(
-                places.subplots(sharey=True, squeeze=False)[0], main, strict=True
-            ):
-                _draw_groups(each, found, comparison.lines, labels, TITLE_CHARS // len(main))
-        drawn = [figure.add_subplot(rows[k]) for k in range(bool(main), num_rows)]
+        columns = min(PANELS, len(main))
+        for k, several in enumerate(panels):
+            places = rows[k].subgridspec(1, columns)
+            for place, found in enumerate(several):
+                axes = figure.add_subplot(places[0, place])
+                axes.tick_params(labelleft=place == 0)
+                lines = comparison.lines_of(found)
+                _draw_groups(axes, found, lines, labels, TITLE_CHARS // columns)
+        drawn = [figure.add_subplot(rows[k]) for k in range(len(panels), num_rows)]
         for axes, curve in zip(drawn[len(grouped) :], curves, strict=True):
             _draw_learning(axes, curve, comparison.lines, with_legend=not grouped)
         for axes, (groups, test, mine) in zip(drawn[: len(grouped)], grouped, strict=True):
@@ -98,14 +103,13 @@ def _draw_groups(
     title_chars: int,
 ) -> None:
     """Draw a metric's groups with the same rows and colours in all metrics."""
-    drawn = lines if found.metric.kind == "accuracy" else ()
-    for k, line in enumerate(drawn):  # labels are stacked above the axes, away from the data
+    for k, line in enumerate(lines):  # labels are stacked above the axes, away from the data
         axes.axvline(100 * line.value, color=_GREY, lw=0.9, ls="--")
         axes.annotate(
             f"{line.label} {100 * line.value:.1f}",
             (100 * line.value, 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(0, 3 + LABEL_HEIGHT * (len(drawn) - 1 - k)),
+            xytext=(0, 3 + LABEL_HEIGHT * (len(lines) - 1 - k)),
             textcoords="offset points",
             ha="right",
             fontsize=7,
@@ -127,7 +131,7 @@ def _draw_groups(
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     title = _upper(found.metric.title) + ("; less is better" if found.metric.less_is_better else "")
-    pad = 6 + LABEL_HEIGHT * len(drawn)
+    pad = 6 + LABEL_HEIGHT * len(lines)
     axes.set_title(textwrap.fill(title, title_chars), loc="left", pad=pad)
     meaning = "IQM and interval; circles are seeds" + (" (%)" if scale > 1 else "")
     axes.set_xlabel(textwrap.fill(meaning, title_chars))

@@ -292,8 +292,8 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
         ]
     less = "; less is better" if found.metric.less_is_better else ""
     parts = [f"## {title[:1].upper()}{title[1:]}{unit}{less}\n{table(columns, rows)}"]
-    if found.metric.kind == "accuracy" and comparison.lines:
-        known = [f"{line.label} {number(line.value)}" for line in comparison.lines]
+    if lines := comparison.lines_of(found):
+        known = [f"{line.label} {number(line.value)}" for line in lines]
         parts.append(f"Known values, drawn as lines: {'; '.join(known)}.")
     labels = [row.group.label for row in found.rows]
     if len(labels) > 1:
