@@ -94,12 +94,11 @@ results-channel: $(CORE)  ## comparison with the analytic solution, and attacks:
 		--title "The game with a known answer"
 
 PROVING_STUDY := self_proving_gcd
-results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds (twenty minutes)
+results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds (half an hour)
 	$(BIN)/ratchet sweep experiments/$(PROVING_STUDY).yaml --name $(PROVING_STUDY) --parallel 2 \
 		seed=100..107
-	$(BIN)/ratchet compare $(PROVING_STUDY) --by-arm --baseline main \
-		--update-page docs/results/$(PROVING_STUDY).md \
-		--metric test/test_proved --metric test/test_correct \
+	$(BIN)/ratchet compare $(PROVING_STUDY) --by-arm --baseline main --baseline annotated \
+		--update-page docs/results/$(PROVING_STUDY).md --metric test/test_correct \
 		--title "A model that proves its divisors"
 
 CREDIT_STUDY := code_validation_credit

@@ -25,6 +25,7 @@ CHOSEN = {
     "binary_erasure_channel_proof": ["seed=107"],
     "graph_isomorphism_help": ["seed=3", "arms=null"],
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
+    "self_proving_gcd": ["seed=103", "arms=null"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
 }
 SHARED = {"graph_isomorphism_help_variants": "graph_isomorphism_help"}
@@ -81,6 +82,8 @@ def test_a_repeated_run_reproduces_the_published_results(page, tmp_path):
     for checked in check_published(folder, published):
         if not elsewhere:
             assert checked.is_same, checked
+            continue
+        if checked.published.accuracy is None:
             continue
         group = [r for r in published.runs if r.arm == checked.arm]  # versions round differently
         seeds = [r.tests[checked.test].accuracy for r in group if checked.test in r.tests]

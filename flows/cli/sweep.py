@@ -160,6 +160,12 @@ def _warn_of_data(members: Sequence[SweepMember]) -> str:
     changed = changes_of_data(members)
     if not changed:
         return ""
+    if changed == ["seed"]:
+        print_plain(
+            "Each seed has its own training and test data: the intervals of `ratchet compare` then"
+            " also cover the variation over data sets."
+        )
+        return ""
     print_warning(
         f"{', '.join(changed)} changes the training and test data: `ratchet compare` refuses runs"
         " with different test datapoints unless you add --allow-data-mismatch. With a separate data"

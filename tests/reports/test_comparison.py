@@ -153,6 +153,23 @@ def test_different_test_data_are_refused_unless_allowed(tmp_path, sweep):
         compare_runs([*sweep, other], options=QUICK)
 
 
+def test_each_seed_may_have_its_own_data_if_all_groups_have_the_same_seeds(tmp_path, sweep):
+    for folder in sweep:
+        seed = folder.manifest.arms["main"]["seed"]
+        folder.update(dataset_hashes={"main": {"test": f"{seed}" * 64}})
+    comparison = compare_runs(sweep, options=QUICK)
+    own = "Each seed has its own test data, the same for all groups."
+    assert own in comparison.notes
+    assert "They cover the variation over training seeds, and that over data sets." in (
+        to_markdown(comparison)
+    )
+    with pytest.raises(DataError, match="not all were tested on the same datapoints"):
+        compare_runs(sweep[:-1], options=QUICK)  # groups of different seeds
+    sweep[0].update(dataset_hashes={"main": {"test": "f" * 64}})
+    with pytest.raises(DataError, match="not all were tested on the same datapoints"):
+        compare_runs(sweep, options=QUICK)  # one group's data differ
+
+
 def test_unfinished_runs_are_refused_or_omitted_with_a_note(tmp_path, sweep):
     failed = make_run(tmp_path, "nip-9", 5, status="failed", interaction_protocol="nip", seed=9)
     with pytest.raises(DataError, match="ratchet resume nip-9"):

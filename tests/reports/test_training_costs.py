@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from made_runs import hyper_params
 
+from ratchet import HyperParameters
 from ratchet.reports.comparison.runs import ComparedRun, Group
 from ratchet.reports.comparison.text import used_per_run
 from ratchet.reports.comparison.training_costs import (
@@ -64,6 +66,20 @@ def test_tokens_and_labels_of_language_models_are_counted_without_tests():
     ]
     params = hyper_params(rl__rollouts_per_iteration=7, rl__frames_per_batch=None)
     assert used_in_training(run_of(params, points)) == Used(tokens=115, labels=7)
+
+
+@pytest.mark.parametrize(("until_loss", "stage"), [(0, "warm-up"), (0.5, "warm-up, at most")])
+def test_demonstrations_of_a_warm_up_are_counted(until_loss, stage):
+    warm_up = {"num_steps": 50, "batch_size": 32, "until_loss": until_loss}
+    params = HyperParameters(
+        scenario="language_task",
+        trainer="grpo",
+        dataset="reverse",
+        agents={"_default": {"model": "small", "warm_up": warm_up}},
+    )
+    points = [("train", 0, {"rollout/num_trajectories": 8.0, "response_length/mean": 2.0})]
+    run = run_of(params, points)
+    assert used_by_stage(run) == {stage: Used(labels=1600), "train": Used(tokens=16, labels=8)}
 
 
 def test_a_group_used_the_mean_of_its_runs():

@@ -72,8 +72,9 @@ def compare_runs(
         If a task parameter does not differ, or the baseline is no group.
     """
     runs, run_notes = read_compared_runs(folders, skip_unfinished=skip_unfinished)
-    notes = check_same_tests(runs, allow_different=different_data)
     grouping = group_by_arm(runs) if by_arm else group_runs(runs, tasks)
+    same_seeds = len({tuple(group.seeds) for group in grouping.groups}) == 1
+    notes = check_same_tests(runs, allow_different=different_data, same_seeds=same_seeds)
     chosen = [
         *test_metrics(runs),
         *(recorded_metric(name, runs) for name in metrics),

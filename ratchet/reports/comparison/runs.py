@@ -110,14 +110,20 @@ def read_compared_runs(
     return merged, notes
 
 
-def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = False) -> list[str]:
-    """Check that all runs were tested on the same datapoints; return notes on allowed differences.
+def check_same_tests(
+    runs: Sequence[ComparedRun], *, allow_different: bool = False, same_seeds: bool = False
+) -> list[str]:
+    """Check that all runs were tested on the same datapoints; return notes on differences.
+
+    If all groups have the ``same_seeds``, each seed may have its own data.
 
     Raises
     ------
     DataError
-        If test data differ.
+        If test data differ otherwise.
     """
+    if same_seeds and _each_seed_has_its_own_data(runs):
+        return [OWN_DATA]
     notes = []
     for table in shared_tests(runs):
         by_data: dict[str, list[str]] = defaultdict(list)
@@ -135,6 +141,16 @@ def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = Fal
             )
         notes.append(f"Not tested on the same datapoints of {table!r}: {text}.")
     return notes
+
+
+def _each_seed_has_its_own_data(runs: Sequence[ComparedRun]) -> bool:
+    """Return whether tests differ between seeds, and never between runs of a seed."""
+    tested = {
+        (run.seed, table, _tested_on(run, table)) for table in shared_tests(runs) for run in runs
+    }
+    of_a_seed = {(seed, table) for seed, table, _ in tested}
+    different = {(table, data) for _, table, data in tested}
+    return len(tested) == len(of_a_seed) and len(different) > len(shared_tests(runs))
 
 
 def shared_tests(runs: Sequence[ComparedRun]) -> list[str]:
@@ -235,6 +251,7 @@ def _some(labels: Sequence[str]) -> str:
 
 
 _ARM = "arm"
+OWN_DATA = "Each seed has its own test data, the same for all groups."
 
 
 @dataclass(frozen=True)

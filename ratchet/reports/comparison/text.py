@@ -24,9 +24,10 @@ from ratchet.reports.comparison.formatting import (
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.options import MIN_SEEDS
 from ratchet.reports.comparison.pairs import Pair
-from ratchet.reports.comparison.runs import Group
+from ratchet.reports.comparison.runs import OWN_DATA, Group
 from ratchet.reports.comparison.training_costs import (
     NORMALIZATION,
+    WARM_UP,
     Used,
     positions_of,
     used_by_stage,
@@ -69,10 +70,11 @@ def reading_notes(comparison: Comparison) -> list[str]:
     """Return notes on the meaning and limitations of the numbers."""
     options = comparison.options
     level = f"{100 * options.level:g} %"
+    over_data = "and" if OWN_DATA in comparison.notes else "and not"
     notes = [
         f"Intervals are at {level}, by {options.num_resamples:,} stratified bootstrap resamples of"
-        f" the seeds ({options.method}). They cover the variation over training seeds, and not that"
-        " over data sets.",
+        f" the seeds ({options.method}). They cover the variation over training seeds,"
+        f" {over_data} that over data sets.",
         "IQM is the interquartile mean: the mean of the middle half of the runs. The optimality gap"
         " is the mean shortfall below 1.",
     ]
@@ -244,7 +246,7 @@ def _notes_on_costs(comparison: Comparison) -> list[str]:
         parts = [
             f"{stage} {used}"
             for stage, used in stages.items()
-            if stage.startswith((NORMALIZATION, "pretrain-", "imitate-"))
+            if stage.startswith((NORMALIZATION, WARM_UP, "pretrain-", "imitate-"))
         ]
         if parts:
             before.setdefault("; ".join(parts), []).append(group.label)

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.reports.comparison.runs import ComparedRun
 from ratchet.statistics.stratified import FloatArray
@@ -176,6 +177,7 @@ def used_by_stage(run: ComparedRun) -> dict[str, Used]:
     at all.
     """
     found = {stage: Used(frames=frames) for stage, frames in _earlier_frames(run).items()}
+    found |= _warm_up(run)
     size = next(
         (p.values[_TRAIN_SIZE] for p in run.points if _TRAIN_SIZE in p.values), 0.0
     )  # of build_scenario
@@ -213,7 +215,26 @@ def planned_frames(hyper_params: HyperParameters) -> dict[str, int]:
     return planned | {"train": (iterations or hyper_params.rl.num_iterations) * each}
 
 
-NORMALIZATION = "normalization"
+def _warm_up(run: ComparedRun) -> dict[str, Used]:
+    """Return the demonstrations that language models of a run learned from before training.
+
+    All agents without own parameters count as one. A warm-up with ``until_loss`` may end earlier.
+    """
+    agents = run.hyper_params.get("agents")
+    if not isinstance(agents, Mapping):
+        return {}
+    named = [agent for name, agent in agents.items() if name != DEFAULT_AGENT]
+    found: dict[str, Used] = {}
+    for agent in named or [agents[DEFAULT_AGENT]]:
+        given = agent.get("warm_up") or {"num_steps": 0}
+        if given["num_steps"]:
+            stage = WARM_UP if not given["until_loss"] else f"{WARM_UP}, at most"
+            examples = float(given["num_steps"] * given["batch_size"])
+            found[stage] = found.get(stage, Used()) + Used(labels=examples)
+    return found
+
+
+NORMALIZATION, WARM_UP = "normalization", "warm-up"
 _TRAIN_SIZE = "num_datapoints/train"
 
 

@@ -105,7 +105,7 @@ def test_a_dry_run_only_lists_the_members():
     assert result.exit_code == 0, result.output
     assert "4 members" in result.output
     assert "interaction_protocol=adp seed=1" in result.output
-    assert "seed changes the training and test data" in result.output
+    assert "Each seed has its own training and test data" in result.output
     assert sorted(path.name for path in Path().iterdir()) == ["exp.yaml"]
     result = ratchet("sweep", "exp.yaml", "interaction_protocol=nip,apd", "--dry-run")
     assert result.exit_code == 2
@@ -158,4 +158,4 @@ def test_a_dry_run_of_a_large_sweep_imports_no_heavy_packages():
     )
     assert done.returncode == 0, done.stderr
     assert "100,000 members" in done.stdout
-    assert "seed changes the training and test data" in done.stdout + done.stderr
+    assert "Each seed has its own training and test data" in done.stdout + done.stderr
