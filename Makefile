@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help search-help results-variants results-text results-channel results-credit results-self-proving search-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-self-proving search-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -46,14 +46,7 @@ results: $(CORE)  ## run or resume the study of protocols; write docs/results (h
 		--title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
-search-help: $(CORE)  ## choose the learning rates of results-help on the validation split (quarter of an hour)
-	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY)_search --parallel 2 \
-		seed=0..1 agents._default.agent_lr_factor=0.3,1,3 validation.replaces_test=true
-	$(BIN)/ratchet compare $(HELP_STUDY)_search --by-arm --baseline "main · agent_lr_factor=1" \
-		--update-page docs/results/searches/$(HELP_STUDY).md \
-		--title "Search: provers that help, on graph isomorphism"
-
-results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (half an hour)
+results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (three quarters of an hour)
 	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=100..107
 	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --baseline main --baseline alone \
 		--update-page docs/results/$(HELP_STUDY).md \
