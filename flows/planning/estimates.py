@@ -47,7 +47,9 @@ def estimate_stages(
     sizes = _sizes(store, keys)
     if sizes is None:
         return estimates
-    experiment = estimate_experiment(keys.hyper_params, keys.text_class, *sizes, settings)
+    experiment = estimate_experiment(
+        keys.hyper_params, keys.text_class, *sizes, settings, base_dir=keys.base_path
+    )
     last = keys.num_iterations
     return estimates | {
         (stage.stage, last if stage.stage == "test" else stage.iteration): stage

@@ -22,7 +22,7 @@ from ratchet.errors import ChangedCodeError, ParameterError, kind_of, shown
 from ratchet.experiment_files.base_run import with_base_run, with_loaded_agents
 from ratchet.experiment_files.loading import ExperimentFile, load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.reading.deep_merge import expand_paths, merge_changes
+from ratchet.parameters.reading.deep_merge import expand_paths, follow_default, merge_changes
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.keys import canonical_json
 from ratchet.store.store import StageStore
@@ -260,7 +260,8 @@ def read_arms(
             if changes.keys() >= complete:  # replaces all of the main arm's parameters
                 complete_arms[name] = HyperParameters.from_dict(changes, base_dir)
                 continue
-            data = merge_changes(hyper_params.to_dict(), expand_paths(changes, f"arms.{name}"))
+            data, expanded = hyper_params.to_dict(), expand_paths(changes, f"arms.{name}")
+            data = merge_changes(data, follow_default(data, expanded))
             complete_arms[name] = HyperParameters.from_dict(data, base_dir)
         except ParameterError as error:
             raise ParameterError(f"arms.{name}: {error}") from error

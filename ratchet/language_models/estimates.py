@@ -22,6 +22,8 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.text_trainers import count_rollouts, count_tests
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ratchet.language_models.auxiliary_calls import AuxiliaryModel
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.service_fields import ServedModel
@@ -117,6 +119,7 @@ def estimate_experiment(
     settings: ExperimentSettings | None = None,
     *,
     problem_tokens: int = PROBLEM_TOKENS,
+    base_dir: Path | None = None,
 ) -> ExperimentEstimate:
     """Estimate all stages of a text experiment.
 
@@ -126,6 +129,8 @@ def estimate_experiment(
         Used here: prices, workers and limits per minute.
     problem_tokens
         The mean length of a question, a solution and their instructions.
+    base_dir
+        The folder that the path of a custom protocol starts from.
 
     Raises
     ------
@@ -134,7 +139,7 @@ def estimate_experiment(
     """
     from ratchet.protocols.registry import build_protocol_handler
 
-    handler = build_protocol_handler(hyper_params)
+    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
     episode = _LongestEpisode(hyper_params, handler, problem_tokens)
     table = _Table(hyper_params, sampler, settings or ExperimentSettings(), episode)
     return ExperimentEstimate(tuple(table.stages(num_train, num_test)))

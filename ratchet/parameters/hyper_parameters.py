@@ -24,6 +24,7 @@ from ratchet.parameters.phases import Phases
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.reading.deep_merge import (
     expand_paths,
+    follow_default,
     forget_iterations,
     merge_agent,
     merge_nested,
@@ -203,10 +204,14 @@ class HyperParameters(BaseModel):
     def replace(self, changes: Mapping[str, Any], base_dir: str | Path | None = None) -> Self:
         """Make a copy with some values changed.
 
-        Changes are dotted path → new value, e.g. ``{"rl.num_iterations": 20}``; ``base_dir`` is as
-        for :meth:`from_dict`, where a change names a file.
+        Changes are dotted path → new value, e.g. ``{"rl.num_iterations": 20}``. Agents with the
+        value of ``agents._default`` follow its changes. ``base_dir`` is as for :meth:`from_dict`,
+        where a change names a file.
         """
         data = forget_iterations(self.to_dict(), changes)
+        defaults = {p: v for p, v in changes.items() if p.startswith(f"agents.{DEFAULT_AGENT}.")}
+        followed = follow_default(data, expand_paths(defaults, "changes"))
+        data = merge_nested(data, {"agents": followed.get("agents", {})})
         for path, value in changes.items():
             if path.startswith("phases."):
                 data = merge_nested(data, expand_paths({path: value}, "changes"))

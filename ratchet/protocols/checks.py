@@ -145,8 +145,15 @@ def check_text_specs(handler: ProtocolHandler) -> dict[str, TextAgentSpec]:
             f"{type(handler).__name__}.text_agent_spec: got the human names {names}, expected no"
             " two the same."
         )
+    paid = getattr(handler, "prover_paid_decisions", {})  # of protocols with one verifier
     for name, spec in specs.items():
         _check_headers(handler, name, spec)
+        if spec.argued_decision is not None and name not in paid:
+            raise ProtocolSpecificationError(
+                f"{type(handler).__name__}.text_agent_spec({name!r}).argued_decision: expected"
+                " None, since only agents that are rewarded for a decision of the verifier choose"
+                f" a side: {list(paid)}."
+            )
     return specs
 
 

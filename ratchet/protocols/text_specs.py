@@ -6,7 +6,7 @@ Protocols define a ``TextAgentSpec`` for each agent; text scenarios read them. I
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ratchet.errors import ProtocolSpecificationError
@@ -24,7 +24,8 @@ class TextAgentSpec:
     the channels in which the agent writes to the first line of its text for them; a verifier that
     only decides has none. ``last_round_system_message`` is added to its prompt in the last round in
     which it can act. With ``shows_own_raw_messages`` its prompt contains its own replies as
-    generated, otherwise as parsed.
+    generated, otherwise as parsed. ``argued_decision`` reads from an agent's message the decision
+    that it argues for, 0 or 1, which becomes the episode's stance: the agent chooses its side.
 
     Raises
     ------
@@ -37,6 +38,7 @@ class TextAgentSpec:
     anonymous: bool = False
     last_round_system_message: str | None = None
     shows_own_raw_messages: bool = True
+    argued_decision: Callable[[str], int] | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.human_name):

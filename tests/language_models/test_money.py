@@ -178,6 +178,17 @@ def test_trees_tests_and_frozen_agents_are_counted():
     assert total.training_tokens == 0
 
 
+def test_a_custom_protocol_is_found_beside_its_experiment(tmp_path):
+    (tmp_path / "short.py").write_text(
+        "from ratchet.protocols.adp import AdpProtocolHandler\n"
+        "class Short(AdpProtocolHandler):\n    pass\n"
+    )
+    custom = parameters(interaction_protocol="short.py:Short")
+    found = estimate_experiment(custom, PureTextEiTrainer, 80, 20, base_dir=tmp_path)
+    built_in = parameters(interaction_protocol="adp")
+    assert found == estimate_experiment(built_in, PureTextEiTrainer, 80, 20)
+
+
 def test_what_a_trainer_samples_counts_whatever_its_name():
     class Bushy(PureTextMaltTrainer):
         @classmethod

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from flows.runs.resolve import read_arms
 from ratchet import HyperParameters
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.key_inputs import agents_read
@@ -60,6 +62,39 @@ def test_a_default_given_as_an_object_is_merged_like_a_mapping(chat: dict[str, o
     chat["agents"] = {"_default": default, "prover": {"fine_tuning": {"seed": 7}}}
     fine_tuning = HyperParameters.from_dict(chat).agents["prover"].fine_tuning
     assert (fine_tuning.n_epochs, fine_tuning.seed) == (3, 7)
+
+
+LAYERS, FACTOR = "agents._default.num_gnn_layers", "agents._default.agent_lr_factor.actor"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {FACTOR: 3.0},
+        {LAYERS: 4},
+        {FACTOR: 3.0, "agents.verifier.agent_lr_factor.actor": 2.0},
+        {
+            "agents._default.update_schedule": {
+                "kind": "contiguous_periodic",
+                "period": 2,
+                "start": 0,
+                "stop": 1,
+            }
+        },
+    ],
+)
+def test_agents_follow_changes_of_the_default_as_in_a_file(changes: dict[str, object]) -> None:
+    """A member of a sweep, or an arm given as changes, is the run with the same overrides."""
+    file = EXPERIMENTS / "graph_isomorphism_help.yaml"
+    overrides = [
+        f"{path}={json.dumps(value)}" if isinstance(value, dict) else f"{path}={value}"
+        for path, value in changes.items()
+    ]
+    given = load_experiment(file, overrides).hyper_params
+    plain = load_experiment(file).hyper_params
+    assert plain.replace(changes) == given
+    assert read_arms(plain, {"changed": changes})["changed"] == given
+    assert given.agents["verifier"].num_gnn_layers == 2, "the file gives it to this agent"
 
 
 def test_a_section_of_another_kind_replaces_the_default_s() -> None:

@@ -77,6 +77,41 @@ def change_every_agent(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict
     return {**base, "agents": changed}
 
 
+def follow_default(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Extend nested changes of the default agent to agents that have the same values.
+
+    In complete parameters each agent has all values; those equal to the default ones follow them,
+    as they would in a file. Changes of a named agent take precedence.
+    """
+    agents = data.get("agents")
+    own = changes.get("agents")
+    changed = own.get(DEFAULT_AGENT) if isinstance(own, Mapping) else None
+    if not isinstance(agents, Mapping) or not isinstance(changed, Mapping):
+        return dict(changes)
+    followed = {
+        name: _where_equal(agents[DEFAULT_AGENT], agent, changed)
+        for name, agent in agents.items()
+        if name != DEFAULT_AGENT
+    }
+    return merge_nested({"agents": followed}, changes)
+
+
+def _where_equal(
+    default: Mapping[str, Any], agent: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the changes of values that are equal in both."""
+    found: dict[str, Any] = {}
+    for key, value in changes.items():
+        theirs, own = default.get(key), agent.get(key)
+        if theirs == own:
+            found[key] = value
+        elif (
+            isinstance(value, Mapping) and isinstance(theirs, Mapping) and isinstance(own, Mapping)
+        ):
+            found[key] = _where_equal(theirs, own, value)
+    return found
+
+
 def forget_iterations(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the number of iterations if phases are changed, since it is their sum.
 

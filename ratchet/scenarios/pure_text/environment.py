@@ -345,5 +345,10 @@ class PureTextEnvironment:
         rounds = state["round"][rows]
         state["message_history"][rows, rounds, channels] = message[rows, agents, channels]
         state["message_agent_id"][rows, rounds, channels] = agents
+        if self.rules.stances_are_argued:
+            stances = state["prover_stance"]
+            for row, agent, text in zip(rows, agents, message[rows, agents, channels], strict=True):
+                said = (self.rules.agent_names[agent], text)
+                stances[row] = self.rules.argued_stance(stances[row], [said])
         rows, agents = np.nonzero(active.any(-1))
         state["raw_message_history"][rows, state["round"][rows], agents] = raw[rows, agents]

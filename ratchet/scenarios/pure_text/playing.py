@@ -228,6 +228,9 @@ def _written(
             said[place] = SentMessage(position.round, channel, name, action.messages[channel])
     return replace(
         position,
+        prover_stance=rules.argued_stance(
+            position.prover_stance, [(message.speaker, message.text) for message in said.values()]
+        ),
         round=position.round if over else position.round + 1,
         messages=(*position.messages, *(said[place] for place in sorted(said))),
         raw_messages=(*position.raw_messages, *raw),

@@ -7,7 +7,7 @@ usual judgement by one verifier have no table; then ``outcome`` returns None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -155,6 +155,7 @@ class RoundRules:
         self.shown_names = {
             name: None if spec.anonymous else spec.human_name for name, spec in self.specs.items()
         }
+        self.stances_are_argued = any(spec.argued_decision for spec in self.specs.values())
         sees = handler.agent_channel_visibility
         self.visible_channels = {
             agent: tuple(c for c in self.channel_names if (agent, c) in sees)
@@ -189,8 +190,8 @@ class RoundRules:
     ) -> Outcome | None:
         """Return the outcome of a round; None for protocols with custom judgement.
 
-        ``stance`` is that of a single prover; decisions are 0, 1 or 2 by agent, and ``confidence``
-        is the verifier's.
+        ``stance`` is that of the episode; decisions are 0, 1 or 2 by agent, and ``confidence`` is
+        the verifier's.
         """
         if self._verifier is None:
             return None
@@ -207,21 +208,41 @@ class RoundRules:
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
         """Return a prover's stance, 0 reject or 1 accept; None for other agents.
 
-        It is the decision for which the prover is rewarded; the episode's stance for a single one.
+        It is the decision for which the prover is rewarded. In an episode of stance 0, provers
+        argue for the opposite side; it is read only if stances vary.
         """
-        provers = self.handler.prover_names
-        if agent not in provers:
+        if agent not in self.handler.prover_names:
             return None
-        if len(provers) == 1 and self.handler.common.randomize_prover_stance:
-            return prover_stance
-        return self._paid_decisions.get(agent, 1)
+        paid = self._paid_decisions.get(agent, 1)
+        return paid if prover_stance or not self._stances_vary else 1 - paid
+
+    def argued_stance(self, prover_stance: int, said: Iterable[tuple[str, str]]) -> int:
+        """Return an episode's stance after messages, pairs (agent, text), of which one may set it.
+
+        Raises
+        ------
+        ProtocolSpecificationError
+            If an agent's ``argued_decision`` is neither 0 nor 1.
+        """
+        for agent, text in said:
+            read = self.specs[agent].argued_decision
+            if read is None:
+                continue
+            argued = read(text)
+            if argued not in (0, 1):
+                raise ProtocolSpecificationError(
+                    f"{type(self.handler).__name__}.text_agent_spec({agent!r}).argued_decision: got"
+                    f" {argued!r} for the message {text!r}, expected 0 or 1."
+                )
+            prover_stance = int(argued == self._paid_decisions[agent])
+        return prover_stance
 
     def judge(
         self, env_td: KeyPathMapping, prover_stance: Tensor, confidence: Tensor | None = None
     ) -> ProtocolStep:
-        """Judge a step [*B] by the protocol, and pay a single prover for its stance if so asked.
+        """Judge a step [*B] by the protocol, and pay provers for their stances if these vary.
 
-        ``prover_stance`` int[*B] is read only with ``protocol_common.randomize_prover_stance``.
+        ``prover_stance`` int[*B] is read only if stances vary.
         ``confidence`` float64[*B] is the verifier's in its decision; sure if not given.
         """
         step = self._judge(env_td, prover_stance)
@@ -240,17 +261,24 @@ class RoundRules:
         handler = self.handler
         step = handler.step_interaction_protocol(env_td)
         common = handler.common
-        if not common.randomize_prover_stance or common.shared_reward:
+        if not self._stances_vary or common.shared_reward:
             return step
         assert isinstance(handler, SingleVerifierProtocolHandler)  # checked when built
         said = torch.as_tensor(env_td["agents", "decision"])
         verifier = handler.agent_index(handler.verifier_name)
         counted = handler.apply_force_guess(said[..., verifier], torch.as_tensor(env_td["y"]))
         decided = step.shared_done & ~torch.as_tensor(env_td["done"])
-        paid = decided & (counted == prover_stance)
         reward = step.reward.clone()
-        reward[..., handler.agent_index(handler.prover_names[0])] = paid * common.prover_reward
+        for prover, wants in handler.prover_paid_decisions.items():
+            stance = torch.where(prover_stance == 1, wants, 1 - wants)
+            paid = decided & (counted == stance)
+            reward[..., handler.agent_index(prover)] = paid * common.prover_reward
         return step._replace(reward=reward)
+
+    @cached_property
+    def _stances_vary(self) -> bool:
+        """Whether provers' stances are sampled, or chosen by what one of them argues for."""
+        return self.stances_are_argued or self.handler.common.randomize_prover_stance
 
     @cached_property
     def _forced(self) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from ratchet import HyperParameters
 from ratchet.errors import DataError, ParameterError, ProtocolSpecificationError, RolloutError
 from ratchet.protocols.base import SingleVerifierProtocolHandler
 from ratchet.protocols.checks import check_text_specs
+from ratchet.protocols.debate import DebateProtocolHandler
 from ratchet.protocols.handler import ProtocolStep, rounds_and_seeds
 from ratchet.protocols.nip import NipProtocolHandler
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_parameters
@@ -68,7 +69,22 @@ class ProverMayResign(NipProtocolHandler):
         return ProtocolStep(step.shared_done, agent_done, step.terminated, reward)
 
 
+class FirstProverChooses(DebateProtocolHandler):
+    """The first debater's messages choose the sides."""
+
+    def text_agent_spec(self, agent_name):
+        spec = super().text_agent_spec(agent_name)
+        return replace(spec, argued_decision=side_of) if agent_name == "prover0" else spec
+
+
+def side_of(text):
+    return sum(map(ord, text)) % 2
+
+
 GAMES = [
+    (FirstProverChooses, {}),
+    (FirstProverChooses, {"debate_protocol__sequential": True}),
+    (FirstProverChooses, {"protocol_common__shared_reward": True}),
     ("nip", {}),
     ("nip", {"protocol_common__randomize_prover_stance": True}),
     ("nip", {"protocol_common__force_guess": "y", "nip_protocol__min_message_rounds": 3}),
@@ -342,6 +358,53 @@ def test_several_steps_can_be_played_from_one_episode(make_text_game, make_actio
     assert [e.position.messages[0].text for e in (first, second)] == ["a", "b"]
 
 
+@pytest.mark.parametrize("decision", [0, 1])
+@pytest.mark.parametrize("argued", [0, 1])
+def test_debaters_are_paid_for_the_side_that_one_of_them_argues_for(
+    argued, decision, make_text_game, make_action
+):
+    game = make_text_game(
+        FirstProverChooses,
+        debate_protocol__sequential=True,
+        protocol_common__verifier_first=False,
+        protocol_common__prover_reward=3.0,
+    )
+    environment, rules = game.environment, game.environment.rules
+    text = next(word for word in ("a", "b") if side_of(word) == argued)
+    episode = begin_episode(environment, 0, 0)
+    assert view_of(rules, episode.position, "prover0").stance == 0  # as in debate
+    episode = advance_episode(
+        environment, episode, {"prover0": make_action({"prover0_channel": text}, "raw")}
+    )
+    assert view_of(rules, episode.position, "prover0").stance == argued
+    assert view_of(rules, episode.position, "prover1").stance == 1 - argued
+    episode = advance_episode(
+        environment, episode, {"prover1": make_action({"prover1_channel": "c"}, "raw")}
+    )
+    episode = advance_episode(
+        environment, episode, {"verifier": make_action({}, "raw", decision=decision)}
+    )
+    won = {argued: 3.0, 1 - argued: 0.0}
+    assert episode.steps[-1].rewards[:2] == (won[decision], won[1 - decision])
+    assert episode_to_rollout(environment, episode)["prover_stance"].tolist() == [1 - argued]
+
+
+class VerifierChooses(NipProtocolHandler):
+    """The verifier is not rewarded for a side."""
+
+    def text_agent_spec(self, agent_name):
+        return replace(super().text_agent_spec(agent_name), argued_decision=side_of)
+
+
+def test_an_argued_decision_is_one(make_text_game, make_action):
+    game = make_text_game(FirstProverChooses, protocol_common__verifier_first=False)
+    spec = replace(game.environment.rules.specs["prover0"], argued_decision=lambda text: 2)
+    game.environment.rules.specs["prover0"] = spec
+    actions = {f"prover{p}": make_action({f"prover{p}_channel": "?"}, "raw") for p in (0, 1)}
+    with pytest.raises(ProtocolSpecificationError, match=r"got 2 for the message '\?'"):
+        advance_episode(game.environment, begin_episode(game.environment, 0, 0), actions)
+
+
 class NoHeader(NipProtocolHandler):
     """The prover has no header for where it writes."""
 
@@ -379,6 +442,7 @@ class MuteVerifier(NipProtocolHandler):
         (SameName, "'Player', 'Player'"),
         (WrongChannel, "mian"),
         (MuteVerifier, "in round 0 .*may not decide yet"),
+        (VerifierChooses, r"'verifier'\).argued_decision: expected None.*\['prover'\]"),
     ],
 )
 def test_specs_that_contradict_the_protocol_are_refused(protocol, message, make_text_game):
