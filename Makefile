@@ -124,9 +124,10 @@ check: setup  ## run linter, formatter, type checker, import contracts
 docs: setup  ## build the documentation site into build/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-format: setup  ## apply ruff's fixes and formatting
+format: setup  ## apply ruff's fixes and formatting; update the files that pages show
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/shown_files.py
 
 bench: setup  ## run the benchmarks (bootstrap.py requires rliable: run it separately)
 	@for file in $(filter-out %_players.py benchmarks/bootstrap.py,$(wildcard benchmarks/*.py)); do \

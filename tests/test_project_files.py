@@ -106,13 +106,3 @@ def test_the_picture_of_the_layers_contains_all_layers():
             for layer in contract["layers"][: len(contract["layers"]) - ground]:
                 for name in layer.split(" : "):
                     assert name in picture, f"draw {name}: python docs/pictures/draw.py"
-
-
-def test_the_site_shows_examples_as_files():
-    pages = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
-    assert "--8 <" not in pages, "a formatter changed an inclusion"
-    shown = set(re.findall(r'^--8<-- "examples/([\w/]+\.py)', pages, re.MULTILINE))
-    linked = set(re.findall(r"\]\([./]*examples/([\w/]+\.py)\)", pages))
-    examples = ROOT / "examples"
-    found = {path.relative_to(examples).as_posix() for path in examples.rglob("*.py")}
-    assert found == shown | linked

@@ -45,12 +45,12 @@ from collections import OrderedDict
 
 class Offered(OrderedDict): ...
 """
-OWN = """
+CUSTOM = """
 from collections import OrderedDict
 from games_registry import GAMES
 
-@GAMES.register("own")
-class Own(OrderedDict):
+@GAMES.register("custom")
+class Custom(OrderedDict):
     \"\"\"A custom game.\"\"\"
 
 class Nothing: ...
@@ -98,14 +98,15 @@ def test_names_are_listed_with_their_origin_and_nothing_is_imported(games, insta
 def test_a_class_is_found_by_name_by_file_and_installed(games, folder, install) -> None:
     install("more_games", "games", "offered", "Offered", OFFERED)
     (folder / "mine").mkdir()
-    (folder / "mine" / "own.py").write_text(OWN)
+    (folder / "mine" / "custom.py").write_text(CUSTOM)
     assert games.find("plain") is games.find("plain")
     assert games.find("plain").__module__ == "games_home.plain"
     assert games.find("offered").__module__ == "more_games"
-    by_path = games.find("mine/own.py:Own", folder)
-    assert by_path is games.find(Reference("own.py", "Own"), folder / "mine")
-    assert by_path is games.find("own")  # loading the file also registers the name
-    assert games.entries()[1] == Entry("own", str(folder / "mine" / "own.py"), "A custom game.")
+    by_path = games.find("mine/custom.py:Custom", folder)
+    assert by_path is games.find(Reference("custom.py", "Custom"), folder / "mine")
+    assert by_path is games.find("custom")  # loading the file also registers the name
+    file = str(folder / "mine" / "custom.py")
+    assert games.entries()[0] == Entry("custom", file, "A custom game.")
 
 
 def test_an_unknown_name_error_suggests_the_nearest_name_and_a_file(games) -> None:
@@ -118,37 +119,37 @@ def test_an_unknown_name_error_suggests_the_nearest_name_and_a_file(games) -> No
 
 
 def test_a_file_without_a_matching_class_is_refused(games, folder) -> None:
-    (folder / "own.py").write_text(OWN)
+    (folder / "custom.py").write_text(CUSTOM)
     with pytest.raises(ParameterError, match=r"bases \['object'\], expected a subclass of"):
-        games.find("own.py:Nothing", folder)
-    with pytest.raises(ParameterError, match=r"'own.py', expected 'path/to/file.py:ClassName'"):
-        games.find("own.py", folder)
+        games.find("custom.py:Nothing", folder)
+    with pytest.raises(ParameterError, match=r"'custom.py', expected 'path/to/file.py:ClassName'"):
+        games.find("custom.py", folder)
 
 
 def test_a_class_may_be_registered_again_but_not_replaced(games, folder, monkeypatch) -> None:
-    file = folder / "own.py"
-    file.write_text(OWN)
-    loaded = load_class(f"{file}:Own")
-    import own  # the same file as a different module
+    file = folder / "custom.py"
+    file.write_text(CUSTOM)
+    loaded = load_class(f"{file}:Custom")
+    import custom  # the same file as a different module
 
-    assert own.Own is not loaded
-    (folder / "other.py").write_text(OWN)
+    assert custom.Custom is not loaded
+    (folder / "other.py").write_text(CUSTOM)
     with pytest.raises(
-        ParameterError, match=r"game 'own' is taken by .*own.*Own; got .*other.*Own"
+        ParameterError, match=r"game 'custom' is taken by .*custom.*Custom; got .*other.*Custom"
     ):
-        games.find("other.py:Own", folder)
-    with pytest.raises(ParameterError, match=r"'plain' is taken by games_home.plain; got own.Own"):
-        games.register("plain")(own.Own)
+        games.find("other.py:Custom", folder)
+    with pytest.raises(ParameterError, match=r"taken by games_home.plain; got custom.Custom"):
+        games.register("plain")(custom.Custom)
 
 
 def test_a_copied_and_edited_file_takes_over_its_names(games, folder) -> None:
     places = []
     for place in ("here", "there"):
         (folder / place).mkdir()
-        (folder / place / "own.py").write_text(f"{OWN}\nplace = {place!r}\n")
-        places.append(games.find("own.py:Own", folder / place))
+        (folder / place / "custom.py").write_text(f"{CUSTOM}\nplace = {place!r}\n")
+        places.append(games.find("custom.py:Custom", folder / place))
     assert places[0] is not places[1]
-    assert games.find("own") is places[1]
+    assert games.find("custom") is places[1]
 
 
 def test_an_installed_class_cannot_take_a_registered_name(games, install) -> None:

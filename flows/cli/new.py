@@ -22,8 +22,8 @@ from ratchet.errors import ParameterError
 
 _PACKAGE = Path(__file__).parents[1]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_TEST = "own_experiment_test.py"
-_TESTED = "own_scenario"
+_TEST = "custom_experiment_test.py"
+_TESTED = "custom_scenario"
 """The experiment that the example of a test names."""
 _README = """# {title}
 
@@ -71,10 +71,10 @@ _SECTION = r'(?<=["`])\b{0}\b(?=["`])|(?<=hyper_params\.){0}\b|^{0}(?=:)'
 """A registered name in quotes, as an attribute of the parameters, or as a key of the YAML file."""
 EXAMPLES = {
     Kind.SCENARIO: Example(
-        "own_scenario", {r"\bCards": "{Name}", _SECTION.format("cards"): "{name}"}
+        "custom_scenario", {r"\bCards": "{Name}", _SECTION.format("cards"): "{name}"}
     ),
     Kind.TRAINER: Example(
-        "own_trainer",
+        "custom_trainer",
         {
             r"\bAdvantageActorCritic": "{Name}",
             r"\bHillClimbing": "{Name}Loop",
@@ -82,9 +82,9 @@ EXAMPLES = {
             r"\bhill_climbing\b": "{name}_loop",
         },
     ),
-    Kind.LANGUAGE_TASK: Example("language/own_task", {r"\bDoubling\b": "{Name}"}),
+    Kind.LANGUAGE_TASK: Example("language/custom_task", {r"\bDoubling\b": "{Name}"}),
     Kind.TEXT_SCENARIO: Example(
-        "own_text_scenario", {r"\bSums": "{Name}", _SECTION.format("sums"): "{name}"}
+        "custom_text_scenario", {r"\bSums": "{Name}", _SECTION.format("sums"): "{name}"}
     ),
 }
 
@@ -149,7 +149,7 @@ def _files(example: Example, module: str) -> dict[str, str]:
         f"test_{module}.py": (folder / _TEST).read_text("utf-8").replace(_TESTED, stem),
     }
     words = "".join(word.capitalize() for word in module.split("_"))
-    class_name = words.removesuffix("Trainer") or "Own"
+    class_name = words.removesuffix("Trainer") or "Custom"
     if re.search(rf"\b{class_name}\b", texts[f"{module}.py"]):
         raise ParameterError(
             f"new: got the name {module!r}, but the copied example uses the name {class_name}."

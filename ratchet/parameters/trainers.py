@@ -273,7 +273,7 @@ NOT_RUN = {
     " models learn from their tokens with `trainer: pure_text_grpo`.",
     "torchrl_dreamer_v3": "The library has DreamerV3's loss, optimizer and optimization stepper,"
     " but no trainer and no configuration for it. Use these in a custom trainer, as"
-    " examples/own_dreamer_trainer.py does.",
+    " examples/custom_dreamer_trainer.py does.",
 }
 """Names of trainers for the library's other algorithms → the reason that they are missing."""
 

@@ -29,7 +29,7 @@ def _as_class(layer):
     layer.__class__ = Doubled
 
 
-def _own_forward(layer):
+def _custom_forward(layer):
     layer.forward = lambda x: 2 * nn.functional.linear(x, layer.weight, layer.bias)
 
 
@@ -44,7 +44,7 @@ CHANGES = {
     ),
     "hook of a parameter": lambda layer: layer.weight.register_hook(lambda grad: 5 * grad),
     "subclass": _as_class,
-    "own forward": _own_forward,
+    "custom forward": _custom_forward,
 }
 
 

@@ -180,7 +180,7 @@ def test_invalid_arguments_raise_before_any_call(tmp_path, run_folder, fake_mode
     assert not client.asked
 
 
-OWN = """
+CUSTOM = """
 from pathlib import Path
 from ratchet.analysis import Analyser
 
@@ -195,9 +195,9 @@ class Politeness(Analyser):
 
 
 def test_a_custom_analyser_is_loaded_from_its_file(run_folder, tmp_path, fake_model):
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "custom.py").write_text(CUSTOM)
     (tmp_path / "politeness.txt").write_text("Is this polite? $message")
-    spec = f"{tmp_path / 'own.py'}:Politeness"
+    spec = f"{tmp_path / 'custom.py'}:Politeness"
     client = fake_model(lambda prompt: f"Verdict: {'POLITE' if 'Fine' in prompt else 'rude'}")
     analyse_run(run_folder, [spec], model=FREE, client=client)
     assert sorted(verdicts(run_folder, "Politeness").values()) == ["polite", "rude", "rude"]

@@ -138,7 +138,7 @@ def test_a_subclass_that_changes_a_part_is_obeyed(changed):
         called.append(changed)
         return getattr(ClippedPpoObjective, changed)(self, *args)
 
-    own = type("OwnLoss", (ClippedPpoObjective,), {changed: noted})
+    own = type("CustomLoss", (ClippedPpoObjective,), {changed: noted})
     gradients(objective_of(scores, own), frames)
     assert called
 

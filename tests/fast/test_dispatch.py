@@ -24,7 +24,7 @@ class Other(Box):
     offset = 2
 
 
-class Own(Box):
+class Custom(Box):
     compute = fast_path(implementation)(Box.compute)
 
 
@@ -39,8 +39,8 @@ def test_the_plain_method_is_called_where_the_implementation_returns_none():
 
 def test_subclasses_use_the_plain_method_unless_they_name_an_implementation():
     assert Other().compute(2) == ("plain", 4)
-    assert Own().compute(2) == ("fast", 3)
-    assert Own().compute(-2) == ("plain", -1)
+    assert Custom().compute(2) == ("fast", 3)
+    assert Custom().compute(-2) == ("plain", -1)
 
 
 def test_only_tensors_that_autograd_differentiates_on_the_cpu_are_supported():

@@ -22,11 +22,11 @@ COMMON: dict[str, Any] = {
     },
 }
 CASES = {
-    "scenario": {"scenario": "own_scenario.py:Cards", "cards": {"num_deals": 60}},
+    "scenario": {"scenario": "custom_scenario.py:Cards", "cards": {"num_deals": 60}},
     "network": {
         "scenario": "binary_erasure_channel",
         "binary_erasure_channel": {"num_datapoints": 60},
-        "agents": {"verifier": {"network": "own_network.py:RecurrentBody"}},
+        "agents": {"verifier": {"network": "custom_network.py:RecurrentBody"}},
     },
 }
 

@@ -24,9 +24,9 @@ def form(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    (tmp_path / "experiments" / "own").mkdir(parents=True)
+    (tmp_path / "experiments" / "custom").mkdir(parents=True)
     text = "{scenario: graph_isomorphism, trainer: vanilla_ppo, dataset: generated}"
-    for name in ("one.yaml", "own/two.yml"):
+    for name in ("one.yaml", "custom/two.yml"):
         (tmp_path / "experiments" / name).write_text(text)
     (tmp_path / "runs" / "one-1234").mkdir(parents=True)
     (tmp_path / "runs" / "one-1234" / "manifest.json").touch()
@@ -37,7 +37,7 @@ def project(tmp_path, monkeypatch):
 def test_a_form_offers_the_available_values(project):
     fields = form("experiment_from_file")["properties"]
     found, free = fields["file"]["anyOf"]
-    assert found["enum"] == ["experiments/one.yaml", "experiments/own/two.yml"]
+    assert found["enum"] == ["experiments/custom/two.yml", "experiments/one.yaml"]
     assert free["title"] == "another file"
     assert "nip" in fields["protocol"]["anyOf"][0]["enum"]
     assert "vanilla_ppo" in fields["trainer"]["anyOf"][0]["enum"]

@@ -70,7 +70,7 @@ def test_usage_adds_up_by_stage_agent_and_model_and_survives_json():
     assert again.rows() == meter.rows()
 
 
-def test_prices_of_dated_fine_tuned_own_and_unknown_models(tmp_path, monkeypatch):
+def test_prices_of_dated_fine_tuned_custom_and_unknown_models(tmp_path, monkeypatch):
     table = PriceTable.load()
     base = table.find("gpt-4o-mini")
     assert base is not None
@@ -245,16 +245,16 @@ def test_jobs_are_refused_before_they_are_made_where_together_they_cost_too_much
 
 
 def test_what_is_said_of_sampling_holds_until_a_class_samples_in_its_own_way():
-    class Own(PureTextMaltTrainer):
+    class Custom(PureTextMaltTrainer):
         async def _sample_one(self, environment, iteration, planned, calls): ...
 
-    class Said(Own):
+    class Said(Custom):
         @classmethod
         def responses_per_step(cls, hyper_params):
             return 3
 
     known = [k.declares_sample_count() for k in (PureTextEiTrainer, PureTextMaltTrainer, Said)]
     assert known == [True, True, True]
-    assert not Own.declares_sample_count()
-    total = estimate_experiment(parameters(), Own, 80, 20).total
+    assert not Custom.declares_sample_count()
+    total = estimate_experiment(parameters(), Custom, 80, 20).total
     assert (total.is_known, total.calls) == (False, 0)

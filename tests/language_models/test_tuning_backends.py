@@ -479,7 +479,7 @@ def test_what_a_deployment_needs_is_missed_before_a_job_is_made(name, quick, req
     assert not service.requests
 
 
-def test_a_backend_of_ones_own_is_given_by_its_file(tmp_path):
+def test_a_custom_backend_is_given_by_its_file(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend\n"
         "class Mine(OpenAiBackend):\n    pass\n"

@@ -107,7 +107,7 @@ def test_what_asked_for_something_that_is_not_there_is_refused_not_dropped():
         HyperParameters.from_dict(old)
 
 
-def test_scales_of_decisions_and_prompts_of_ones_own_are_read():
+def test_scales_of_decisions_and_custom_prompts_are_read():
     text = {"scenario": "code_validation", "trainer": "pure_text_ei", "dataset": "generated"}
     common = {"verifier_decision_spectrum": "out_of_10"}
     likert = {"verifier_decision_scale": "likert_scale"}

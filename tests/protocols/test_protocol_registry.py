@@ -31,10 +31,10 @@ BUILT_IN = {
     "nip",
     "solo_verifier",
 }
-OWN = """
+CUSTOM = """
 from ratchet.protocols import DeterministicSingleVerifierProtocolHandler, ProtocolHandler
 
-class Own(DeterministicSingleVerifierProtocolHandler):
+class Custom(DeterministicSingleVerifierProtocolHandler):
     agent_names = ("verifier", "oracle")
     max_message_rounds = 2
 
@@ -84,13 +84,13 @@ def test_modules_that_are_no_protocols_are_no_names(make_handler) -> None:
 
 def test_a_protocol_is_loaded_from_a_file(tmp_path: Path, make_parameters) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "own.py").write_text(OWN)
-    hyper_params = make_parameters("mine/own.py:Own")
+    (tmp_path / "mine" / "custom.py").write_text(CUSTOM)
+    hyper_params = make_parameters("mine/custom.py:Custom")
     handler = protocols.build_protocol_handler(hyper_params, base_dir=tmp_path)
     assert list(handler.agent_names) == ["verifier", "oracle"]
     check_protocol_parameters(hyper_params, base_dir=tmp_path)
     with pytest.raises(ParameterError, match=r"expected a subclass of .*ProtocolHandler"):
-        protocol_handler_class("mine/own.py:Nothing", base_dir=tmp_path)
+        protocol_handler_class("mine/custom.py:Nothing", base_dir=tmp_path)
 
 
 def test_a_taken_name_is_refused(make_handler, monkeypatch) -> None:
@@ -142,8 +142,8 @@ def test_stances_are_random_for_one_prover_in_text_only(
 
 
 def test_zero_knowledge_wants_the_one_verifier_and_tensors(tmp_path, make_parameters) -> None:
-    (tmp_path / "judged.py").write_text(OWN.replace('"verifier"', '"chief_verifier"'))
-    hyper_params = make_parameters("judged.py:Own", protocol_common__zero_knowledge=True)
+    (tmp_path / "judged.py").write_text(CUSTOM.replace('"verifier"', '"chief_verifier"'))
+    hyper_params = make_parameters("judged.py:Custom", protocol_common__zero_knowledge=True)
     with pytest.raises(ParameterError, match=r"zero_knowledge.*\['chief_verifier'\]"):
         check_protocol_parameters(hyper_params, base_dir=tmp_path)
     text = make_parameters(

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from examples.own_torchrl_trainer import OwnTrainer
+from examples.custom_torchrl_trainer import CustomTrainer
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
@@ -120,7 +120,7 @@ class NaiveNetworks(Keeping, VanillaPpoTrainer):
         return stats
 
 
-class NaiveLibrary(Keeping, OwnTrainer):
+class NaiveLibrary(Keeping, CustomTrainer):
     """Trainer that logs a running mean from a hook of the library's trainer."""
 
     def __init__(self, *components: Any) -> None:

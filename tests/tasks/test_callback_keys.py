@@ -11,7 +11,7 @@ from tasks.stages.sequence import recorded_calls
 
 STOP = {"name": "early_stopping", "metric": "verifier.accuracy"}
 KEEP = {"name": "keep_best", "metric": "verifier.accuracy"}
-OWN = """
+CUSTOM = """
 from trainers import Callback
 
 class Looks(Callback):
@@ -27,8 +27,8 @@ class LooksAtTests(Callback):
 
 
 @pytest.fixture
-def own(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
+def custom(tmp_path):
+    (tmp_path / "custom.py").write_text(CUSTOM)
     return tmp_path
 
 
@@ -92,12 +92,12 @@ def test_keys_without_callbacks_do_not_contain_them():
         assert not {"trainers.callbacks.early_stopping", "trainers.callbacks.keep_best"} & {*found}
 
 
-@pytest.mark.parametrize("callback", [STOP, KEEP, "gradient_statistics", "own.py:Looks"])
-def test_a_callback_of_networks_changes_training_and_later_stages(own, callback):
-    assert tensor_changes(own, callbacks=[callback]) == TRAINED
-    call = tensor_keys(own, callbacks=[callback]).train(0, 5)
+@pytest.mark.parametrize("callback", [STOP, KEEP, "gradient_statistics", "custom.py:Looks"])
+def test_a_callback_of_networks_changes_training_and_later_stages(custom, callback):
+    assert tensor_changes(custom, callbacks=[callback]) == TRAINED
+    call = tensor_keys(custom, callbacks=[callback]).train(0, 5)
     assert len(call.parameters["callbacks"]) == 1
-    assert str(own) not in str(call.parameters)
+    assert str(custom) not in str(call.parameters)
     assert call.parameters["callbacks"][0]["name"] in str(callback)
 
 
@@ -106,12 +106,12 @@ def test_a_section_that_enables_a_callback_enters_the_same_keys():
     assert tensor_changes(**{"message_regression.method": "cnn"}) == set()
 
 
-def test_an_observing_callback_of_chat_models_changes_only_its_own_stages(own):
-    assert text_changes(own, callbacks=["own.py:Looks"]) == LOGGED
+def test_an_observing_callback_of_chat_models_changes_only_its_own_stages(custom):
+    assert text_changes(custom, callbacks=["custom.py:Looks"]) == LOGGED
     tests = {f"test_during_training {i}" for i in range(3)}
-    assert text_changes(own, callbacks=["own.py:LooksAtTests"]) == {"test 3"}
-    assert not tests & text_changes(own, callbacks=["own.py:LooksAtTests"])
-    assert tensor_changes(own, callbacks=["own.py:LooksAtTests"]) == {"test"}
+    assert text_changes(custom, callbacks=["custom.py:LooksAtTests"]) == {"test 3"}
+    assert not tests & text_changes(custom, callbacks=["custom.py:LooksAtTests"])
+    assert tensor_changes(custom, callbacks=["custom.py:LooksAtTests"]) == {"test"}
 
 
 def test_a_stopping_callback_of_chat_models_changes_jobs_and_later_stages():
@@ -143,21 +143,21 @@ def test_more_iterations_extend_a_run_except_for_callbacks_at_the_end(family):
     assert more == {7 if family == "tensor" else 2}
 
 
-def test_keys_depend_on_the_code_of_a_custom_callback_and_not_on_its_path(own, tmp_path):
-    callbacks = {"callbacks": ["own.py:Looks"]}
-    before = tensor_stages(tensor_keys(own, **callbacks))
-    text_before = text_stages(text_keys(own, **callbacks))
+def test_keys_depend_on_the_code_of_a_custom_callback_and_not_on_its_path(custom, tmp_path):
+    callbacks = {"callbacks": ["custom.py:Looks"]}
+    before = tensor_stages(tensor_keys(custom, **callbacks))
+    text_before = text_stages(text_keys(custom, **callbacks))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "own.py").write_text(OWN)
+    (elsewhere / "custom.py").write_text(CUSTOM)
     assert changed(before, tensor_stages(tensor_keys(elsewhere, **callbacks))) == set()
-    (own / "own.py").write_text(OWN.replace("1.0", "2.0"))
-    keys = tensor_keys(own, **callbacks)
+    (custom / "custom.py").write_text(CUSTOM.replace("1.0", "2.0"))
+    keys = tensor_keys(custom, **callbacks)
     assert changed(before, tensor_stages(keys)) == TRAINED
-    assert changed(text_before, text_stages(text_keys(own, **callbacks))) == LOGGED
+    assert changed(text_before, text_stages(text_keys(custom, **callbacks))) == LOGGED
     modules = keys.train(0, 5).fingerprint.modules
-    assert any("own" in name for name in modules)
-    assert not any("own" in name for name in keys.initial_state().fingerprint.modules)
+    assert "custom" in modules
+    assert "custom" not in keys.initial_state().fingerprint.modules
 
 
 def test_parameters_of_tests_enter_the_keys_of_a_callback_that_tests():

@@ -62,7 +62,7 @@ def test_packages_of_a_custom_mirror_are_required(tmp_path):
 
 def test_a_class_that_is_not_a_mirror_is_refused():
     with pytest.raises(ParameterError, match=r"expected a subclass of .*Mirror"):
-        choose_place(f"{EXAMPLES / 'own_callback.py'}:RoundsUsed", "")
+        choose_place(f"{EXAMPLES / 'custom_callback.py'}:RoundsUsed", "")
 
 
 def test_built_in_mirrors_are_listed():

@@ -72,7 +72,7 @@ def test_solo_agents_epochs_do_not_depend_on_how_many_follow(tiny):
     assert _differs(tiny, "train", trainer="solo_agent")
 
 
-def test_a_trainer_of_ones_own_may_read_every_section(tiny):
+def test_a_custom_trainer_may_read_every_section(tiny):
     class Mine(VanillaPpoTrainer):
         pass
 
@@ -83,7 +83,7 @@ def test_a_trainer_of_ones_own_may_read_every_section(tiny):
     assert keys[0] != keys[1]
 
 
-def test_more_iterations_of_a_trainer_of_ones_own_go_on_unless_it_reads_how_many_there_are(tiny):
+def test_more_iterations_of_a_custom_trainer_go_on_unless_it_reads_how_many_there_are(tiny):
     class Mine(VanillaPpoTrainer):
         pass
 

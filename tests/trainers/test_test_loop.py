@@ -127,7 +127,7 @@ def test_a_forced_decision_is_what_tests_and_training_count(tiny, zero_knowledge
     assert rollouts["agents", "decision"].unique().tolist() == [0, 1, 2]
 
 
-class OwnStatistics(VanillaPpoTrainer):
+class CustomStatistics(VanillaPpoTrainer):
     """Also logs the verifier's mean reward, computed from the rollouts, and its inputs."""
 
     def _get_log_stats(self, rollouts, mean_loss_vals=None, *, train=True):
@@ -140,11 +140,11 @@ class OwnStatistics(VanillaPpoTrainer):
 
 
 @pytest.mark.parametrize("frames", [12, 32])
-def test_own_statistics_of_tests_are_computed_from_the_episodes_that_count(tiny, frames):
+def test_custom_statistics_of_tests_are_computed_from_the_episodes_that_count(tiny, frames):
     changes = {"rl__num_test_iterations": 2, "rl__frames_per_batch": frames}
     _, plain = _tested(tiny, **changes)
     hyper_params = tiny.parameters(**changes)
-    trainer = OwnStatistics(hyper_params, tiny.scenario(hyper_params), tiny.ExperimentSettings())
+    trainer = CustomStatistics(hyper_params, tiny.scenario(hyper_params), tiny.ExperimentSettings())
     trainer.initial_state()
     result = trainer.run_test()
     assert result.table == plain.table
@@ -163,9 +163,9 @@ def test_own_statistics_of_tests_are_computed_from_the_episodes_that_count(tiny,
     ]
 
 
-def test_own_statistics_of_tests_are_recorded(tiny):
+def test_custom_statistics_of_tests_are_recorded(tiny):
     hyper_params = tiny.parameters(rl__num_iterations=1)
-    trainer = OwnStatistics(hyper_params, tiny.scenario(hyper_params), tiny.ExperimentSettings())
+    trainer = CustomStatistics(hyper_params, tiny.scenario(hyper_params), tiny.ExperimentSettings())
     trainer.train()
     tested = next(record for record in trainer.history if record.stage == "test")
     assert "test_mine" in tested.values

@@ -41,8 +41,8 @@ def test_an_unknown_trainer_gets_the_nearest_name(tiny):
 @pytest.mark.parametrize(
     "reference",
     [
-        "own_trainer.py:HillClimbingTrainer",
-        {"module_path": "own_trainer.py", "class_name": "HillClimbingTrainer"},
+        "custom_trainer.py:HillClimbingTrainer",
+        {"module_path": "custom_trainer.py", "class_name": "HillClimbingTrainer"},
     ],
 )
 def test_a_trainer_in_a_file_is_found_from_the_experiments_folder(tiny, reference):
@@ -52,7 +52,7 @@ def test_a_trainer_in_a_file_is_found_from_the_experiments_folder(tiny, referenc
 
 
 def test_a_class_that_is_no_trainer_is_refused(tiny):
-    reference = {"module_path": "own_trainer.py", "class_name": "AdvantageActorCriticLoss"}
+    reference = {"module_path": "custom_trainer.py", "class_name": "AdvantageActorCriticLoss"}
     with pytest.raises(ParameterError, match="expected a subclass of"):
         trainer_class(tiny.parameters(trainer=reference), EXAMPLES)
 

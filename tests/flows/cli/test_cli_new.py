@@ -52,7 +52,7 @@ def test_new_files_have_the_new_names_only(kind: Kind) -> None:
     module = folder.name.replace("-", "_")
     texts = {path.name: path.read_text() for path in folder.iterdir()}
     assert texts.keys() == {f"{module}.yaml", f"{module}.py", f"test_{module}.py", "README.md"}
-    old = ("own_", "examples/", "Cards", '"cards"', "Sums", '"sums"', "HillClimbing", "Doubling")
+    old = ("custom_", "examples/", "Cards", '"cards"', "Sums", '"sums"', "HillClimbing", "Doubling")
     assert [(name, each) for name, text in texts.items() for each in old if each in text] == []
     ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
     ruff += ["--ignore", "E501,I001,T20", str(folder.resolve())]

@@ -73,7 +73,7 @@ def test_previous_charges_of_the_run_count_towards_the_budget() -> None:
     assert "in addition to at most 9999.99 billed so far" in said
 
 
-OWN = """
+CUSTOM = """
 from trainers import PureTextRlTrainer
 
 class Trees(PureTextRlTrainer):
@@ -91,17 +91,17 @@ SAID = """
 
 
 def test_the_calls_of_a_custom_trainer_are_unknown_unless_declared(tmp_path: Path) -> None:
-    own = f"trainer={{module_path: {tmp_path / 'trees.py'}, class_name: Trees}}"
-    (tmp_path / "trees.py").write_text(OWN)
-    code, said = plan(own)
+    custom = f"trainer={{module_path: {tmp_path / 'trees.py'}, class_name: Trees}}"
+    (tmp_path / "trees.py").write_text(CUSTOM)
+    code, said = plan(custom)
     assert code == 0
     assert "unknown" in said
     assert "`responses_per_step`" in said
     assert "If all replies are valid" not in said
-    code, said = plan(own, "--budget", "1000000")
+    code, said = plan(custom, "--budget", "1000000")
     assert code == 1
     assert "number of calls is unknown" in said
-    (tmp_path / "trees.py").write_text(OWN + SAID)
-    code, said = plan(own)
+    (tmp_path / "trees.py").write_text(CUSTOM + SAID)
+    code, said = plan(custom)
     assert "unknown" not in said
     assert "If all replies are valid" in said

@@ -44,7 +44,7 @@ def rendered(protocol="nip", kind="full", stance=1, **changes):
 
 
 @pytest.fixture
-def own_templates(tmp_path, monkeypatch):
+def custom_templates(tmp_path, monkeypatch):
     """Return a copy of the templates that a test may spoil."""
     shutil.copytree(scenario.TEMPLATES, tmp_path / "templates")
     monkeypatch.setattr(scenario, "TEMPLATES", tmp_path / "templates")
@@ -119,8 +119,8 @@ def test_experts_are_called_what_they_are_called_in_the_conversation():
         assert told["prover1"].startswith("You are Expert 2")
 
 
-def test_a_missing_template_is_an_error_that_says_where_it_is_looked_for(own_templates):
-    (own_templates / "full/nip/prover.txt").unlink()
+def test_a_missing_template_is_an_error_that_says_where_it_is_looked_for(custom_templates):
+    (custom_templates / "full/nip/prover.txt").unlink()
     with pytest.raises(PromptTemplateError, match=r"'prover'.*full/nip/prover\.txt.*\$question"):
         load("nip")
     load("adp")
@@ -136,15 +136,15 @@ def test_a_missing_template_is_an_error_that_says_where_it_is_looked_for(own_tem
     ],
 )
 def test_a_wrong_template_is_an_error_before_anything_is_played(
-    agent, text, message, own_templates
+    agent, text, message, custom_templates
 ):
-    (own_templates / f"full/nip/{agent}.txt").write_text(text)
+    (custom_templates / f"full/nip/{agent}.txt").write_text(text)
     with pytest.raises(PromptTemplateError, match=message):
         load("nip")
 
 
-def test_where_stances_are_drawn_the_prover_must_be_told(own_templates):
-    (own_templates / "full/nip/prover.txt").write_text("$question $solution ${max_questions}")
+def test_where_stances_are_drawn_the_prover_must_be_told(custom_templates):
+    (custom_templates / "full/nip/prover.txt").write_text("$question $solution ${max_questions}")
     load("nip")
     with pytest.raises(PromptTemplateError, match=r"has no \$agent_stance_string"):
         load("nip", protocol_common__randomize_prover_stance=True)
@@ -164,7 +164,7 @@ def test_a_protocol_in_a_file_has_its_templates_beside_it(tmp_path):
     assert set(SystemPrompts.of(hyper_params, handler).templates) == {"prover", "verifier"}
 
 
-def test_an_edited_template_is_played_anew(own_templates):
+def test_an_edited_template_is_played_anew(custom_templates):
     hyper_params = parameters("nip")
 
     def key():
@@ -172,7 +172,7 @@ def test_an_edited_template_is_played_anew(own_templates):
 
     before, data = key(), TextArmKeys("main", hyper_params).build_scenario()
     assert key().key == before.key
-    file = own_templates / "full/nip/prover.txt"
+    file = custom_templates / "full/nip/prover.txt"
     file.write_text(file.read_text() + "Be brief.")
     after = key()
     assert after.key != before.key
@@ -181,7 +181,7 @@ def test_an_edited_template_is_played_anew(own_templates):
 
 
 @pytest.fixture
-def own_folder(tmp_path):
+def custom_folder(tmp_path):
     """Custom templates, next to an experiment's file."""
     folder = tmp_path / "prompts"
     folder.mkdir()
@@ -200,54 +200,54 @@ def told(keys, agent):
     return source.render(view_of(rules_of(handler), Position(0, 1, 1, "q", "s"), agent))
 
 
-def test_own_templates_are_a_folder_beside_the_experiment(own_folder):
-    keys = keys_beside(own_folder, kind="prompts")
+def test_custom_templates_are_a_folder_beside_the_experiment(custom_folder):
+    keys = keys_beside(custom_folder, kind="prompts")
     assert told(keys, "prover") == "Mine: q s, say accept."
     assert told(keys, "verifier") == "My verifier: q s"
-    absolute = keys_beside(own_folder, kind=str(own_folder))
+    absolute = keys_beside(custom_folder, kind=str(custom_folder))
     assert absolute.sample_rollouts(0).key == keys.sample_rollouts(0).key, "no path in a key"
 
 
-def test_one_agent_may_have_a_template_of_its_own(own_folder):
+def test_one_agent_may_have_a_custom_template(custom_folder):
     path = {"agents": {"prover": {"system_prompt_template_path": "prompts/prover.txt"}}}
-    keys = keys_beside(own_folder, **path)
+    keys = keys_beside(custom_folder, **path)
     assert told(keys, "prover").startswith("Mine")
     assert told(keys, "verifier").startswith("You are checking")
-    assert keys.sample_rollouts(0).key != keys_beside(own_folder).sample_rollouts(0).key
-    moved = own_folder.rename(own_folder.with_name("elsewhere"))
+    assert keys.sample_rollouts(0).key != keys_beside(custom_folder).sample_rollouts(0).key
+    moved = custom_folder.rename(custom_folder.with_name("elsewhere"))
     path = {"agents": {"prover": {"system_prompt_template_path": "elsewhere/prover.txt"}}}
     assert keys_beside(moved, **path).sample_rollouts(0).key == keys.sample_rollouts(0).key
 
 
-def test_own_templates_count_by_their_content_and_leave_the_data_alone(own_folder):
-    before = keys_beside(own_folder, kind="prompts")
+def test_custom_templates_count_by_their_content_and_leave_the_data_alone(custom_folder):
+    before = keys_beside(custom_folder, kind="prompts")
     rollouts, data = before.sample_rollouts(0), before.build_scenario()
-    assert data.key == keys_beside(own_folder).build_scenario().key
-    (own_folder / "prover.txt").write_text("Now: $question $solution")
-    after = keys_beside(own_folder, kind="prompts")
+    assert data.key == keys_beside(custom_folder).build_scenario().key
+    (custom_folder / "prover.txt").write_text("Now: $question $solution")
+    after = keys_beside(custom_folder, kind="prompts")
     assert after.build_scenario().key == data.key
     changes = after.sample_rollouts(0).fingerprint.difference(rollouts.fingerprint)
     assert changes == ["own/prover.txt changed"]
 
 
-def test_what_is_wrong_with_own_templates_is_named(own_folder):
+def test_what_is_wrong_with_custom_templates_is_named(custom_folder):
     with pytest.raises(PromptTemplateError, match=r"promts.*full, compact.*folder"):
-        keys_beside(own_folder, kind="promts").sample_rollouts(0)
+        keys_beside(custom_folder, kind="promts").sample_rollouts(0)
     path = {"agents": {"prover": {"system_prompt_template_path": "prompts/nobody.txt"}}}
     with pytest.raises(PromptTemplateError, match=r"'prover'.*prompts/nobody\.txt"):
-        keys_beside(own_folder, **path).sample_rollouts(0)
-    (own_folder / "prover.txt").write_text("{{ question }} $solution")
+        keys_beside(custom_folder, **path).sample_rollouts(0)
+    (custom_folder / "prover.txt").write_text("{{ question }} $solution")
     with pytest.raises(PromptTemplateError, match=r"prover\.txt: has no \$question.*\{\{"):
-        keys_beside(own_folder, kind="prompts").sample_rollouts(0)
-    (own_folder / "verifier.txt").unlink()
+        keys_beside(custom_folder, kind="prompts").sample_rollouts(0)
+    (custom_folder / "verifier.txt").unlink()
     with pytest.raises(PromptTemplateError, match=r"'verifier'.*prompts/verifier\.txt"):
-        keys_beside(own_folder, kind="prompts").sample_rollouts(0)
+        keys_beside(custom_folder, kind="prompts").sample_rollouts(0)
 
 
-def test_the_templates_that_are_played_are_named_for_the_run_to_keep(own_folder):
-    files = keys_beside(own_folder, kind="prompts").played_files
-    assert files == {f"own/{a}.txt": own_folder / f"{a}.txt" for a in ("prover", "verifier")}
-    assert set(keys_beside(own_folder).played_files) == {
+def test_the_templates_that_are_played_are_named_for_the_run_to_keep(custom_folder):
+    files = keys_beside(custom_folder, kind="prompts").played_files
+    assert files == {f"own/{a}.txt": custom_folder / f"{a}.txt" for a in ("prover", "verifier")}
+    assert set(keys_beside(custom_folder).played_files) == {
         "full/nip/prover.txt",
         "full/nip/verifier.txt",
     }
@@ -267,12 +267,12 @@ def test_a_template_that_does_not_tell_the_scale_is_an_error():
         load("nip", kind="compact", protocol_common__verifier_decision_scale="out_of_10")
 
 
-def test_templates_of_other_protocols_change_nothing(own_templates):
+def test_templates_of_other_protocols_change_nothing(custom_templates):
     hyper_params = parameters("nip")
     handler = build_protocol_handler(hyper_params)
     scenario = build_scenario("code_validation")
     before = scenario.file_digests(hyper_params, handler)
     assert set(before) == {"full/nip/prover.txt", "full/nip/verifier.txt"}
-    (own_templates / "full/adp/prover.txt").write_text("$question $solution")
-    (own_templates / "compact/nip/prover.txt").write_text("$question $solution")
+    (custom_templates / "full/adp/prover.txt").write_text("$question $solution")
+    (custom_templates / "compact/nip/prover.txt").write_text("$question $solution")
     assert scenario.file_digests(hyper_params, handler) == before

@@ -148,7 +148,7 @@ def test_scores_far_beyond_the_cut_stay_finite():
     assert all(weight.grad.isfinite().all() for weight in stack.parameters())
 
 
-class OwnStack(TransformerStack):
+class CustomStack(TransformerStack):
     """A user's, which computes something else."""
 
     def forward(self, tokens, mask):
@@ -162,7 +162,7 @@ def test_a_transformer_takes_the_fast_path_where_it_is_supported():
     assert transform(make_stack(dropout=0.5), tokens, mask) is None
     assert transform(make_stack(dropout=0.5).eval(), tokens, mask) is not None
     assert transform(make_stack().double(), tokens.double(), mask) is None
-    own = make_stack(OwnStack)
+    own = make_stack(CustomStack)
     assert torch.equal(own(tokens, mask), 2 * tokens)
 
 

@@ -57,7 +57,7 @@ def seconds(film):
         (parameters("mpe2.simple_spread_v3", environment_kwargs={"N": 2, "max_cycles": 6}), 10),
         (parameters("pixels.py:Sides", environment_kwargs={"steps": 5}), 10),
     ],
-    ids=["batched", "simulated", "several agents", "own class"],
+    ids=["batched", "simulated", "several agents", "custom class"],
 )
 def test_a_film_shows_every_step_and_is_the_same_each_time(hyper_params, fps):
     check_combination(hyper_params, HERE)

@@ -100,7 +100,7 @@ def test_an_agent_that_has_left_is_asked_and_paid_no_more():
     ]
 
 
-def test_an_own_time_limit_cuts_off_whoever_is_left():
+def test_a_custom_time_limit_cuts_off_whoever_is_left():
     simulator = PettingZooSimulator(Leaving(), max_episode_steps=2)
     simulator.reset(0)
     steps = [simulator.step(np.zeros((2, 1), np.int64)) for _ in range(2)]

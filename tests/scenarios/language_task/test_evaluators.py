@@ -9,7 +9,7 @@ from ratchet.scenarios.language_task.evaluators import build_evaluator, checked
 from ratchet.scenarios.language_task.task import Evaluation, Task
 
 TASK = Task("one", "abc=", "cba")
-OWN = """
+CUSTOM = """
 from ratchet.scenarios.language_task.task import Evaluation
 
 def length(task, completion, messages, factor=1.0):
@@ -31,7 +31,7 @@ number = 3
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(CUSTOM)
     return tmp_path
 
 
@@ -83,15 +83,15 @@ def test_what_is_no_evaluator_is_told(folder, reference, what):
 
 @pytest.mark.parametrize("number", [np.float32(0.5), np.int64(1), np.bool_(True), True])
 def test_numbers_of_arrays_are_numbers(number):
-    found = checked(Evaluation(number, {"part": number}, {"metric": number}), "own", TASK)
+    found = checked(Evaluation(number, {"part": number}, {"metric": number}), "custom", TASK)
     numbers = (found.reward, found.parts["part"], found.metrics["metric"])
     assert numbers == (float(number),) * 3
     assert {type(each) for each in numbers} == {float}
-    assert checked(number, "own", TASK).reward == float(number)
+    assert checked(number, "custom", TASK).reward == float(number)
 
 
 @pytest.mark.parametrize("other", ["0.5", None, np.zeros(2), float("nan")])
 def test_other_values_are_refused(other):
     for scored in (other, Evaluation(other), Evaluation(0.0, {"part": other})):
-        with pytest.raises(DataError, match="evaluator own, task 'one': got"):
-            checked(scored, "own", TASK)
+        with pytest.raises(DataError, match="evaluator custom, task 'one': got"):
+            checked(scored, "custom", TASK)

@@ -116,7 +116,7 @@ def test_an_experiment_is_played_as_its_sections_say(tokenizer, engine_saying):
     assert {r.temperature for r in engine.asked[1]} == {0.5}
 
 
-OWN = """
+CUSTOM = """
 from ratchet.scenarios.language_task.sources.reverse import Reverse
 class Mine(Reverse):
     pass
@@ -135,7 +135,7 @@ def code(base_dir, **more):
 
 
 def test_the_code_that_counts_is_what_is_used(tmp_path):
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(CUSTOM)
     data, played = code(tmp_path)
     assert {"Reverse"} <= data
     assert played == {"Reverse", "SingleTurn", "ExactMatch"}

@@ -161,11 +161,11 @@ def test_a_chat_is_written_by_its_template(played, tokenizer):
     )
     messages = [ChatMessage("system", "turn it"), ChatMessage("user", "abc=")]
     assert found.trajectories[0].tokens[:-4] == tokenizer.prompt_ids(messages)
-    own = Task("own", (ChatMessage("system", "s"), ChatMessage("user", "u")), "cba")
+    custom = Task("custom", (ChatMessage("system", "s"), ChatMessage("user", "u")), "cba")
     found, _ = played(
-        lambda prompt, request: "cba", [own], rules={"chat": True, "system_prompt": "turn it"}
+        lambda prompt, request: "cba", [custom], rules={"chat": True, "system_prompt": "turn it"}
     )
-    assert found.trajectories[0].tokens[:-4] == tokenizer.prompt_ids(own.prompt)
+    assert found.trajectories[0].tokens[:-4] == tokenizer.prompt_ids(custom.prompt)
 
 
 # -- many turns ------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def test_the_first_failure_ends_it_by_default(played):
     assert caught.value.__notes__ == ["while playing the rollout 3/abc/1"]
 
 
-def test_an_error_of_ones_own_code_names_it_and_is_not_raised_twice(played, tmp_path):
+def test_an_error_of_custom_code_names_it_and_is_not_raised_twice(played, tmp_path):
     (tmp_path / "rewards.py").write_text("def close(task, *_):\n    return 1 / 0\n")
     function = load_module("rewards.py", tmp_path).close
     says = (

@@ -108,7 +108,7 @@ def test_an_unknown_task_is_told_with_the_nearest():
         datasets("revers")
 
 
-OWN = """
+CUSTOM = """
 from ratchet.scenarios.language_task.sources.base import DrawnTasks
 from ratchet.scenarios.language_task.task import Task
 
@@ -119,8 +119,8 @@ class Doubling(DrawnTasks):
 """
 
 
-def test_tasks_of_ones_own(tmp_path):
-    (tmp_path / "mine.py").write_text(OWN)
+def test_custom_tasks(tmp_path):
+    (tmp_path / "mine.py").write_text(CUSTOM)
     made = datasets(
         "mine.py:Doubling", tmp_path, num_train=20, num_test=3, task_options={"length": 4}
     )

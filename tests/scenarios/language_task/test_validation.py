@@ -13,10 +13,10 @@ from ratchet.scenarios.registry import build_scenario
 from ratchet.store.fingerprint import code_fingerprint
 from trainers.registry import trainer_class
 
-OWN = """
+CUSTOM = """
 from ratchet.scenarios.language_task.environments.base import SingleTurn
 
-class Own(SingleTurn):
+class Custom(SingleTurn):
     def __init__(self, hint=""):
         raise RuntimeError("made")
 
@@ -36,25 +36,25 @@ def check(base_dir, **section):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "custom.py").write_text(CUSTOM)
     return tmp_path
 
 
 def test_what_is_taken_is_taken_and_nothing_is_made(folder):
     check(folder, environment={"name": "python_tool", "time_limit": 1.0}, evaluator="partial")
-    check(folder, environment={"name": "own.py:Own", "hint": "think"})
-    check(folder, evaluator={"name": "own.py:close", "tolerance": 0.1})
-    check(folder, evaluator={"name": "own.py:Judge", "strict": False})
+    check(folder, environment={"name": "custom.py:Custom", "hint": "think"})
+    check(folder, evaluator={"name": "custom.py:close", "tolerance": 0.1})
+    check(folder, evaluator={"name": "custom.py:Judge", "strict": False})
 
 
 @pytest.mark.parametrize(
     ("section", "says"),
     [
         ({"environment": {"name": "python_tool", "timelimit": 1}}, r"Did you mean 'time_limit'"),
-        ({"environment": {"name": "own.py:Own", "hints": 1}}, r"Did you mean 'hint'"),
-        ({"evaluator": {"name": "own.py:close", "tolerence": 1}}, r"Did you mean 'tolerance'"),
-        ({"evaluator": {"name": "own.py:close"}}, r"missing a required argument: 'tolerance'"),
-        ({"evaluator": {"name": "own.py:Judge", "strikt": 1}}, r"Did you mean 'strict'"),
+        ({"environment": {"name": "custom.py:Custom", "hints": 1}}, r"Did you mean 'hint'"),
+        ({"evaluator": {"name": "custom.py:close", "tolerence": 1}}, r"Did you mean 'tolerance'"),
+        ({"evaluator": {"name": "custom.py:close"}}, r"missing a required argument: 'tolerance'"),
+        ({"evaluator": {"name": "custom.py:Judge", "strikt": 1}}, r"Did you mean 'strict'"),
         ({"evaluator": {"name": "exact", "strict": 1}}, r"does not accept {'strict': 1}"),
     ],
 )
@@ -142,16 +142,16 @@ def test_what_divides_tasks_counts_for_the_data():
 
 
 def test_sets_that_nothing_would_test_on_are_refused(tmp_path):
-    (tmp_path / "own.py").write_text(
+    (tmp_path / "custom.py").write_text(
         "from ratchet.scenarios.language_task.sources.base import TaskSource\n"
         "from ratchet.scenarios.language_task.task import Task\n"
-        "class Own(TaskSource):\n"
+        "class Custom(TaskSource):\n"
         "    def build(self, seed, sizes):\n"
         "        names = ['train', 'test', 'hard']\n"
         "        return {name: [Task(name, name, 'x')] for name in names}\n"
     )
     with pytest.raises(DataError, match=r"has the sets \['hard'\], which no stage tests on"):
-        build_scenario("language_task", tmp_path).build_datasets(parameters("own.py:Own"))
+        build_scenario("language_task", tmp_path).build_datasets(parameters("custom.py:Custom"))
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ STOP = {"name": "early_stopping", "metric": "grad_norm"}
 
 
 def test_by_name_by_file_and_by_a_section_in_this_order(tiny):
-    own = {"name": "own_callback.py:RoundsUsed", "enough": 0.25}
+    custom = {"name": "custom_callback.py:RoundsUsed", "enough": 0.25}
     hyper_params = tiny.parameters(
         message_regression__enabled=True,
         message_regression__method="cnn",
-        callbacks=[STOP, "gradient_statistics", own, {**STOP, "patience": 3}],
+        callbacks=[STOP, "gradient_statistics", custom, {**STOP, "patience": 3}],
     )
     specs = callback_specs(hyper_params, EXAMPLES)
     labels = ["message_regression", "early_stopping", "gradient_statistics", "RoundsUsed"]
@@ -54,7 +54,7 @@ def test_the_section_and_the_list_ask_for_the_same(tiny):
         ([STOP, "early_stopping"], ParameterError, r"callbacks\.1\.metric: missing"),
         ([{**STOP, "patience": 0}], ParameterError, r"callbacks\.0\.patience: got 0"),
         ([{**STOP, "patence": 2}], ParameterError, r"callbacks\.0\.patence: .*mean 'patience'"),
-        (["own_callback.py:RoundsUsedParameters"], ParameterError, r"subclass of .*Callback"),
+        (["custom_callback.py:RoundsUsedParameters"], ParameterError, r"subclass of .*Callback"),
     ],
 )
 def test_wrong_ones_are_refused_with_their_path(tiny, callbacks, error, message):
@@ -63,7 +63,7 @@ def test_wrong_ones_are_refused_with_their_path(tiny, callbacks, error, message)
 
 
 def test_trainers_that_call_none_refuse_them(tiny):
-    reference = {"module_path": "own_trainer.py", "class_name": "HillClimbingTrainer"}
+    reference = {"module_path": "custom_trainer.py", "class_name": "HillClimbingTrainer"}
     with pytest.raises(ParameterError, match=r"callbacks\.0.*'HillClimbingTrainer'.*calls none"):
         check_combination(tiny.parameters(trainer=reference, callbacks=[STOP]), EXAMPLES)
     library = HyperParameters(

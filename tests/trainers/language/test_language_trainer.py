@@ -357,7 +357,7 @@ def test_what_is_sampled_is_what_is_learned_from(tmp_path):
     assert given.run_iterations(2, 4) == through.run_iterations(2, 4)
 
 
-def test_a_learner_of_ones_own_may_read_what_is_networks():
+def test_a_custom_learner_may_read_what_is_networks():
     class Mine(GrpoTrainer):
         """A trainer of a user's."""
 

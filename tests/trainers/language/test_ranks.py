@@ -32,11 +32,11 @@ GRPO = {
     "minibatch_size": 10,  # the last has 6 rows, which are two parts
     "micro_batch_size": 4,  # the first are three parts: one is read for nothing
 }
-OWN = """
+CUSTOM = """
 import torch
 from trainers.language.ppo import LanguagePpoTrainer
 
-class Own(LanguagePpoTrainer):
+class Custom(LanguagePpoTrainer):
     def _prepare_batch(self, batch):
         batch, metrics = super()._prepare_batch(batch)
         self.scale = 1.0 + float(batch.metadata["rewards"].mean())
@@ -147,12 +147,12 @@ def test_a_killed_rank_is_named_and_what_it_did_comes_again_bit_for_bit(two, fir
 
 
 @pytest.mark.slow
-def test_an_own_trainer_with_a_value_head_adapts_a_model_in_two_processes(make, play, tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    own = load_class("own.py:Own", tmp_path)
+def test_a_custom_trainer_with_a_value_head_adapts_a_model_in_two_processes(make, play, tmp_path):
+    (tmp_path / "custom.py").write_text(CUSTOM)
+    custom = load_class("custom.py:Custom", tmp_path)
     lora = Lora(2, target_modules=("q_proj", "up_proj"))
     config = {"optimizer": {"lr": 3e-2}, "minibatch_size": 7, "language_ppo": {"kl": {"coef": 0.1}}}
-    one, two = (make(own, world_size, lora, **config) for world_size in (1, 2))
+    one, two = (make(custom, world_size, lora, **config) for world_size in (1, 2))
     same_learning(one, two, play, (0, 1))
     heads = [trainer.take_state()["value_head"]["weight"] for trainer in (one, two)]
     assert heads[0].abs().max() > 0
@@ -184,9 +184,9 @@ def test_a_class_that_others_cannot_find_is_refused(tmp_path):
 
     with pytest.raises(ParameterError, match="top of a file"):
         class_reference(Local)
-    (tmp_path / "own.py").write_text(OWN)
-    own = load_class("own.py:Own", tmp_path)
-    assert class_reference(own) == f"{tmp_path}/own.py:Own"
+    (tmp_path / "custom.py").write_text(CUSTOM)
+    custom = load_class("custom.py:Custom", tmp_path)
+    assert class_reference(custom) == f"{tmp_path}/custom.py:Custom"
 
 
 def test_numbers_of_processes_that_cannot_be_are_refused():

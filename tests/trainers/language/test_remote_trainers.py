@@ -268,7 +268,7 @@ def test_it_says_where_its_model_is_asked(served, begin, play):
     assert now.model == trainer.take_state()["model"]
 
 
-def test_a_trainer_of_ones_own_follows_the_services_loss(begin, play):
+def test_a_custom_trainer_follows_the_services_loss(begin, play):
     config = {"loss_fn": "importance_sampling", "learning_rate": 1e-2}
     trainer = begin(Plain, service={"config": config})
     (metrics,) = learn(trainer, play, steps=1)

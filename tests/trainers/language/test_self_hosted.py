@@ -73,7 +73,7 @@ def test_nothing_and_one_answer(trainer_class, connected, play):
         assert differ(before, weights_of(trainer)) == 0
 
 
-def test_what_a_trainer_of_ones_own_prepares_reaches_the_loss(connected, play):
+def test_what_a_custom_trainer_prepares_reaches_the_loss(connected, play):
     seen = {}
 
     class Adding(Plain):

@@ -93,7 +93,7 @@ def test_a_number_that_does_not_come_out_even_is_refused_before_anything_is_buil
         check_combination(hyper_params)
 
 
-OWN = """
+CUSTOM = """
 from trainers.text.malt import PureTextMaltTrainer
 
 class Bushy(PureTextMaltTrainer):
@@ -104,7 +104,7 @@ class Bushy(PureTextMaltTrainer):
 
 
 def test_a_trainer_from_a_file_samples_the_trees_that_are_estimated(tiny_text, tmp_path):
-    (tmp_path / "bushy.py").write_text(OWN)
+    (tmp_path / "bushy.py").write_text(CUSTOM)
     hyper_params = tiny_text.parameters(
         trainer={"module_path": str(tmp_path / "bushy.py"), "class_name": "Bushy"},
         rl__rollouts_per_iteration=2,

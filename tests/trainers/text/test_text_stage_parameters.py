@@ -93,28 +93,30 @@ def test_malt_samples_by_its_number_of_responses(tiny_text):
     assert changed == ["sample_rollouts"]
 
 
-def test_of_a_trainer_of_ones_own_everything_counts_but_the_number_of_iterations(tiny_text):
-    class OwnTrainer(PureTextRlTrainer):
+def test_of_a_custom_trainer_everything_counts_but_the_number_of_iterations(tiny_text):
+    class CustomTrainer(PureTextRlTrainer):
         def _stage_create_fine_tune_jobs(self, rollouts):
             pass
 
     before = tiny_text.parameters()
 
     def keys(**changes):
-        return OwnTrainer.stage_key_parameters(tiny_text.parameters(**changes), "sample_rollouts")
+        hyper_params = tiny_text.parameters(**changes)
+        return CustomTrainer.stage_key_parameters(hyper_params, "sample_rollouts")
 
-    assert OwnTrainer.stage_key_parameters(before, "sample_rollouts") == keys(rl__num_iterations=9)
+    before = CustomTrainer.stage_key_parameters(before, "sample_rollouts")
+    assert before == keys(rl__num_iterations=9)
     assert keys() != keys(rl__lr=0.5)
     assert keys() != keys(pure_text_malt__num_responses_per_timestep=3)
-    assert OwnTrainer.supports_stages()
+    assert CustomTrainer.supports_stages()
 
 
-def test_a_loop_of_ones_own_is_no_row_of_stages():
-    class OwnLoop(PureTextRlTrainer):
+def test_a_custom_loop_is_no_sequence_of_stages():
+    class CustomLoop(PureTextRlTrainer):
         def _stage_create_fine_tune_jobs(self, rollouts):
             pass
 
         def train(self):
             pass
 
-    assert not OwnLoop.supports_stages()
+    assert not CustomLoop.supports_stages()

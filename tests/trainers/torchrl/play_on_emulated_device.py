@@ -28,16 +28,16 @@ def two_layers(in_features: int, out_features: int, num_cells: list[int]) -> nn.
 def make(name: str) -> Any:
     """Build a trainer on the device that evaluates each iteration."""
     changes = {"torchrl__evaluation_period": 1, "torchrl__evaluation_episodes": 2}
-    if name.startswith("own_"):
-        own = {"_target_": f"{Path(__file__).stem}.two_layers"}
+    if name.startswith("custom_"):
+        custom = {"_target_": f"{Path(__file__).stem}.two_layers"}
         untyped = (*(f"networks.{network}" for network in NETWORKS), "models.value_model")
         changes["torchrl__choices"] = dict.fromkeys(untyped)
-        changes["torchrl__config__networks"] = dict.fromkeys(NETWORKS, own)
+        changes["torchrl__config__networks"] = dict.fromkeys(NETWORKS, custom)
         changes["torchrl__config__models__value_model"] = {"_target_": VALUE_MODEL}
-    ring = name.removeprefix("own_") not in (*ON_POLICY, "offline_to_online")
+    ring = name.removeprefix("custom_") not in (*ON_POLICY, "offline_to_online")
     if ring:  # its frames would otherwise be in the CPU's files
         changes["torchrl__choices"] = {"replay_buffer.storage": "lazy_tensor"}
-    params = small_trainers.parameters(name.removeprefix("own_"), **changes)
+    params = small_trainers.parameters(name.removeprefix("custom_"), **changes)
     return small_trainers.build(params, device=emulated_device.NAME)
 
 

@@ -75,12 +75,12 @@ def parameters(algorithm: str, dataset: str | None = None, **changes: Any) -> Hy
     return base.replace({**COMMON, **part, **plain})
 
 
-def own_parameters(**changes: Any) -> HyperParameters:
-    """Make the parameters of the example's own trainer."""
+def custom_parameters(**changes: Any) -> HyperParameters:
+    """Make the parameters of the example's custom trainer."""
     plain = {path.replace("__", "."): value for path, value in changes.items()}
     base = HyperParameters(
         **BASE,
-        trainer={"module_path": "own_torchrl_trainer.py", "class_name": "OwnTrainer"},
+        trainer={"module_path": "custom_torchrl_trainer.py", "class_name": "CustomTrainer"},
         dataset="CartPole-v1",
         rl={"num_iterations": 3, "frames_per_batch": 24, "minibatch_size": 8, "num_epochs": 2},
     )

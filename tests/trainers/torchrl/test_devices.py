@@ -30,8 +30,8 @@ def play(*names: str) -> None:
 
 
 @pytest.mark.slow
-def test_networks_of_ones_own_learn_and_are_tested_on_the_device():
-    play("own_ppo")
+def test_custom_networks_learn_and_are_tested_on_the_device():
+    play("custom_ppo")
 
 
 @pytest.mark.slow

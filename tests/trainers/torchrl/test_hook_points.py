@@ -70,7 +70,7 @@ def recording(trainer, calls):
 def recorded(small, monkeypatch):
     """Return a trainer of two iterations with recording hooks, and their records."""
     calls = []
-    made = small.build(small.own_parameters(rl__num_iterations=2, rl__num_epochs=2))
+    made = small.build(small.custom_parameters(rl__num_iterations=2, rl__num_epochs=2))
     build = made.build_trainer
 
     def build_trainer():
@@ -167,7 +167,7 @@ def test_no_hook_class_of_the_library_is_forgotten():
 
 def with_hooks(small, names, iterations=3):
     """Build the example's trainer with further hooks of the library."""
-    made = small.build(small.own_parameters(rl__num_iterations=iterations))
+    made = small.build(small.custom_parameters(rl__num_iterations=iterations))
     build = made.build_trainer
 
     def build_trainer():
@@ -268,7 +268,7 @@ class LoggingHook(TrainerHookBase):
 @pytest.mark.slow
 def test_a_hook_written_as_the_guide_has_it_resumes(small, monkeypatch):
     def make():
-        made = small.build(small.own_parameters())
+        made = small.build(small.custom_parameters())
         build = made.build_trainer
 
         def build_trainer():

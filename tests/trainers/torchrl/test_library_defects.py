@@ -30,8 +30,8 @@ def library(trainer, **changes):
 
 
 @pytest.fixture
-def own(small):
-    return lambda **changes: small.build(small.own_parameters(**changes))
+def custom(small):
+    return lambda **changes: small.build(small.custom_parameters(**changes))
 
 
 def weights(trainer):
@@ -39,12 +39,12 @@ def weights(trainer):
 
 
 @pytest.mark.slow
-def test_seeding_reproduces(own, small):
+def test_seeding_reproduces(custom, small):
     """``Trainer(seed=)`` seeds after networks and environments are created."""
 
     def alone():
         torch.seed()
-        made = library(own())
+        made = library(custom())
         made.seed = 3
         made.set_seed()
         made.train()
@@ -54,14 +54,14 @@ def test_seeding_reproduces(own, small):
     runs = []
     for _ in range(2):
         torch.seed()
-        trainer = own()
+        trainer = custom()
         trainer.initial_state()
         trainer.run_iterations(0, 2)
         runs.append(weights(trainer.torchrl_trainer))
     assert runs[0].equal(runs[1])
 
 
-def test_mean_losses_are_over_all_epochs(own, monkeypatch):
+def test_mean_losses_are_over_all_epochs(custom, monkeypatch):
     """The library's running mean restarts in each epoch, so that only the last counts."""
 
     def counting(trainer):
@@ -76,7 +76,7 @@ def test_mean_losses_are_over_all_epochs(own, monkeypatch):
         trainer._optimizer_ops.clear()
         return trainer
 
-    trainer = own(rl__num_iterations=1)
+    trainer = custom(rl__num_iterations=1)
     alone = counting(library(trainer, total_frames=24))
     alone.train()
     assert alone._log_dict["loss"] == [pytest.approx(4.5)]  # of 4 and 5: the last epoch's
@@ -88,11 +88,11 @@ def test_mean_losses_are_over_all_epochs(own, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_trainers_do_not_share_when_they_logged_last(own):
+def test_two_trainers_do_not_share_when_they_logged_last(custom):
     """``_last_log`` is a class attribute: metrics that one trainer logs, another omits."""
-    one, other = library(own()), library(own())
+    one, other = library(custom()), library(custom())
     assert one._last_log is other._last_log
-    ours = [own(), own()]
+    ours = [custom(), custom()]
     for trainer in ours:
         trainer.initial_state()
     first, second = (trainer.torchrl_trainer for trainer in ours)
@@ -134,9 +134,9 @@ def with_metrics(trainer):
 
 
 @pytest.mark.slow
-def test_no_metric_is_dropped_for_having_a_dimension(own, caplog):
+def test_no_metric_is_dropped_for_having_a_dimension(custom, caplog):
     """The library leaves out tensors with a dimension, without a word."""
-    trainer = own()
+    trainer = custom()
     seen = Collecting()
     alone = with_metrics(library(trainer, logger=seen, _log_interval=-1))
     alone.register_op("post_steps_log", lambda batch: None)
@@ -211,7 +211,7 @@ def test_frames_played_at_random_are_learned_from(small):
 @pytest.mark.slow
 def test_loggers_and_checkpoints_of_the_library_give_way_and_that_is_said(small, caplog, tmp_path):
     """Its MLflow logger logs key by key and opens its own runs; Ratchet's gets one batch."""
-    trainer = small.build(small.own_parameters())
+    trainer = small.build(small.custom_parameters())
     build = trainer.build_trainer
     seen = Collecting()
 
@@ -250,21 +250,21 @@ def test_what_cannot_be_kept_from_stage_to_stage_is_refused(small):
         with pytest.raises(ParameterError, match=message):
             trainer.initial_state()
 
-    class Own(Trainer):
+    class Custom(Trainer):
         def train(self):
             raise AssertionError
 
-    trainer = small.build(small.own_parameters())
+    trainer = small.build(small.custom_parameters())
     build = trainer.build_trainer
 
     def build_trainer():
         made = build()
-        made.__class__ = Own
+        made.__class__ = Custom
         return made
 
     trainer.build_trainer = build_trainer
     with (
         warnings.catch_warnings(),
-        pytest.raises(ParameterError, match=r"Own overrides train\(\)"),
+        pytest.raises(ParameterError, match=r"Custom overrides train\(\)"),
     ):
         trainer.initial_state()

@@ -110,7 +110,7 @@ def test_what_an_optimization_stepper_owns_resumes(small):
     from torchrl.trainers.algorithms import DreamerV3Optimizer
 
     def made():
-        trainer = small.build(small.own_parameters())
+        trainer = small.build(small.custom_parameters())
         build = trainer.build_trainer
 
         def build_trainer():

@@ -71,7 +71,7 @@ def test_running_means_of_observations_resume_and_serve_in_tests(small, transfor
     from torchrl.envs import transforms
 
     def made():
-        trainer = small.build(small.own_parameters())
+        trainer = small.build(small.custom_parameters())
         build = trainer.build_trainer
 
         def build_trainer():
