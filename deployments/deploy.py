@@ -1,7 +1,8 @@
 """Register the deployments of a Prefect file with the server. ``ratchet deploy`` runs this module.
 
-Runs ``prefect deploy`` in a separate process, without prompts. A deployment of one experiment file
-uses the shipped Prefect file with this deployment instead of the listed ones.
+Runs ``prefect deploy`` in a separate process, without prompts. Deployments of experiment files use
+the shipped Prefect file with these deployments instead of the listed ones, and a form of the
+parameters that the file reads.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,14 +24,16 @@ import yaml
 
 from deployments.local_stack import LocalStackError
 from deployments.stack_services import get_text, stack_environment
+from flows.experiment_form import experiment_form
 from flows.process.messages import print_error, print_plain
 from flows.process.stack_file import POOL, PREFECT_AUTH, running_stack
 from ratchet.errors import ParameterError, RatchetError
-from ratchet.experiment_files.loading import load_experiment
+from ratchet.experiment_files.loading import ExperimentFile, load_experiment
 from ratchet.shadowing import refuse_working_folder
 from trainers.registry import TRAINERS
 
 PREFECT_FILE = Path(__file__).with_name("prefect.yaml")
+FLOW = "experiment-from-file"
 ENTRYPOINT = "flows.deployed.experiment_from_file"
 POOL_TYPES = ("process", "docker", "kubernetes")
 _IMAGE_FOLDER = "/work"
@@ -84,21 +88,22 @@ class Schedule:
 
 def deployment_file(
     shipped: Path,
-    experiment: str,
+    experiments: Mapping[str, str],
     overrides: Sequence[str],
     *,
-    name: str,
     schedule: Schedule,
     slots: int,
 ) -> str:
-    """Return the Prefect file of a single experiment's deployment.
+    """Return the Prefect file of the deployments of single experiments.
 
     Parameters
     ----------
     shipped
         The file from which the work pool and the working folder are copied.
+    experiments
+        Name of the deployment → experiment file.
     slots
-        Maximum number of concurrent runs; further ones wait.
+        Maximum number of concurrent runs of each; further ones wait.
     """
     content = yaml.safe_load(shipped.read_text(encoding="utf-8"))
     content["deployments"] = [
@@ -112,12 +117,17 @@ def deployment_file(
             "concurrency_limit": slots,
             "schedules": schedule.to_entries(),
         }
+        for name, experiment in experiments.items()
     ]
     return yaml.safe_dump(content, sort_keys=False)
 
 
 def deploy(
-    home: Path, prefect_file: Path = PREFECT_FILE, pool: str = POOL, pool_type: str = "process"
+    home: Path,
+    prefect_file: Path = PREFECT_FILE,
+    pool: str = POOL,
+    pool_type: str = "process",
+    experiments: Mapping[str, ExperimentFile] | None = None,
 ) -> None:
     """Register all deployments of a file; update those that exist.
 
@@ -127,6 +137,8 @@ def deploy(
         The home of the local stack, used unless ``PREFECT_API_URL`` is set.
     pool, pool_type
         The work pool of the runs, which run as processes or in containers; created if missing.
+    experiments
+        Name of the deployment of a single experiment → its file.
 
     Raises
     ------
@@ -148,47 +160,80 @@ def deploy(
     names = [each["name"] for each in yaml.safe_load(prefect_file.read_text())["deployments"]]
     print_plain(f"Registering {len(names)} deployments at {api_url}.")
     _prefect(environment, "deploy", "--all", "--prefect-file", str(prefect_file.resolve()))
+    for name, experiment in (experiments or {}).items():
+        _register_form(environment, name, experiment)
     print_plain("Registering the automation that marks killed runs as crashed.")
     _run([sys.executable, "-P", "-m", "deployments.crash_recovery", "--automation"], environment)
     print_plain(f"Registered {', '.join(names)}. See {api_url.removesuffix('/api')}/deployments.")
 
 
-def deploy_experiment(
+def deploy_experiments(
     home: Path,
-    experiment: str,
+    experiments: Mapping[str, str],
     overrides: Sequence[str] = (),
     *,
-    name: str,
     schedule: Schedule,
     slots: int = 1,
     pool: str = POOL,
     pool_type: str = "process",
 ) -> None:
-    """Register a deployment of one experiment file with its schedule; errors as :func:`deploy`.
+    """Register a deployment of each experiment file with a schedule; errors as :func:`deploy`.
 
     Parameters
     ----------
-    name
-        Name of the deployment; an existing deployment with this name is updated.
+    experiments
+        Name of the deployment → file; existing deployments with these names are updated.
     slots
-        Maximum number of concurrent runs.
+        Maximum number of concurrent runs of each.
 
     Raises
     ------
     ParameterError
-        If the experiment or the schedule is invalid.
+        If an experiment or the schedule is invalid.
     """
-    print_plain(f"Checking {experiment}.")
+    print_plain(f"Checking {', '.join(experiments.values())}.")
     schedule.check()
-    load_experiment(experiment, overrides, {"trainer": TRAINERS})
+    loaded = {
+        name: load_experiment(file, overrides, {"trainer": TRAINERS})
+        for name, file in experiments.items()
+    }
     refuse_working_folder(Path.cwd())
-    text = deployment_file(
-        PREFECT_FILE, experiment, overrides, name=name, schedule=schedule, slots=slots
-    )
+    text = deployment_file(PREFECT_FILE, experiments, overrides, schedule=schedule, slots=slots)
     with TemporaryDirectory() as folder:
         file = Path(folder) / "prefect.yaml"
         file.write_text(text, encoding="utf-8")
-        deploy(home, file, pool, pool_type)
+        deploy(home, file, pool, pool_type, loaded)
+
+
+def _register_form(environment: dict[str, str], name: str, experiment: ExperimentFile) -> None:
+    """Replace the form of all files, which ``prefect deploy`` has registered, by that of one."""
+    api_url, login = environment["PREFECT_API_URL"], environment.get(PREFECT_AUTH)
+    path = quote(f"{FLOW}/{name}")
+    found = json.loads(get_text(f"{api_url}/deployments/name/{path}", login=login) or "{}")
+    if found:
+        file, general = found["parameters"]["file"], found["parameter_openapi_schema"]
+        form = {"parameter_openapi_schema": experiment_form(experiment, file, general)}
+        if get_text(f"{api_url}/deployments/{found['id']}", form, login, "PATCH") is not None:
+            return
+    raise LocalStackError(
+        f"the server at {api_url} did not accept the form of the deployment {name!r}. Read its log,"
+        " and run the command again."
+    )
+
+
+def _is_file(argument: str) -> bool:
+    return "=" not in argument and not argument.startswith("~")
+
+
+def _named(files: Sequence[str], name: str | None) -> dict[str, str]:
+    """Return the files by name of their deployments: the given one, or the file's."""
+    names = [name or Path(file).stem for file in files]
+    if len(set(names)) < len(names):
+        raise ParameterError(
+            f"deploy: got {', '.join(files)} for deployments {', '.join(names)}, expected different"
+            " names. Deploy the files one at a time, with --name."
+        )
+    return dict(zip(names, files, strict=True))
 
 
 def _create_pool(environment: dict[str, str], pool: str, pool_type: str) -> None:
@@ -246,19 +291,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rrule")
     parser.add_argument("--timezone", default="UTC")
     parser.add_argument("--slots", type=int, default=1)
-    parser.add_argument("experiment", nargs="?")
-    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("arguments", nargs="*", help="experiment files, then overrides")
     options = parser.parse_args(arguments)
+    overrides = list(dropwhile(_is_file, options.arguments))
+    files = options.arguments[: len(options.arguments) - len(overrides)]
     try:
-        if options.experiment is None:
+        if not options.arguments:
             deploy(options.home, options.prefect_file, options.pool, options.type)
         else:
             schedule = Schedule(options.cron, options.interval, options.rrule, options.timezone)
-            deploy_experiment(
+            deploy_experiments(
                 options.home,
-                options.experiment,
-                options.overrides,
-                name=options.name or Path(options.experiment).stem,
+                _named(files, options.name),
+                overrides,
                 schedule=schedule,
                 slots=options.slots,
                 pool=options.pool,

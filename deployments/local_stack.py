@@ -35,6 +35,7 @@ from flows.process.stack_file import (
     read_stack,
 )
 from ratchet.errors import RatchetError
+from ratchet.tracking.urls import mlflow_page
 
 _START_SECONDS = 180.0
 _TITLES = {"prefect": "Prefect server", "mlflow": "MLflow server", "worker": "worker"}
@@ -172,7 +173,7 @@ def stop_leftovers(home: Path) -> list[str]:
     if old.is_up() and old.supervisor.pid != os.getpid():
         raise LocalStackError(
             f"the stack of {home} is already running: Prefect {old.prefect_url}, MLflow"
-            f" {old.mlflow_url}. Stop it with `ratchet down`."
+            f" {mlflow_page(old.mlflow_url)}. Stop it with `ratchet down`."
         )
     return _stop_all(old, home)
 
@@ -246,7 +247,7 @@ def _print_start(name: str, home: Path) -> None:
 
 def _announce(stack: Stack, home: Path) -> None:
     print_plain(f"Prefect  {stack.prefect_url}")
-    print_plain(f"MLflow   {stack.mlflow_url}")
+    print_plain(f"MLflow   {mlflow_page(stack.mlflow_url)}")
     if "worker" in stack.processes:
         print_plain(f"Worker   runs flows of the work pool {POOL!r}; `ratchet deploy` adds some")
     if stack.is_open:

@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,17 +175,20 @@ def free_port(preferred: int = 0, host: str = LOOPBACK) -> int:
 
 
 def get_text(
-    url: str, body: dict[str, object] | None = None, login: str | None = None
+    url: str,
+    body: Mapping[str, object] | None = None,
+    login: str | None = None,
+    method: str | None = None,
 ) -> str | None:
     """GET a page, or POST JSON; None without a successful response.
 
-    ``login``: ``USER:PASSWORD`` for a server that requires it.
+    ``login``: ``USER:PASSWORD`` for a server that requires it; ``method``: HTTP method, if other.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"} if data else {}
     if login:
         headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
-    request = urllib.request.Request(url, data=data, headers=headers)
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=5) as response:
             return str(response.read().decode())

@@ -39,7 +39,6 @@ _Object: TypeAlias = dict[str, Any] | None
 _Texts: TypeAlias = list[str] | None
 
 _FILE = "Experiment file (YAML), relative to the folder where the deployment was registered."
-_SETTINGS = "Where and how it runs; does not affect results."
 _LIMIT = "A concurrency limit of the server (see Concurrency) in which the run occupies a slot."
 _File = Annotated[str, Form(_FILE, forms.experiment_files)]
 _Iterations = Annotated[
@@ -52,12 +51,9 @@ _Budget = Annotated[
         forms.amount,
     ),
 ]
-_Sections = Annotated[_Object, Form("Any other parameter, by section.", forms.sections)]
-_Agents = Annotated[
-    _Object,
-    Form('Agents by name, as in {"prover": {"d_gnn": 8}}; _default: all.', forms.any_object),
+_Hidden = Annotated[
+    _Object, Form("Submitted by the form of one file, or of earlier versions.", None)
 ]
-_Settings = Annotated[_Object, Form(_SETTINGS, forms.settings)]
 _Overrides = Annotated[
     _Texts,
     Form("a.b=value, as on the command line; these override all other fields.", forms.assignments),
@@ -82,9 +78,9 @@ async def experiment_from_file(
     trainer: Annotated[str | None, Form("The trainer.", forms.trainers)] = LEFT_OUT,
     iterations: _Iterations = LEFT_OUT,
     budget: _Budget = LEFT_OUT,
-    sections: _Sections = LEFT_OUT,
-    agents: _Agents = LEFT_OUT,
-    settings: _Settings = LEFT_OUT,
+    sections: _Hidden = LEFT_OUT,
+    agents: _Hidden = LEFT_OUT,
+    settings: _Hidden = LEFT_OUT,
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
 ) -> dict[str, Any]:
@@ -117,9 +113,9 @@ async def sweep_from_file(
     name: Annotated[str | None, Form("Name of the sweep.", forms.text)] = LEFT_OUT,
     iterations: _Iterations = LEFT_OUT,
     budget: _Budget = LEFT_OUT,
-    sections: _Sections = LEFT_OUT,
-    agents: _Agents = LEFT_OUT,
-    settings: _Settings = LEFT_OUT,
+    sections: _Hidden = LEFT_OUT,
+    agents: _Hidden = LEFT_OUT,
+    settings: _Hidden = LEFT_OUT,
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
 ) -> list[dict[str, Any]]:
@@ -145,17 +141,16 @@ async def sweep_from_file(
 async def retest(
     run: _Run,
     rounds: Annotated[int | None, Form(_ROUNDS, forms.integer(1))] = LEFT_OUT,
-    settings: _Settings = LEFT_OUT,
+    settings: _Hidden = LEFT_OUT,
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
 ) -> dict[str, Any]:
     """Test a run's saved states again, as a new run without training."""
     top = {"rl.num_test_iterations": rounds}
-    experiment = await asyncio.to_thread(
-        _resolve_retest, run, forms.overrides(top, others=overrides), settings
-    )
+    changes = forms.overrides(top, settings=settings, others=overrides)
+    experiment = await asyncio.to_thread(_resolve_retest, run, parse_overrides(changes))
     await name_flow_run(
-        describe(run, forms.overrides(top, others=overrides), "retest"),
+        describe(run, changes, "retest"),
         tags_of(experiment.name, experiment.arms[MAIN_ARM], f"retest-of:{run}"),
     )
     async with _prepared(limit):
@@ -222,13 +217,11 @@ def _resolve_sweep(
     )
 
 
-def _resolve_retest(
-    run: str, overrides: Sequence[str], settings: dict[str, Any] | None
-) -> ResolvedExperiment:
+def _resolve_retest(run: str, changes: dict[str, Any]) -> ResolvedExperiment:
     earlier = find_run(ExperimentSettings().runs, run).manifest.settings
-    other = {name: value for name, value in given(settings, {}).items() if value is not None}
-    chosen = ExperimentSettings.from_dict({**earlier, **other})
-    return resolve_retest(run, parse_overrides(overrides), chosen)
+    of_settings = [path for path in changes if path.startswith("settings.")]
+    other = {path.removeprefix("settings."): changes.pop(path) for path in of_settings}
+    return resolve_retest(run, changes, ExperimentSettings.from_dict({**earlier, **other}))
 
 
 def _analyse(

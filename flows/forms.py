@@ -18,16 +18,13 @@ from uuid import UUID
 from coolname.data import config as word_lists  # Prefect generates names from them
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
-from pydantic_core import MISSING
-
-from ratchet.parameters.reference import documented_sections
+from pydantic_core import MISSING, PydanticOmit
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
     from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.parameters.reference import DocumentedSection
 
 
 Schema: TypeAlias = dict[str, Any]
@@ -36,14 +33,19 @@ _MAX_CHOICES = 200
 
 @dataclass(frozen=True)
 class Form:
-    """Annotation of a flow's parameter: its description in the form, and its JSON schema."""
+    """Annotation of a flow's parameter: its description in the form, and its JSON schema.
+
+    Without a schema, the form does not show the parameter.
+    """
 
     about: str
-    schema: Callable[[], Schema]
+    schema: Callable[[], Schema] | None
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> Schema:
+        if self.schema is None:
+            raise PydanticOmit
         return {**self.schema(), "description": self.about}
 
 
@@ -101,11 +103,6 @@ def yes_or_no() -> Schema:
     return {"type": "boolean"}
 
 
-def any_object() -> Schema:
-    """Schema of a JSON object."""
-    return {"type": "object"}
-
-
 def list_of(item: Callable[[], Schema]) -> Callable[[], Schema]:
     """Return the schema of a list without duplicates."""
     return lambda: {"type": "array", "items": item(), "uniqueItems": True}
@@ -122,77 +119,6 @@ def _choice(title: str, names: Iterable[str], other: str) -> Schema:
     if not listed:
         return free
     return {"anyOf": [{"type": "string", "title": title, "enum": listed}, free]}
-
-
-FOLDED = "as in the file"
-_LEFT_OUT = frozenset({"$defs", "default", "required"})
-_SET_ELSEWHERE = frozenset({"base_dir", "run_id", "parent_run_id", "budget", "progress"})
-"""Settings that the flow sets, or that other fields of the form contain."""
-
-
-def sections() -> Schema:
-    """Schema of all registered sections; each is folded until it is opened."""
-    registered = [each for each in documented_sections() if each.kind == "section"]
-    return {"type": "object", "properties": {each.name: _folded(each) for each in registered}}
-
-
-def settings() -> Schema:
-    """Schema of the settings."""
-    (section,) = (each for each in documented_sections() if each.kind == "settings")
-    return _folded(section, _SET_ELSEWHERE)
-
-
-def _folded(section: DocumentedSection, left_out: frozenset[str] = frozenset()) -> Schema:
-    opened = {"title": "change", **_section(section, left_out)}
-    return {"title": section.name, "anyOf": [{"type": "null", "title": FOLDED}, opened]}
-
-
-def _section(section: DocumentedSection, left_out: frozenset[str]) -> Schema:
-    schema = _model_of(section).model_json_schema()
-    fields = _plain(schema["properties"], schema.get("$defs", {}))
-    about = {each.path: f"{each.about} Default: {each.default}." for each in section.parameters}
-    described = _described(fields, about, f"{section.name}.")
-    kept = {name: field for name, field in described.items() if name not in left_out}
-    return {"type": "object", "properties": kept, "additionalProperties": False}
-
-
-def _described(fields: Schema, about: Mapping[str, str], prefix: str) -> Schema:
-    """Return schemas of fields, those of nested sections too, with titles and descriptions."""
-    described = {}
-    for name, field in fields.items():
-        path = f"{prefix}{name}"
-        described[name] = {**field, "title": name, "description": about.get(path, "")}
-        if any(each.startswith(f"{path}.") for each in about) and "properties" in field:
-            inner = _described(field["properties"], about, f"{path}.")
-            described[name]["properties"] = inner
-    return described
-
-
-def _model_of(section: DocumentedSection) -> Any:  # noqa: ANN401 -- a pydantic class
-    from ratchet.parameters.base import SECTIONS
-    from ratchet.parameters.settings import ExperimentSettings
-
-    return ExperimentSettings if section.kind == "settings" else SECTIONS[section.name].model
-
-
-def _plain(node: Any, definitions: Mapping[str, Any]) -> Any:  # noqa: ANN401 -- any JSON
-    """Return a schema without references, defaults and null, which an empty field replaces."""
-    if isinstance(node, list):
-        return [_plain(each, definitions) for each in node]
-    if not isinstance(node, dict):
-        return node
-    if "$ref" in node:
-        target = definitions[node["$ref"].rpartition("/")[2]]
-        return _plain({**target, **{k: v for k, v in node.items() if k != "$ref"}}, definitions)
-    if "anyOf" in node:
-        kinds = [each for each in node["anyOf"] if each.get("type") != "null"]
-        if len(kinds) == 1:
-            rest = {name: value for name, value in node.items() if name != "anyOf"}
-            return _plain({**kinds[0], **rest}, definitions)
-    plain = {name: _plain(v, definitions) for name, v in node.items() if name not in _LEFT_OUT}
-    if "properties" in plain and "required" in node:
-        plain["required"] = node["required"]
-    return plain
 
 
 LEFT_OUT: Any = MISSING
@@ -217,13 +143,19 @@ def overrides(
     ----------
     top
         Dotted path → value.
+    sections, settings, agents
+        Values by section and agent, of each the fields or a list of ``name=value``.
     others
         Overrides in the command line's syntax.
     """
-    nested = {**given(sections, {}), "settings": settings, "agents": agents}
-    fields = {**dict(_leaves(nested)), **dict(_leaves(top))}
+    parts = {**given(sections, {}), "settings": settings}
+    several = {**given(parts.pop("agents", None), {}), **given(agents, {})}
+    parts |= {f"agents.{name}": value for name, value in several.items()}
+    lists = {name: parts.pop(name) for name in list(parts) if isinstance(parts[name], list)}
+    fields = {**dict(_leaves(parts)), **dict(_leaves(top))}
     texts = [f"{path}={_to_json(value)}" for path, value in fields.items()]
-    return [*texts, *given(others, ())]
+    lines = [f"{name}.{line}" for name, several in lists.items() for line in several]
+    return [*texts, *lines, *given(others, ())]
 
 
 def given(value: _Given | None, otherwise: _Given) -> _Given:

@@ -1,4 +1,4 @@
-"""MkDocs hook that generates pages: command line, parameters, index of decisions.
+"""MkDocs hook that generates pages: gallery, command line, parameters, index of decisions.
 
 The pages are generated from the code and the decisions' files, so they cannot become outdated.
 """
@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 from typer.cli import get_docs_for_click
 
 sys.path.insert(0, str(Path(__file__).parent))
+import gallery
 from docstring_roles import plain_roles
 
 from ratchet.parameters.reference import DocumentedSection, documented_sections
@@ -39,6 +40,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/command_line.md": command_line(),
         "reference/parameters.md": "\n".join(parameters()),
         "decisions/index.md": decisions(),
+        "gallery.md": gallery.page(),
+        **gallery.figures(),
     }
     for name, source in FROM_ROOT.items():  # their links are relative to the project's folder
         pages[name] = (ROOT / source).read_text().replace("](docs/", "](")

@@ -46,12 +46,13 @@ def down(home: Home = _DEFAULT_HOME) -> None:
 
 
 def deploy(
-    experiment: Annotated[
-        str | None,
-        typer.Argument(help="Deploy only this experiment file.", autocompletion=experiment_files),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="a.b=value", help="Overrides of the file.")
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]... [a.b=value]...",
+            help="Deploy only these experiment files, with a form of their parameters; overrides.",
+            autocompletion=experiment_files,
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the deployment (default: the file's).")
@@ -81,11 +82,10 @@ def deploy(
     given = {"name": name, "cron": cron, "interval": interval, "rrule": rrule}
     given |= {"timezone": timezone, "slots": None if slots is None else str(slots)}
     options = [f"--{key}={value}" for key, value in given.items() if value is not None]
-    if options and experiment is None:
+    if options and not files:
         raise ParameterError(f"deploy: got {' '.join(options)}, expected an experiment file too.")
     options += ["--pool", pool, "--type", pool_type]
-    files = [] if experiment is None else ["--", experiment, *(overrides or ())]
-    _execute("deploy", "--home", home, *file, *options, *files)
+    _execute("deploy", "--home", home, *file, *options, "--", *(files or ()))
 
 
 def _execute(module: str, *arguments: str) -> None:

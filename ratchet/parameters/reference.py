@@ -134,7 +134,7 @@ def _about(model: type[BaseModel], field: str) -> str:
             prose = _ENTRY.sub("", text)
             found = entries or [each for each in _sentences(prose) if f"``{field}``" in each]
             if found:
-                plain = _plain(" ".join(found)).rstrip(".;")
+                plain = plain_text(" ".join(found)).rstrip(".;")
                 return f"{plain[0].upper() if entries else plain[0]}{plain[1:]}."
     return ""
 
@@ -143,7 +143,8 @@ def _sentences(text: str) -> list[str]:
     return re.split(r"(?<=\.)(?<!e\.g\.)\s+(?=[A-Z`])|\n\n", text)
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
+    """Return a docstring's text on one line, without roles and literals."""
     return " ".join(_ROLE.sub(r"\1", text).replace("``", "").split())
 
 
@@ -186,6 +187,9 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     if value is PydanticUndefined:
         value = field.default_factory() if field.default_factory is not None else None  # type: ignore[call-arg] # no factory takes data
-    if isinstance(value, BaseModel):
-        return "its own"
+    return "its own" if isinstance(value, BaseModel) else value_text(value)
+
+
+def value_text(value: object) -> str:
+    """Return a value as in the documentation of defaults."""
     return (value or '""') if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,4 +1,4 @@
-"""URLs without credentials, for files and messages."""
+"""URLs for files and messages: without credentials, and of MLflow's pages."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def within_page(url: str, path: str) -> str:
     """Return the URL of a path below a page's URL, with its query moved to the end."""
     page, question, asked = url.partition("?")
     return f"{page}/{path}{question}{asked}"
+
+
+def mlflow_page(server: str, path: str = "experiments") -> str:
+    """Return the URL of a page of MLflow's UI in the view for model training.
+
+    Browsers open the view for language-model apps by default.
+    """
+    return f"{without_logins(server).rstrip('/')}/#/{path}?workflowType=machine_learning"

@@ -15,7 +15,7 @@ import yaml
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from deployments.deploy import PREFECT_FILE, deploy
+from deployments.deploy import PREFECT_FILE, Schedule, deploy, deploy_experiments
 from deployments.local_stack import LocalStack
 from deployments.stack_services import get_text
 from flows.runs.verify import verify_run
@@ -144,8 +144,13 @@ def test_schedule_failure_and_retry(
     on_demand = api.ask("deployments/name/experiment-from-file/on-demand")
     fields = on_demand["parameter_openapi_schema"]["properties"]
     assert fields["file"]["anyOf"][0]["enum"] == ["experiments/tiny.yaml"]
+    deploy_experiments(project / "home", {"own": "experiments/tiny.yaml"}, schedule=Schedule())
+    own = api.ask("deployments/name/experiment-from-file/own")
+    shown = own["parameter_openapi_schema"]["properties"]["sections"]["properties"]
+    assert {"graph_isomorphism", "rl", "agents"} <= shown.keys()
+    assert "gymnasium" not in shown
     wrong = {"file": "experiments/tiny.yaml", "sections": {"rl": {"gamma": 2}}}
-    create = f"{api.url}/deployments/{on_demand['id']}/create_flow_run"
+    create = f"{api.url}/deployments/{own['id']}/create_flow_run"
     assert get_text(create, {"parameters": wrong}) is None, "refused by the server"
 
     log = folder / "log"

@@ -183,7 +183,7 @@ def test_a_process_with_a_reused_pid_is_not_stopped(tmp_path: Path) -> None:
 def test_a_running_stack_is_not_started_twice(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", SLEEP])
     Stack(1, 2, True, ProcessMark.from_pid(child.pid)).write(tmp_path)
-    with pytest.raises(LocalStackError, match="is already running"):
+    with pytest.raises(LocalStackError, match=r"is already running.*workflowType=machine_learning"):
         stop_leftovers(tmp_path)
     child.kill()
     child.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from flows import deployed
+from flows.experiment_form import experiment_form
 from flows.forms import LEFT_OUT, chosen_name, describe, overrides, values
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.reading.yaml_files import parse_yaml
 
+ROOT = Path(__file__).parents[2]
 FLOWS = ("experiment_from_file", "sweep_from_file", "retest", "analysis")
 
 
@@ -42,14 +45,7 @@ def test_a_form_offers_the_available_values(project):
     assert "nip" in fields["protocol"]["anyOf"][0]["enum"]
     assert "vanilla_ppo" in fields["trainer"]["anyOf"][0]["enum"]
     assert form("retest")["properties"]["run"]["anyOf"][0]["enum"] == ["one-1234"]
-    folded, opened = fields["sections"]["properties"]["rl"]["anyOf"]
-    assert folded["type"] == "null"
-    gamma = opened["properties"]["gamma"]
-    assert (gamma["minimum"], gamma["maximum"], gamma["type"]) == (0, 1, "number")
-    assert gamma["description"] == "Discount factor of later rewards. Default: 0.9."
-    _, language = fields["sections"]["properties"]["language"]["anyOf"]
-    warmup_steps = language["properties"]["optimizer"]["properties"]["warmup_steps"]
-    assert "warmup_steps" in warmup_steps["description"]
+    assert {"sections", "agents", "settings"}.isdisjoint(fields)
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -57,6 +53,65 @@ def test_a_form_describes_each_field_and_prefills_none(name, project):
     for field, schema in form(name)["properties"].items():
         assert schema["description"], field
         assert schema.get("default", LEFT_OUT) is not None, "the UI would submit null"
+
+
+DEMO = ROOT / "experiments" / "demo.yaml"
+
+
+@pytest.fixture(scope="module")
+def demo() -> dict[str, Any]:
+    return experiment_form(load_experiment(DEMO), "demo.yaml", form("experiment_from_file"))
+
+
+def test_the_form_of_a_file_has_the_parameters_that_it_reads_in_order(demo):
+    assert demo["properties"]["file"]["enum"] == ["demo.yaml"]
+    assert "Value: `52`" in demo["properties"]["iterations"]["description"]
+    parameters = demo["properties"]["sections"]["properties"]
+    assert [each["position"] for each in parameters.values()] == [*range(len(parameters))]
+    names = list(parameters)
+    order = ["dataset", "graph_isomorphism", "nip_protocol", "agents", "rl", "ppo", "settings"]
+    assert [name for name in names if name in order] == order
+    assert {"spg", "language", "code_validation", "debate_protocol"}.isdisjoint(names)
+    assert list(parameters["agents"]["properties"]) == ["_default", "prover", "verifier"]
+    assert "`num_pairs: 6400`" in parameters["graph_isomorphism"]["description"]
+    _, rl = parameters["rl"]["anyOf"]
+    gamma = rl["properties"]["gamma"]
+    assert (gamma["minimum"], gamma["maximum"], gamma["type"]) == (0, 1, "number")
+    assert gamma["description"] == "Discount factor of later rewards. Default: 0.9."
+    lines = rl["properties"]["frames_per_batch"]["description"]
+    assert lines.endswith("Value: `3072`. Default: 1000.")
+    assert "actor" in rl["properties"]["body_lr_factor"]["properties"]
+
+
+def test_a_form_submits_nothing_by_itself(demo):
+    """Prefect's UI submits defaults, null for its type, and false for untouched switches."""
+
+    def check(node: Any) -> None:
+        if isinstance(node, list):
+            [check(each) for each in node]
+        elif isinstance(node, dict):
+            assert node.get("type") not in ("null", "boolean")
+            assert "default" not in node or not isinstance(node["default"], str | float | bool)
+            assert "oneOf" not in node
+            [check(each) for name, each in node.items() if name != "default"]
+
+    check(demo["properties"]["sections"]["properties"])
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "hidden"),
+    [
+        ("text_demo", {"text_rl", "pure_text_ei"}, {"solo_agent", "nip_protocol", "imitation"}),
+        ("reverse_grpo", {"language", "grpo"}, {"ppo", "text_rl"}),
+        ("cartpole_dqn", {"torchrl", "gymnasium"}, {"ppo", "language"}),
+    ],
+)
+def test_sections_of_other_trainers_and_protocols_are_left_out(name, shown, hidden):
+    file = ROOT / "experiments" / f"{name}.yaml"
+    schema = experiment_form(load_experiment(file), name, form("experiment_from_file"))
+    sections = schema["properties"]["sections"]["properties"].keys()
+    assert shown <= sections
+    assert hidden.isdisjoint(sections)
 
 
 REFUSED = [
@@ -68,17 +123,23 @@ REFUSED = [
     {"overrides": ["seed"]},
     {"sections": {"rl": {"gamma": 1.5}}},
     {"sections": {"rl": {"gama": 0.5}}},
-    {"settings": {"retries": -1}},
+    {"sections": {"rl": ["gamma"]}},
+    {"sections": {"settings": {"retries": -1}}},
 ]
 
 
 @pytest.mark.parametrize("wrong", REFUSED, ids=str)
-def test_bad_values_are_refused_in_the_form(wrong, project):
-    schema = form("experiment_from_file")
+def test_bad_values_are_refused_in_the_form(wrong, demo):
     ways = {"raise_on_error": True, "ignore_required": False}
-    validate({"file": "experiments/one.yaml"}, schema, **ways)
+    validate({"file": "demo.yaml"}, demo, **ways)
     with pytest.raises(Exception, match=next(iter(wrong))):
-        validate({"file": "experiments/one.yaml", **wrong}, schema, **ways)
+        validate({"file": "demo.yaml", **wrong}, demo, **ways)
+
+
+def test_parameters_stored_by_earlier_forms_still_run(project):
+    stored = {"file": "experiments/one.yaml", "sections": {"rl": None, "spg": None}, "agents": None}
+    validate(stored, form("experiment_from_file"), raise_on_error=True, ignore_required=False)
+    assert overrides({}, stored["sections"], None, stored["agents"]) == []
 
 
 def test_submitted_values_are_parsed_like_the_command_line(project):
@@ -91,6 +152,9 @@ def test_submitted_values_are_parsed_like_the_command_line(project):
     assert (parameters.rl.lr, parameters.rl.body_lr_factor.actor) == (1e-5, 0.5)
     assert parameters.agents["prover"].d_gnn == 8
     assert experiment.settings.retries == 0
+    lines = {"rl": ["gamma=0.5"], "agents": {"prover": ["d_gnn=8"], "verifier": {"d_gnn": 4}}}
+    expected = ["agents.verifier.d_gnn=4", "rl.gamma=0.5", "agents.prover.d_gnn=8"]
+    assert overrides({}, lines) == expected
     wrong = overrides({}, {"ppo": {"clip_epsilon": "much"}})
     with pytest.raises(ParameterError, match=r"ppo\.clip_epsilon"):
         load_experiment("experiments/one.yaml", wrong)

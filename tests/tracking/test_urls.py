@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.tracking.urls import within_page, without_logins
+from ratchet.tracking.urls import mlflow_page, within_page, without_logins
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_query_parameters_of_a_page_follow_the_path_within_it():
     assert within_page(page, "artifacts/a.html") == f"{page}/artifacts/a.html"
     asked = within_page(f"{page}?workflowType=machine_learning", "artifacts/a.html")
     assert asked == f"{page}/artifacts/a.html?workflowType=machine_learning"
+
+
+def test_mlflow_pages_open_in_the_view_for_model_training():
+    page = "http://127.0.0.1:5000/#/experiments?workflowType=machine_learning"
+    assert mlflow_page("http://me:secret@127.0.0.1:5000/") == page
+    assert mlflow_page("http://a", "models") == "http://a/#/models?workflowType=machine_learning"

@@ -29,7 +29,7 @@ from flows.process.checks.base import (
 )
 from flows.process.stack_file import running_stack
 from ratchet.tracking.mirrors.mlflow.client import is_unfinished, unfinished_text
-from ratchet.tracking.urls import without_logins
+from ratchet.tracking.urls import mlflow_page, without_logins
 
 _SECONDS = 5
 _STARTUP = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
@@ -73,16 +73,25 @@ def _skew(date: str | None, start: float) -> float:
 
 
 def check_health(
-    installation: Installation, name: str, url: str, source: str, *, accept_errors: bool = False
+    installation: Installation,
+    name: str,
+    url: str,
+    source: str,
+    *,
+    page: str | None = None,
+    accept_errors: bool = False,
 ) -> Iterator[Check]:
-    """Check that a server responds; ``accept_errors``: also with a status from 300 to 499."""
+    """Check that a server responds, and report its UI's page.
+
+    ``accept_errors``: accept a status from 300 to 499 too.
+    """
     response = get_health(installation, url)
     url = without_logins(url)
     status = response.status
     if status == 200:
-        yield good(name, f"{url} responds")
+        yield good(name, f"{page or url} responds")
     elif accept_errors and status is not None and status < 500:
-        yield good(name, f"{url} responds (HTTP {status})")
+        yield good(name, f"{page or url} responds (HTTP {status})")
     else:
         is_local = "127.0.0.1" in url or "localhost" in url
         unset = f", or use no server: `unset {source}`" if source.isupper() else ""
@@ -255,8 +264,9 @@ def mlflow(installation: Installation) -> Iterator[Check]:
     stack = running_stack(installation.home)
     database = (installation.home / "mlflow.db").resolve()
     if chosen and chosen.startswith(("http://", "https://")):
+        source, page = "MLFLOW_TRACKING_URI", mlflow_page(chosen)
         yield from check_health(
-            installation, "mlflow", chosen, "MLFLOW_TRACKING_URI", accept_errors=True
+            installation, "mlflow", chosen, source, page=page, accept_errors=True
         )
     elif chosen and (chosen.startswith("file:") or "://" not in chosen):
         details = f"MLFLOW_TRACKING_URI: {chosen} is a folder of files, which MLflow no longer"
@@ -265,7 +275,8 @@ def mlflow(installation: Installation) -> Iterator[Check]:
     elif chosen:
         yield good("mlflow", f"MLFLOW_TRACKING_URI: {without_logins(chosen)}")
     elif stack is not None:
-        yield from check_health(installation, "mlflow", stack.mlflow_url, "the local stack")
+        url, source = stack.mlflow_url, "the local stack"
+        yield from check_health(installation, "mlflow", url, source, page=mlflow_page(url))
     else:
         yield good("mlflow", f"no server: runs write to {installation.home / 'mlflow.db'}")
     if os.environ.get(_PICKLE, "false").lower() in ("1", "true"):

@@ -281,6 +281,14 @@ def test_an_mlflow_behind_a_proxy_may_deny_access_but_must_respond(
     assert str(status) in check.details
 
 
+def test_mlflow_is_reported_with_its_page_for_model_training(
+    server: Server, installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = server(200)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    one(servers.mlflow(installation), GOOD, f"{url}/#/experiments?workflowType=machine_learning")
+
+
 @pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns"])
 def test_an_mlflow_folder_of_files_is_reported(
     installation: Installation, monkeypatch: pytest.MonkeyPatch, uri: str

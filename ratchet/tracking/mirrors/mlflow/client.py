@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ratchet.errors import TrackingError
 from ratchet.tracking.database_templates import copy_template
 from ratchet.tracking.mirrors.base import tracking_error
-from ratchet.tracking.urls import without_logins
+from ratchet.tracking.urls import mlflow_page
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -158,12 +158,7 @@ def tracking_errors(tracking_uri: str) -> Iterator[None]:
 
 
 def run_url(tracking_uri: str, experiment_id: str, mlflow_run_id: str) -> str | None:
-    """Return the page of a run on a tracking server; None for a local database.
-
-    It selects the pages of trained models, since browsers open others by default.
-    """
+    """Return the page of a run on a tracking server; None for a local database."""
     if not tracking_uri.startswith(("http://", "https://")):
         return None
-    server = without_logins(tracking_uri).rstrip("/")
-    page = f"{server}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
-    return f"{page}?workflowType=machine_learning"
+    return mlflow_page(tracking_uri, f"experiments/{experiment_id}/runs/{mlflow_run_id}")
