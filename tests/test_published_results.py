@@ -23,13 +23,12 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 CHOSEN = {
     "binary_erasure_channel_proof": ["seed=107"],
-    "graph_isomorphism_help": ["seed=3", "arms=null"],
+    "graph_isomorphism_help": ["seed=103", "arms=null"],
+    "graph_isomorphism_help_variants": ["seed=1", "arms=null"],
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "self_proving_gcd": ["seed=103", "arms=null"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
 }
-SHARED = {"graph_isomorphism_help_variants": "graph_isomorphism_help"}
-"""Page → page with the same arm "main", which is only repeated there."""
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
 
@@ -43,21 +42,7 @@ def test_a_page_contains_its_commands(page):
 
 
 def test_each_page_is_checked():
-    assert sorted([*CHOSEN, *SHARED]) == PAGES
-
-
-@pytest.mark.parametrize(("page", "other"), SHARED.items())
-def test_the_same_experiment_has_equal_results_on_both_pages(page, other):
-    ours, theirs = (
-        {
-            run.seed: run.tests
-            for run in read_published(RESULTS / f"{name}.json").runs
-            if run.arm == "main"
-        }
-        for name in (page, other)
-    )
-    assert ours
-    assert all(theirs[seed] == tests for seed, tests in ours.items())
+    assert sorted(CHOSEN) == PAGES
 
 
 @pytest.mark.timeout(900)
