@@ -63,7 +63,7 @@ ROOM = {
 def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, small, algorithm):
     chosen = small.parameters(algorithm, **ROOM[algorithm])
     settings = lab.settings(iterations_per_task=1)
-    lab.kill("stage=train;iteration=3;within=0.1", chosen.to_dict(), settings)
+    lab.kill("stage=train;iteration=3;within=0.02", chosen.to_dict(), settings)
     before = {path.name for path in stages(lab).iterdir()}
     result = lab.run(chosen.to_dict(), settings)
     assert result["found"] == len(before) == 4  # data, initial state, two iterations
