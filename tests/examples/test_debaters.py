@@ -25,10 +25,10 @@ def handler_of(arm):
 def test_the_marks_of_an_argument_are_its_side(argument, decision):
     assert argued_decision(argument) == decision
     open_consultancy = rules_of(handler_of("open_consultancy"))
-    stance = open_consultancy.argued_stance(1, [("prover", argument)])
+    stance = open_consultancy.argued_stance(1, "prover", argument)
     assert open_consultancy.stance_of("prover", stance) == decision
     open_debate = rules_of(handler_of("open_debate"))
-    stance = open_debate.argued_stance(1, [("prover0", argument)])
+    stance = open_debate.argued_stance(1, "prover0", argument)
     assert open_debate.stance_of("prover0", stance) == decision
     assert open_debate.stance_of("prover1", stance) == 1 - decision
 

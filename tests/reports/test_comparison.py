@@ -419,6 +419,22 @@ def test_arms_are_grouped_by_the_parameters_in_which_the_runs_of_an_arm_differ(t
     assert searched.grouping.groups[1].values == {"arm": "alone", "rl.lr": 0.5}
 
 
+def test_reference_values_hold_for_the_test_set_only_and_panels_are_wrapped(sweep):
+    names = ["test", "test-by-sampling", "test-large", "test-larger"]
+    for folder in sweep:
+        for name in names[1:]:
+            folder.write_table(table(name, 5))
+    lines = reference_values(["chance=0.5"])
+    comparison = compare_runs(sweep, lines=lines, options=QUICK)
+    found = [by_name(comparison, name) for name in names]
+    assert [bool(comparison.lines_of(each)) for each in found] == [True, True, False, False]
+    assert to_markdown(comparison).count("Known values, drawn as lines") == 2
+    height = r'height="([\d.]+)pt"'
+    (one_row,) = re.findall(height, draw_svg(replace(comparison, metrics=found[:3])))
+    (two_rows,) = re.findall(height, draw_svg(replace(comparison, metrics=found)))
+    assert float(two_rows) > 1.3 * float(one_row)
+
+
 def test_reference_values_are_drawn_as_lines(sweep):
     lines = reference_values(["exact bound=0.936", "chance=0.5"])
     comparison = compare_runs(sweep, lines=lines, options=QUICK)

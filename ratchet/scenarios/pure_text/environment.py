@@ -348,7 +348,7 @@ class PureTextEnvironment:
         if self.rules.stances_are_argued:
             stances = state["prover_stance"]
             for row, agent, text in zip(rows, agents, message[rows, agents, channels], strict=True):
-                said = (self.rules.agent_names[agent], text)
-                stances[row] = self.rules.argued_stance(stances[row], [said])
+                name = self.rules.agent_names[agent]
+                stances[row] = self.rules.argued_stance(stances[row], name, text)
         rows, agents = np.nonzero(active.any(-1))
         state["raw_message_history"][rows, state["round"][rows], agents] = raw[rows, agents]

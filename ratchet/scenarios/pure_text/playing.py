@@ -213,6 +213,7 @@ def _written(
     """Add the messages of a round; messages out of turn are dropped."""
     said: dict[int, SentMessage] = {}
     raw: list[RawMessage] = []
+    stance = position.prover_stance
     for name, turn in zip(rules.agent_names, turns, strict=True):
         if not turn.channels:
             continue
@@ -226,11 +227,10 @@ def _written(
                 speaks = [place in other.channels for other in turns]
                 raise crowded_channel(rules.handler, position.round, place, speaks)
             said[place] = SentMessage(position.round, channel, name, action.messages[channel])
+            stance = rules.argued_stance(stance, name, said[place].text)
     return replace(
         position,
-        prover_stance=rules.argued_stance(
-            position.prover_stance, [(message.speaker, message.text) for message in said.values()]
-        ),
+        prover_stance=stance,
         round=position.round if over else position.round + 1,
         messages=(*position.messages, *(said[place] for place in sorted(said))),
         raw_messages=(*position.raw_messages, *raw),

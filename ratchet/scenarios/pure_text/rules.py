@@ -7,7 +7,7 @@ usual judgement by one verifier have no table; then ``outcome`` returns None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -208,39 +208,38 @@ class RoundRules:
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
         """Return a prover's stance, 0 reject or 1 accept; None for other agents.
 
-        It is the decision for which the prover is rewarded. In an episode of stance 0, provers
-        argue for the opposite side; it is read only if stances vary.
+        It is the decision for which the prover is rewarded. In an episode of stance 0 provers
+        argue for the opposite sides; the episode's stance is read only if stances vary.
         """
         if agent not in self.handler.prover_names:
             return None
-        paid = self._paid_decisions.get(agent, 1)
-        return paid if prover_stance or not self._stances_vary else 1 - paid
+        if not self._stances_vary:
+            return self._paid_decisions.get(agent, 1)
+        return self._sides[agent] if prover_stance else 1 - self._sides[agent]
 
-    def argued_stance(self, prover_stance: int, said: Iterable[tuple[str, str]]) -> int:
-        """Return an episode's stance after messages, pairs (agent, text), of which one may set it.
+    def argued_stance(self, prover_stance: int, agent: str, text: str) -> int:
+        """Return an episode's stance after a message, which sets it if its agent chooses a side.
 
         Raises
         ------
         ProtocolSpecificationError
-            If an agent's ``argued_decision`` is neither 0 nor 1.
+            If the agent's ``argued_decision`` is neither 0 nor 1.
         """
-        for agent, text in said:
-            read = self.specs[agent].argued_decision
-            if read is None:
-                continue
-            argued = read(text)
-            if argued not in (0, 1):
-                raise ProtocolSpecificationError(
-                    f"{type(self.handler).__name__}.text_agent_spec({agent!r}).argued_decision: got"
-                    f" {argued!r} for the message {text!r}, expected 0 or 1."
-                )
-            prover_stance = int(argued == self._paid_decisions[agent])
-        return prover_stance
+        read = self.specs[agent].argued_decision
+        if read is None:
+            return prover_stance
+        argued = read(text)
+        if argued not in (0, 1):
+            raise ProtocolSpecificationError(
+                f"{type(self.handler).__name__}.text_agent_spec({agent!r}).argued_decision: got"
+                f" {argued!r} for the message {text!r}, expected 0 or 1."
+            )
+        return int(argued == self._sides[agent])
 
     def judge(
         self, env_td: KeyPathMapping, prover_stance: Tensor, confidence: Tensor | None = None
     ) -> ProtocolStep:
-        """Judge a step [*B] by the protocol, and pay provers for their stances if these vary.
+        """Judge a step [*B] by the protocol, and reward provers for their stances if these vary.
 
         ``prover_stance`` int[*B] is read only if stances vary.
         ``confidence`` float64[*B] is the verifier's in its decision; sure if not given.
@@ -269,7 +268,7 @@ class RoundRules:
         counted = handler.apply_force_guess(said[..., verifier], torch.as_tensor(env_td["y"]))
         decided = step.shared_done & ~torch.as_tensor(env_td["done"])
         reward = step.reward.clone()
-        for prover, wants in handler.prover_paid_decisions.items():
+        for prover, wants in self._sides.items():
             stance = torch.where(prover_stance == 1, wants, 1 - wants)
             paid = decided & (counted == stance)
             reward[..., handler.agent_index(prover)] = paid * common.prover_reward
@@ -279,6 +278,12 @@ class RoundRules:
     def _stances_vary(self) -> bool:
         """Whether provers' stances are sampled, or chosen by what one of them argues for."""
         return self.stances_are_argued or self.handler.common.randomize_prover_stance
+
+    @cached_property
+    def _sides(self) -> Mapping[str, int]:
+        """The decision for which each prover argues in an episode of stance 1."""
+        provers = self.handler.prover_names
+        return {provers[0]: 1} if len(provers) == 1 else self._paid_decisions
 
     @cached_property
     def _forced(self) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -387,6 +388,29 @@ def test_debaters_are_paid_for_the_side_that_one_of_them_argues_for(
     won = {argued: 3.0, 1 - argued: 0.0}
     assert episode.steps[-1].rewards[:2] == (won[decision], won[1 - decision])
     assert episode_to_rollout(environment, episode)["prover_stance"].tolist() == [1 - argued]
+
+
+class PaidForRejection(NipProtocolHandler):
+    """Without sampled stances, the prover is rewarded for 0."""
+
+    prover_paid_decisions: ClassVar = {"prover": 0}
+
+
+@pytest.mark.parametrize("stance", [0, 1])
+def test_a_sampled_stance_is_the_decision_that_rewards_a_single_prover(
+    stance, make_text_game, make_action
+):
+    game = make_text_game(
+        PaidForRejection,
+        protocol_common__randomize_prover_stance=True,
+        protocol_common__prover_reward=3.0,
+    )
+    environment = game.environment
+    seed = next(seed for seed in range(64) if environment.prover_stance(seed) == stance)
+    episode = begin_episode(environment, 0, seed)
+    assert view_of(environment.rules, episode.position, "prover").stance == stance
+    decides = {"verifier": make_action({}, "raw", decision=stance)}
+    assert advance_episode(environment, episode, decides).steps[-1].rewards[0] == 3.0
 
 
 class VerifierChooses(NipProtocolHandler):
