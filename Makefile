@@ -97,7 +97,7 @@ results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds 
 CREDIT_STUDY := code_validation_credit
 results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY) --parallel 2 \
-		seed=0..7
+		seed=100..107
 	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main \
 		--curve log_stats/accuracy --x-axis sampled_tokens --threshold 0.8 --threshold 0.9 \
 		--update-page docs/results/$(CREDIT_STUDY).md --title "Replayed credit on programs"
