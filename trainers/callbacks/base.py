@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.purposes import Purpose
     from ratchet.protocols.base import ProtocolHandler
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from trainers.base import Trainer
 
 STAGES = (
@@ -52,13 +53,15 @@ class Moment:
 
     ``iteration`` of a test is the number of finished iterations; ``stage`` is ``"train"``, or the
     stage that starts or ends; ``metrics`` are those of the iteration or stage so far. ``dataset``
-    is that of a test of networks, else empty.
+    is that of a test of networks, else empty. ``rollouts`` are those of a test of chat models at
+    its end, a ``NestedArrayDict`` ``[N]``, else None.
     """
 
     iteration: int
     stage: str
     metrics: Mapping[str, float]
     dataset: str = ""
+    rollouts: NestedArrayDict | None = None
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,8 @@ class CallbackSpec:
     @property
     def may_change_tests(self) -> bool:
         """Whether the test after training may differ from one of its last iteration."""
-        return self.kind.steers or "test" in self.kind.stages
+        tests = {"test", "test_during_training"}
+        return self.kind.steers or len(tests.intersection(self.kind.stages)) == 1
 
     def key_parameters(
         self, hyper_params: HyperParameters, stage: str, *, last: bool

@@ -19,6 +19,7 @@ from trainers.results import Metrics
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from trainers.base import Trainer
 
 STAGE = "train"
@@ -42,6 +43,7 @@ class CallbackList:
         self._stopped: dict[str, Any] | None = None
         self._iteration = self._count = 0
         self._metrics: Metrics = {}
+        self.tested_rollouts: NestedArrayDict | None = None
 
     def __bool__(self) -> bool:
         return bool(self._specs)
@@ -50,6 +52,11 @@ class CallbackList:
     def may_change_tests(self) -> bool:
         """Whether the test after training may differ from one in its last iteration."""
         return any(spec.may_change_tests for spec in self._specs)
+
+    @property
+    def add_to_tests(self) -> bool:
+        """Whether a callback may add metrics to the test after training."""
+        return any("test" in spec.kind.stages for spec in self._specs)
 
     @property
     def has_stopped(self) -> bool:
@@ -93,15 +100,16 @@ class CallbackList:
         """Run a stage with the moments around it.
 
         Yields the stage's metrics, to be filled by the caller; callbacks add theirs at the end.
+        A caller may set :attr:`tested_rollouts` for them.
         """
         taking_part = [spec for spec in self._specs if name in spec.kind.stages]
-        self._count = 0
+        self._count, self.tested_rollouts = 0, None
         metrics: Metrics = {}
         for spec in taking_part:
             self._call(spec, "begin_stage", moment=Moment(iteration, name, metrics, dataset))
         yield metrics
         for spec in taking_part:
-            now = Moment(iteration, name, dict(metrics), dataset)
+            now = Moment(iteration, name, dict(metrics), dataset, self.tested_rollouts)
             _merge(metrics, self._call(spec, "end_stage", moment=now), spec.given)
 
     def _call_all(self, name: str, *args: object) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,8 @@ from ratchet.rollouts.tokens import even_out_tokens
 from ratchet.rollouts.transcripts import write_transcripts
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
+from ratchet.scenarios.pure_text.rules import rules_of
+from ratchet.scenarios.pure_text.views import view_of
 from trainers.custom_state import is_custom_method
 from trainers.progress import describe, progress_path, show
 from trainers.stage_parameters import StagePurposes, stage_parameters
@@ -37,6 +39,7 @@ from trainers.text.components import TextTrainerComponents
 from trainers.text.jobs import await_jobs, no_job_stats, without_jobs
 from trainers.text.loop_files import LoopFiles, refuse_changed_parameters
 from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
+from trainers.text.redraws import continued_calls, last_turn
 from trainers.text.sampling import Calls, play_rollouts
 from trainers.text.staged import TEXT_STAGES, Metrics, StagedTextTrainer
 from trainers.text.state import State as TrainerState
@@ -45,6 +48,7 @@ from trainers.text.state import TrainLoopStage
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from ratchet.scenarios.pure_text.episode import AgentAction, Position
 
 
 _SAMPLING = {"sample_rollouts", "_sample_rollouts", "_sample_one"}
@@ -128,6 +132,35 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             self.protocol_handler.verifier_names[0],
             prefix="" if train else "test_",
         )
+
+    def replay_last_turns(
+        self,
+        rollouts: NestedArrayDict,
+        agent: str,
+        edit: Callable[[Position], Position],
+        name: str,
+    ) -> list[AgentAction]:
+        """Return an agent's actions in its last turn of a test's rollouts [N], after an edit.
+
+        ``edit`` changes what the agent sees, e.g. a fact or another agent's message. The calls
+        have the seeds of the test: without a change, a model that heeds seeds replies as it did.
+        ``name`` distinguishes them in the stage's journal. Raises RolloutError if a call fails or
+        an agent has no turn.
+        """
+        handler, workers = self.protocol_handler, self.settings.num_rollout_workers
+
+        async def replay(planned: PlannedRollout) -> AgentAction:
+            position = edit(last_turn(handler, rollouts, planned.rollout_id, agent))
+            view = view_of(rules_of(handler), position, agent)
+            original = replace(context, call_prefix=f"r{planned.rollout_id}")
+            prefix = f"{original.call_prefix}/{name}"
+            return await self.text_agents[agent].act(view, continued_calls(original, prefix))
+
+        columns = (rollouts[key].tolist() for key in ("rollout_id", "datapoint_id", "seed"))
+        plan = [PlannedRollout(*row) for row in zip(*columns, strict=True)]
+        with self._open_calls() as calls:
+            context = self._call_context(self.test_environment, 0, calls)
+            return asyncio.run(play_rollouts(plan, replay, workers=workers, show_progress=False))
 
     # -- the loop --------------------------------------------------------------------------
 
@@ -221,9 +254,10 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     def _test_finally(self, files: LoopFiles, iteration: int) -> None:
         """Test on every test set, or reuse the last iteration's equal test."""
         tested = f"test_{iteration}"
+        is_repeated = self.callbacks.may_change_tests or self.callbacks.add_to_tests
         for dataset in self.scenario_instance.test_environments:
             name = "test" if dataset == "test" else f"test.{dataset}"
-            if name == "test" and files.has(tested) and not self.callbacks.may_change_tests:
+            if name == "test" and files.has(tested) and not is_repeated:
                 rollouts = files.load(tested)
                 stats = self.test_stats(rollouts)
             else:
@@ -313,10 +347,11 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         stage = "test" if iteration == "test" else "test_during_training"
         self._describe("Testing" if dataset == "test" else f"Testing on {dataset}", iteration)
         with (
-            self.callbacks.stage(stage, self._iteration) as metrics,
             self._open_calls(journal_path, stage) as calls,
+            self.callbacks.stage(stage, self._iteration) as metrics,
         ):
             rollouts = self._sample_rollouts(environments[dataset], self._iteration, use_tqdm=True)
+            self.callbacks.tested_rollouts = rollouts
             metrics.update(self.test_stats(rollouts))
         show(metrics)
         return rollouts, metrics, calls.usage

@@ -1,7 +1,8 @@
-"""Sampling for replayed credit: turns are redrawn from an episode's prefixes.
+"""Turns sampled again from an episode's prefixes, with common random numbers.
 
-Everything else of a redrawn rollout has the random numbers of the original episode
-(:mod:`ratchet.algorithms.replayed_credit`).
+For replayed credit (:mod:`ratchet.algorithms.replayed_credit`), a turn is redrawn, and everything
+after it has the random numbers of the original episode. For questions about what an agent heeds,
+its last turn is replayed after an edit of what it sees.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ratchet.errors import RolloutError
 from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.playing import begin_episode, whose_turn
 from ratchet.scenarios.pure_text.rollout import episode_to_rollout, play_step
+from ratchet.scenarios.pure_text.rules import rules_of
+from ratchet.scenarios.pure_text.views import position_of
 
 if TYPE_CHECKING:
+    from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-    from ratchet.scenarios.pure_text.episode import AgentAction, Episode
+    from ratchet.scenarios.pure_text.episode import AgentAction, Episode, Position
     from ratchet.scenarios.pure_text.rollout import TextActor
     from ratchet.scenarios.pure_text.views import AgentView
     from trainers.text.plans import PlannedRollout
@@ -37,6 +42,32 @@ class ContinuedCalls(CallContext):
         """Return the seed of the same turn of the original rollout."""
         turn = call_id.removeprefix(self.call_prefix)
         return CallContext.call_seed(self, self.original_prefix + turn, attempt)
+
+
+def continued_calls(original: CallContext, call_prefix: str) -> ContinuedCalls:
+    """Return a context of the original rollout's seeds whose calls have another prefix."""
+    return ContinuedCalls(
+        original.journal,
+        original.usage,
+        call_prefix,
+        original.seed,
+        original.token_agents,
+        original.call_prefix,
+    )
+
+
+def last_turn(
+    handler: ProtocolHandler, rollouts: NestedArrayDict, index: int, agent: str
+) -> Position:
+    """Return the position in which an agent acted last in one of the rollouts [N].
+
+    Its ``prover_stance`` is that at the end of the rollout. Raises RolloutError if it never acted.
+    """
+    rules = rules_of(handler)
+    turns = rollouts["agents", "active"][index, :, rules.places[agent]].nonzero()[0]
+    if not len(turns):
+        raise RolloutError(f"rollout {index}: the agent {agent!r} has no turn, expected one.")
+    return position_of(rules, rollouts, index, int(turns[-1]))
 
 
 @dataclass
@@ -117,14 +148,7 @@ class Redrawer:
             replace(original, call_prefix=name),
             node_id=self.environment.rules.places[agent],
         )
-        continued = ContinuedCalls(
-            original.journal,
-            original.usage,
-            name,
-            original.seed,
-            original.token_agents,
-            original.call_prefix,
-        )
+        continued = continued_calls(original, name)
         while not episode.done:
             episode = await play_step(self.environment, replayed, episode, continued)
         return episode

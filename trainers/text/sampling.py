@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ratchet.errors import RolloutError
 from ratchet.language_models.concurrency import Outcome, run_bounded
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.usage import UsageMeter
-from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from trainers.progress import IterationContext
 from trainers.text.plans import PlannedRollout
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,11 @@ class Calls:
 
 async def play_rollouts(
     plan: Sequence[PlannedRollout],
-    play: Callable[[PlannedRollout], Awaitable[NestedArrayDict]],
+    play: Callable[[PlannedRollout], Awaitable[T]],
     *,
     workers: int,
     show_progress: bool,
-) -> list[NestedArrayDict]:
+) -> list[T]:
     """Execute all planned rollouts, ``workers`` concurrently; return them in the plan's order.
 
     Raises RolloutError after all have ended if any failed. The first error is its cause.
@@ -51,7 +53,7 @@ async def play_rollouts(
     return [outcome.result for outcome in outcomes if outcome.result is not None]
 
 
-def _raise_failures(outcomes: Sequence[Outcome[PlannedRollout, NestedArrayDict]]) -> None:
+def _raise_failures(outcomes: Sequence[Outcome[PlannedRollout, T]]) -> None:
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if not failed:
         return

@@ -99,8 +99,11 @@ def view_of(rules: RoundRules, position: Position, agent: str) -> AgentView:
     )
 
 
-def position_of(rules: RoundRules, state: NestedArrayDict, index: int) -> Position:
-    """Read one position from a batch of states."""
+def position_of(
+    rules: RoundRules, state: NestedArrayDict, index: int, round: int | None = None
+) -> Position:
+    """Read one position from a batch of states, or of rollouts that of the beginning of a round."""
+    now = int(state["round"][index]) if round is None else round
     texts = state["message_history"][index].tolist()
     speakers = state["message_agent_id"][index].tolist()
     raw = state["raw_message_history"][index].tolist()
@@ -110,18 +113,18 @@ def position_of(rules: RoundRules, state: NestedArrayDict, index: int) -> Positi
         prover_stance=int(state["prover_stance"][index]),
         question=state["question"][index],
         solution=state["solution"][index],
-        round=int(state["round"][index]),
+        round=now,
         messages=tuple(
             SentMessage(r, rules.channel_names[c], rules.agent_names[speakers[r][c]], text)
             for r, row in enumerate(texts)
             for c, text in enumerate(row)
-            if text is not None
+            if text is not None and r < now
         ),
         raw_messages=tuple(
             RawMessage(r, rules.agent_names[a], text)
             for r, row in enumerate(raw)
             for a, text in enumerate(row)
-            if text is not None
+            if text is not None and r < now
         ),
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ratchet.algorithms.replayed_credit import original_rows
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, RolloutError
 from ratchet.language_models.estimates import estimate_experiment
 from trainers.registry import trainer_class
 from trainers.text.grpo import PureTextGrpoTrainer, reply_trajectories
@@ -172,3 +173,36 @@ def test_redraws_concern_rollouts_and_training_and_are_estimated(tiny_text):
     assert more.calls == 24 * ((1 + 2) + (1 + 2 + 1) + (1 + 2 + 1 + 2))
     tests = [s.calls for s in estimate_experiment(after, found, 8, 4).stages if s.stage == "test"]
     assert tests == [4 * 3]
+
+
+def test_a_replayed_last_turn_repeats_the_reply_to_an_edited_position(tiny_text, tmp_path):
+    trainer = tiny_text.trainer(parameters(tiny_text))
+    trainer.initial_state()
+    rollouts, _, _ = trainer.test("test", tmp_path / "test.jsonl")
+    seen = {}
+
+    def edit(position):
+        seen[position.datapoint_id] = position
+        return replace(position, solution="another")
+
+    actions = trainer.replay_last_turns(rollouts, "verifier", edit, "edited")
+    verifier = trainer.agent_names.index("verifier")
+    for row, action in enumerate(actions):
+        last = int(rollouts["agents", "active"][row, :, verifier].nonzero()[0][-1])
+        position = seen[rollouts["datapoint_id"][row]]
+        assert position.round == last
+        assert {message.round for message in position.messages} == set(range(last))
+        assert "another" in action.prompt[0].content
+        assert position.solution not in action.prompt[0].content
+        # Dummy replies depend only on the seed of the call.
+        assert action.raw_message == rollouts["agents", "raw_message"][row, last, verifier]
+        assert action.decision == rollouts["agents", "decision"][row, last, verifier]
+
+
+def test_an_agent_without_a_turn_is_named(tiny_text, tmp_path):
+    trainer = tiny_text.trainer(parameters(tiny_text))
+    trainer.initial_state()
+    rollouts, _, _ = trainer.test("test", tmp_path / "test.jsonl")
+    rollouts["agents", "active"][...] = False
+    with pytest.raises(RolloutError, match="the agent 'verifier' has no turn"):
+        trainer.replay_last_turns(rollouts, "verifier", lambda position: position, "same")

@@ -136,9 +136,9 @@ def test_every_moment_comes_once_and_in_order(tiny_text, moments):
         *stage("create_fine_tune_jobs", 0),
         *stage("await_fine_tune_jobs", 0),
         *stage("sample_rollouts", 1),
-        *stage("test_during_training", 1),  # before weights may be put in place
         *iteration(1),
         ("end_run", "train", 1),
+        *stage("test_during_training", 1),
         *stage("test", 1),
     ]
     seen = {(r.stage, r.iteration): r.values["seen"] for r in trainer.history if r.stage != "train"}
