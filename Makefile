@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-self-proving search-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving search-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -95,12 +95,21 @@ results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds 
 		--title "A model that proves its divisors"
 
 CREDIT_STUDY := code_validation_credit
-results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (an hour)
+results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (half an hour)
 	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY) --parallel 2 \
 		seed=100..107
 	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main \
 		--curve log_stats/accuracy --x-axis sampled_tokens --threshold 0.8 --threshold 0.9 \
 		--update-page docs/results/$(CREDIT_STUDY).md --title "Replayed credit on programs"
+
+DEBATE_STUDY := debaters
+results-debate: $(LLM)  ## debaters and consultants before a weak judge: eight seeds of 30 arms (two hours)
+	$(BIN)/ratchet sweep experiments/$(DEBATE_STUDY).yaml --name $(DEBATE_STUDY) --parallel 2 \
+		seed=100..107
+	$(BIN)/ratchet compare $(DEBATE_STUDY) --by-arm --baseline main --baseline main_judge_learns \
+		--update-page docs/results/$(DEBATE_STUDY).md \
+		--metric test/test_verification --metric test/test_trust --metric test/test_true_arguments \
+		--title "Debaters before a weak judge"
 
 test: setup  ## run the default tests (under five minutes on two cores)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)

@@ -29,6 +29,7 @@ RESULTS = ROOT / "docs" / "results"
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
 TARGETS = {
     "binary_erasure_channel_proof": "results-channel",
+    "code_validation_credit": "results-credit",
     "graph_isomorphism_help": "results-help",
     "graph_isomorphism_help_variants": "results-variants",
     "graph_isomorphism_protocols": "results",
@@ -36,7 +37,7 @@ TARGETS = {
     "text_protocols": "results-text",
 }
 HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variants", "text_protocols"
-PROVING = "self_proving_gcd"
+PROVING, CREDIT = "self_proving_gcd", "code_validation_credit"
 HEADINGS = {PROVING: "mean return of agent on the test set"}
 ROUNDING = {PROVING: 0.000501}
 """Of a page's figures; by default they are percentages with one decimal place."""
@@ -213,6 +214,46 @@ def sentences() -> Iterator[tuple[str, str]]:
         f"proves {proved['few']:.1f} %, and with log-uniform numbers {proved['shifted']:.1f} %",
     )
     yield "docs/measurements.md", f"seeds 0, 1, 2 | 126 | {searched} |"
+    for sentence in credit_sentences():
+        yield f"docs/results/{CREDIT}.md", sentence
+
+
+def credit_sentences() -> Iterator[str]:
+    """Yield what the page on replayed credit must say."""
+    groups, rows, gaps = accuracies(CREDIT), table(CREDIT), differences(CREDIT)
+    found = {arm: f"{iqm(by_seed):.1f} %" for arm, by_seed in groups.items()}
+    yield f"{found['main']} with the group baseline, {found['verifier']} with redrawn decisions"
+    yield f"and {found['both']} with redraws of both agents"
+    seen = {
+        arm: (
+            f"({row['95 % interval'].strip('[]').replace(', ', ' to ').replace('+', '')},"
+            f" corrected p {row['corrected p']})"
+        )
+        for arm, row in ((arm, gaps[f"{arm} − main"]) for arm in ("verifier", "both"))
+    }
+    gap = {arm: f"{mean(list(by_seed.values())):.2f}" for arm, by_seed in groups.items()}
+    more = {arm: f"{float(gap[arm]) - float(gap['main']):.1f}" for arm in seen}
+    yield f"is {more['verifier']} points for verifier {seen['verifier']}"
+    yield f"and {more['both']} for both {seen['both']}"
+    least = [gaps[f"{arm} − main"]["detectable in 80 %"] for arm in seen]
+    yield f"eight seeds would detect {least[0]} and {least[1]} points"
+    lowest = sorted(groups["main"].values())[:2]
+    yield f"two of eight seeds end at {lowest[0]:.1f} and {lowest[1]:.1f} %"
+    others = min(min(groups[arm].values()) for arm in seen)
+    yield f"with redraws no seed ends below {int(others)} %"
+    curves = table(CREDIT, "learning")
+    reach = {arm: cells[-2] for arm, cells in curves.items()}
+    yield f"{reach['main']} sampled tokens in main, {reach['verifier']} in verifier"
+    yield f"and {reach['both']} in both, with overlapping intervals"
+    used = {arm: re.findall(r"\d[\d,]*", cells[-1]) for arm, cells in rows.items()}
+    tokens, labels = (
+        {arm: int(each[k].replace(",", "")) for arm, each in used.items()} for k in (0, 1)
+    )
+    in_thousands = {arm: f"{round(number, -3):,}" for arm, number in tokens.items()}
+    yield f"training used {in_thousands['main']} tokens of prompts and completions in main"
+    yield f"{in_thousands['verifier']} in verifier and {in_thousands['both']} in both"
+    factors = [f"{labels[arm] / labels['main']:.1f}" for arm in seen]
+    yield f"use {factors[0]} and {factors[1]} times the rewards"
 
 
 @pytest.mark.parametrize(("file", "sentence"), sentences())
@@ -282,7 +323,7 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
         assert f"no p can be below {least}" in text_of(f"docs/results/{name}.md")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in (TEXT, PROVING)])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (TEXT, PROVING, CREDIT)])
 def test_a_page_counts_the_frames_of_all_stages(page):
     arms, shown = parameters(page), table(page)
     for run in read_published(RESULTS / f"{page}.json").runs:
