@@ -55,6 +55,14 @@ Baselines = Annotated[
         help="Group with which all others are compared (default: all pairs).",
     ),
 ]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pair",
+        metavar="'A vs B'",
+        help="Two groups to compare, instead of all pairs.",
+    ),
+]
 Effect = Annotated[
     float | None,
     typer.Option(
@@ -126,6 +134,7 @@ def compare(
     metrics: MetricNames = None,
     less: LessMetricNames = None,
     baselines: Baselines = None,
+    pairs: Pairs = None,
     effect: Effect = None,
     curves: CurveNames = None,
     x_axis: CurveAxis = None,
@@ -146,7 +155,7 @@ def compare(
     Runs are grouped by differing parameters. Writes comparison.md, .json, .html and .svg.
     """
     from ratchet.reports.comparison.comparing import compare_runs
-    from ratchet.reports.comparison.options import Options, reference_values
+    from ratchet.reports.comparison.options import Options, planned_pairs, reference_values
 
     folders, sweeps = _find(runs, names)
     comparison = compare_runs(
@@ -161,7 +170,11 @@ def compare(
         reach=threshold or [],
         lines=reference_values(reference or []),
         options=Options(
-            level=level, method=interval.value, baselines=baselines or (), effect=effect
+            level=level,
+            method=interval.value,
+            baselines=baselines or (),
+            pairs=planned_pairs(pairs or []),
+            effect=effect,
         ),
         different_data=allow_data_mismatch,
         skip_unfinished=skip_unfinished,

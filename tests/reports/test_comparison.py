@@ -15,7 +15,7 @@ from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.comparison.display_tables import learning_table, pair_table
 from ratchet.reports.comparison.figures import aggregate_figures, learning_figures
 from ratchet.reports.comparison.files import BEGIN, END, to_data, write_comparison, write_document
-from ratchet.reports.comparison.options import Options, reference_values
+from ratchet.reports.comparison.options import Options, planned_pairs, reference_values
 from ratchet.reports.comparison.svg_figure import draw_svg
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.reports.labels import ranges
@@ -325,6 +325,34 @@ def test_all_groups_can_be_compared_with_a_baseline(tmp_path):
     assert "the two runs of a seed are swapped (all 64 permutations)" in text
     with pytest.raises(ParameterError, match=r"got 'npi', expected one of .* Did you mean 'nip'"):
         compare_runs(sweep, options=replace(QUICK, baselines=["npi"]))
+
+
+def test_only_planned_pairs_are_compared(tmp_path):
+    rights = ((1, 2, 3, 2, 1, 2), (7, 8, 9, 8, 7, 8), (2, 2, 3, 2, 1, 2), (3, 4, 6, 4, 3, 5))
+    sweep = make_sweep(tmp_path, rights=rights, protocols=("adp", "nip", "mnip", "debate"))
+    planned = planned_pairs(["nip vs adp", "adp vs mnip", "nip vs adp"])
+    comparison = compare_runs(sweep, options=replace(QUICK, pairs=planned))
+    found = by_name(comparison, "test")
+    assert [(p.first, p.second) for p in found.pairs] == [("nip", "adp"), ("adp", "mnip")]
+    assert {(each.first, each.second) for each in found.improvements} == {
+        *{("nip", "adp"), ("adp", "nip"), ("adp", "mnip"), ("mnip", "adp")}
+    }
+    everything = by_name(compare_runs(sweep, options=QUICK), "test").pairs
+    assert found.pairs[0].adjusted <= everything[0].adjusted
+    text = to_markdown(comparison)
+    assert "P(row better than column)" not in text
+    assert "P(first better), %" in text
+    assert "corrected for the 2 named pairs" in text
+    with pytest.raises(ParameterError, match=r"--pair: got 'npi', expected one of .* 'nip'"):
+        compare_runs(sweep, options=replace(QUICK, pairs=[("npi", "adp")]))
+    with pytest.raises(ParameterError, match="got --pair and --baseline, expected one"):
+        compare_runs(sweep, options=replace(QUICK, pairs=planned, baselines=["adp"]))
+
+
+@pytest.mark.parametrize("line", ["adp", "adp vs", "adp vs adp", "adp-nip"])
+def test_a_planned_pair_names_two_groups(line):
+    with pytest.raises(ParameterError, match="expected two groups as FIRST vs SECOND"):
+        planned_pairs([line])
 
 
 def test_seeds_are_planned_from_a_stated_effect_only(tmp_path):

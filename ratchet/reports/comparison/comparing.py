@@ -69,7 +69,7 @@ def compare_runs(
     DataError
         If the runs cannot be compared; the message contains the remedy.
     ParameterError
-        If a task parameter does not differ, or the baseline is no group.
+        If a task parameter does not differ, or a baseline or a member of a pair is no group.
     """
     runs, run_notes = read_compared_runs(folders, skip_unfinished=skip_unfinished)
     grouping = group_by_arm(runs) if by_arm else group_runs(runs, tasks)
@@ -88,13 +88,7 @@ def compare_runs(
             f" compare them by, e.g. --metric {tested[0] if tested else 'STAGE/NAME'}."
         )
     used = options or Options()
-    labels = [group.label for group in grouping.groups]
-    for baseline in used.baselines:
-        if baseline not in labels:
-            raise ParameterError(
-                f"--baseline: got {baseline!r}, expected one of the groups {', '.join(labels)}."
-                f"{nearest(baseline, labels)}"
-            )
+    _check_labels(used, [group.label for group in grouping.groups])
     return Comparison(
         title=title or _title(grouping),
         grouping=grouping,
@@ -104,6 +98,19 @@ def compare_runs(
         learning=compare_learning(grouping.groups, used, metrics=curves, axis=axis, reach=reach),
         lines=lines,
     )
+
+
+def _check_labels(options: Options, labels: Sequence[str]) -> None:
+    if options.pairs and options.baselines:
+        raise ParameterError("compare: got --pair and --baseline, expected one of them.")
+    named = [("--baseline", name) for name in options.baselines]
+    named += [("--pair", name) for pair in options.pairs for name in pair]
+    for option, name in named:
+        if name not in labels:
+            raise ParameterError(
+                f"{option}: got {name!r}, expected one of the groups {', '.join(labels)}."
+                f"{nearest(name, labels)}"
+            )
 
 
 def _title(grouping: Grouping) -> str:

@@ -23,7 +23,7 @@ from ratchet.reports.comparison.options import (
     band_with_enough_seeds,
     with_enough_seeds,
 )
-from ratchet.reports.comparison.pairs import Pair, compare_pairs
+from ratchet.reports.comparison.pairs import Pair, compare_pairs, compared_labels
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, Group, Grouping, shared_tests
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import metric_label
@@ -260,8 +260,12 @@ def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> Metri
     thresholds = profile_thresholds(scores)
     less = metric.less_is_better
     rows = [replace(r, profile=_profile(r.scores, thresholds, less, options)) for r in rows]
-    pairs = itertools.combinations(zip(groups, scores, strict=True), 2)
-    improvements = [each for pair in pairs for each in _improvements(*pair, less, options)]
+    members = {group.label: (group, own) for group, own in zip(groups, scores, strict=True)}
+    improvements = [
+        each
+        for one, two in compared_labels(members, replace(options, baselines=()))
+        for each in _improvements(members[one], members[two], less, options)
+    ]
     return MetricComparison(metric, rows, improvements, compare_pairs(groups, scores, options))
 
 

@@ -6,6 +6,7 @@ import math
 
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
 from ratchet.reports.comparison.formatting import (
+    chance,
     difference,
     difference_interval,
     estimate_data,
@@ -41,6 +42,7 @@ def pair_table(
             f"{level} interval": difference_interval(pair.difference, percent=percent),
             "p": p_value(pair.chance, None if pair.can_be_told_apart else pair.least),
             "corrected p": p_value(pair.adjusted),
+            "P(first better), %": chance(found.improvement(pair.first, pair.second)),
             "paired by seed": "yes" if pair.paired else f"no: {pair.pairing}",
             f"detectable in {power}": detectable(pair, percent=percent),
         }
@@ -49,6 +51,8 @@ def pair_table(
             row[heading] = _seeds_for_effect(pair)
         rows.append(row)
     left_out = {"corrected p"} if len(found.pairs) == 1 else set()
+    if not options.pairs:  # they have a table of all pairs
+        left_out |= {"P(first better), %"}
     if brief:
         left_out |= {"paired by seed"}
     columns = [name for name in rows[0] if name not in left_out] if rows else []

@@ -163,6 +163,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
         "seed": options.seed,
         "power": options.power,
         "baselines": list(options.baselines),
+        "planned_pairs": [list(pair) for pair in options.pairs],
         "effect": options.effect,
         "differing": list(grouping.paths),
         "tasks": list(grouping.tasks),

@@ -23,6 +23,8 @@ class Options:
         Probability with which the detectable difference is detected.
     baselines
         Labels of the groups with which all others are compared; default: all pairs.
+    pairs
+        Labels of the only pairs of groups to compare.
     effect
         Difference in the first metric for which to state the required seeds.
     """
@@ -33,6 +35,7 @@ class Options:
     seed: int = 0
     power: float = POWER
     baselines: Sequence[str] = ()
+    pairs: Sequence[tuple[str, str]] = ()
     effect: float | None = None
 
 
@@ -82,6 +85,26 @@ class ReferenceValue:
                 " 'random question, exact=0.932'."
             )
         return cls(label, value)
+
+
+def planned_pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Parse several ``FIRST vs SECOND``, each kept once.
+
+    Raises
+    ------
+    ParameterError
+        If one does not name two groups.
+    """
+    pairs = []
+    for line in lines:
+        first, separator, second = (part.strip() for part in line.partition(" vs "))
+        if not (separator and first and second and first != second):
+            raise ParameterError(
+                f"--pair: got {line!r}, expected two groups as FIRST vs SECOND, such as"
+                " 'debate vs untrained'."
+            )
+        pairs.append((first, second))
+    return list(dict.fromkeys(pairs))
 
 
 def reference_values(lines: Sequence[str]) -> list[ReferenceValue]:

@@ -6,7 +6,7 @@ Runs are paired by seed if both groups have the same seeds and each pair the sam
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ratchet.reports.comparison.options import Options, with_enough_seeds
@@ -74,23 +74,9 @@ class Pair:
 def compare_pairs(
     groups: Sequence[Group], scores: Sequence[Strata], options: Options
 ) -> list[Pair]:
-    """Compare all pairs of groups, or all groups with the baselines, by their scores by task."""
-    members = list(zip(groups, scores, strict=True))
-    if options.baselines:
-        bases = [
-            each
-            for name in dict.fromkeys(options.baselines)
-            for each in members
-            if each[0].label == name
-        ]
-        combined = [
-            (one, base)
-            for k, base in enumerate(bases)
-            for one in members
-            if one is not base and not any(one is earlier for earlier in bases[:k])
-        ]
-    else:
-        combined = list(itertools.combinations(members, 2))
+    """Compare the pairs of groups that the options name by their scores by task."""
+    members = {group.label: (group, own) for group, own in zip(groups, scores, strict=True)}
+    combined = [(members[one], members[two]) for one, two in compared_labels(members, options)]
     contrasts = [_contrast(one, two) for one, two in combined]
     pairs = [
         _estimate(one, two, contrast, options)
@@ -108,6 +94,21 @@ def compare_pairs(
             is_exact=tests.is_exact,
         )
     return pairs
+
+
+def compared_labels(labels: Collection[str], options: Options) -> list[tuple[str, str]]:
+    """Return the planned pairs, or all groups with each baseline, or all pairs.
+
+    Planned groups that are not among the labels, for lack of scores, are left out.
+    """
+    if options.pairs:
+        return [pair for pair in options.pairs if {*pair} <= {*labels}]
+    if not options.baselines:
+        return list(itertools.combinations(labels, 2))
+    bases = [name for name in dict.fromkeys(options.baselines) if name in labels]
+    return [
+        (one, base) for k, base in enumerate(bases) for one in labels if one not in bases[: k + 1]
+    ]
 
 
 def pairing_of(first: Group, second: Group) -> str:

@@ -79,11 +79,7 @@ def reading_notes(comparison: Comparison) -> list[str]:
         " is the mean shortfall below 1.",
     ]
     if len(comparison.grouping.groups) > 1:
-        notes.append(
-            "P(row better than column) is the probability that a run of the row is better than one"
-            " of the column, ties counting half; in bold where its interval excludes 50 %. Each"
-            f" interval is at {level} individually: of many pairs some exclude 50 % by chance."
-        )
+        notes.append(_note_on_improvements(comparison, level))
     notes += _notes_on_differences(comparison) + _notes_on_learning(comparison)
     notes += _notes_on_costs(comparison)
     few = [g for g in comparison.grouping.groups if min(map(len, g.tasks)) < MIN_SEEDS]
@@ -174,6 +170,18 @@ def _ragged(found: LearningComparison) -> list[str]:
     ]
 
 
+def _note_on_improvements(comparison: Comparison, level: str) -> str:
+    bold = "; in bold where its interval excludes 50 %"
+    name, first, second = "P(row better than column)", "row", "column"
+    if comparison.options.pairs:
+        bold, name, first, second = "", "P(first better)", "first group", "second"
+    return (
+        f"{name} is the probability that a run of the {first} is better than one of the {second},"
+        f" ties counting half{bold}. Each interval is at {level} individually: of many pairs some"
+        " exclude 50 % by chance."
+    )
+
+
 def _notes_on_differences(comparison: Comparison) -> list[str]:
     pairs = [pair for found in comparison.metrics for pair in found.pairs]
     if not pairs:
@@ -182,6 +190,8 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
     power, alpha = f"{100 * options.power:g} %", f"{100 * (1 - options.level):.3g} %"
     bases = " and ".join(options.baselines)
     against = f"all groups against {bases}" if bases else "all pairs"
+    if options.pairs:
+        against = f"the {len(options.pairs)} named pairs"
     notes = [
         "A profile is the share of runs that are better than each threshold; its band is pointwise."
         " The higher curve is better, and curves that cross have no order.",
@@ -296,7 +306,7 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
         known = [f"{line.label} {number(line.value)}" for line in lines]
         parts.append(f"Known values, drawn as lines: {'; '.join(known)}.")
     labels = [row.group.label for row in found.rows]
-    if len(labels) > 1:
+    if len(labels) > 1 and not comparison.options.pairs:
         matrix = [
             [f"**{one}**", *(_bold(found.improvement(one, two)) for two in labels)]
             for one in labels
