@@ -1,14 +1,14 @@
-"""Callback that measures whether a judge of programs examines them or believes what it is told.
+"""Callback that measures whether a judge checks the programs or trusts the arguments.
 
 ``callbacks: [judge_verification.py:JudgeVerification]`` adds three metrics to each test. For two of
 them, the judge decides again on the tested episodes with the same random numbers, after an edit of
-what it alone sees.
+its prompt.
 
 ``test_true_arguments``: the share of arguments whose marks support the correct decision.
 ``test_verification``: the program is edited so that the other decision is correct; the share of
-correct decisions that change. A judge that compares the arguments with the program has 1, one that
-goes by the arguments has 0. ``test_trust``: the marks in all arguments are inverted and the program
-stays; the share of decisions that change. A metric without cases is left out.
+correct decisions that change. It is 1 for a judge that compares the arguments with the program, and
+0 for one that only reads the arguments. ``test_trust``: the marks in all arguments are inverted, and
+the program is unchanged; the share of decisions that change. A metric without cases is omitted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STEPS = {
     for number in range(SMALLEST, LARGEST + 1)
     for step in (Step(operation, number) for operation in range(len(OPERATIONS)))
 }
-"""How statements of level 0 say their steps."""
+"""Steps by their text in statements of level 0."""
 
 
 class JudgeVerification(Callback):
@@ -100,7 +100,7 @@ def edited_program(position: Position) -> Position:
 
 
 def inverted_marks(position: Position) -> Position:
-    """Say "same" instead of each "differ" in arguments, or "differ" once where there is none."""
+    """Replace each "differ" in an argument by "same"; without one, the last "same" by "differ"."""
     return replace(
         position,
         messages=tuple(

@@ -328,8 +328,8 @@ def test_all_groups_can_be_compared_with_a_baseline(tmp_path):
 
 
 def test_only_planned_pairs_are_compared(tmp_path):
-    rights = ((1, 2, 3, 2, 1, 2), (7, 8, 9, 8, 7, 8), (2, 2, 3, 2, 1, 2), (3, 4, 6, 4, 3, 5))
-    sweep = make_sweep(tmp_path, rights=rights, protocols=("adp", "nip", "mnip", "debate"))
+    rights = ((1, 2, 3, 2, 1, 2), (7, 8, 9, 8, 7, 8), (2, 2, 3, 2, 1, 2))
+    sweep = make_sweep(tmp_path, rights=rights, protocols=("adp", "nip", "mnip"))
     planned = planned_pairs(["nip vs adp", "adp vs mnip", "nip vs adp"])
     comparison = compare_runs(sweep, options=replace(QUICK, pairs=planned))
     found = by_name(comparison, "test")
@@ -337,8 +337,6 @@ def test_only_planned_pairs_are_compared(tmp_path):
     assert {(each.first, each.second) for each in found.improvements} == {
         *{("nip", "adp"), ("adp", "nip"), ("adp", "mnip"), ("mnip", "adp")}
     }
-    everything = by_name(compare_runs(sweep, options=QUICK), "test").pairs
-    assert found.pairs[0].adjusted <= everything[0].adjusted
     text = to_markdown(comparison)
     assert "P(row better than column)" not in text
     assert "P(first better), %" in text

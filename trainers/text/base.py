@@ -142,8 +142,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     ) -> list[AgentAction]:
         """Return an agent's actions in its last turn of a test's rollouts [N], after an edit.
 
-        ``edit`` changes what the agent sees, e.g. a fact or another agent's message. The calls
-        have the seeds of the test: without a change, a model that heeds seeds replies as it did.
+        ``edit`` changes the agent's position, e.g. a fact or another agent's message. The calls
+        have the seeds of the test: with the same prompt, a model with seeds repeats its reply.
         ``name`` distinguishes them in the stage's journal. Raises RolloutError if a call fails or
         an agent has no turn.
         """

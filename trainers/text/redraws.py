@@ -1,8 +1,8 @@
 """Turns sampled again from an episode's prefixes, with common random numbers.
 
 For replayed credit (:mod:`ratchet.algorithms.replayed_credit`), a turn is redrawn, and everything
-after it has the random numbers of the original episode. For questions about what an agent heeds,
-its last turn is replayed after an edit of what it sees.
+after it has the random numbers of the original episode. To measure the effect of an edit, an
+agent's last turn is replayed with an edited prompt.
 """
 
 from __future__ import annotations
