@@ -6,8 +6,8 @@ its prompt.
 
 ``test_true_arguments``: the share of arguments whose marks support the correct decision.
 ``test_verification``: the program is edited so that the other decision is correct; the share of
-correct decisions that change. It is 1 for a judge that compares the arguments with the program, and
-0 for one that only reads the arguments. ``test_trust``: the marks in all arguments are inverted, and
+correct decisions that change. It is 1 for a judge that compares the arguments with the program and
+0 for one that only reads the arguments. ``test_trust``: the marks in all arguments are inverted and
 the program is unchanged; the share of decisions that change. A metric without cases is omitted.
 """
 
