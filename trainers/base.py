@@ -5,6 +5,7 @@ Imports no tensor library, so that trainers of chat models can use it too.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -280,6 +281,32 @@ def torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def deterministic_kernels(settings: ExperimentSettings, *, strict: bool = False) -> Iterator[None]:
+    """Use deterministic algorithms on an accelerator, unless disabled; restore the mode afterwards.
+
+    An operation that has none causes a warning; with ``strict`` an error, and fused attention gets
+    a deterministic backward pass, which torch does not select otherwise.
+    """
+    if settings.device == "cpu" or not settings.deterministic:
+        yield
+        return
+    import torch  # takes seconds
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
+    memory = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=not strict)
+    memory.fill_uninitialized_memory = False  # slow, and only reveals reads of unwritten memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+        memory.fill_uninitialized_memory = filled
 
 
 def enter_contexts(

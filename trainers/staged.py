@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.base import Trainer, enter_contexts, torch_threads
+from trainers.base import Trainer, deterministic_kernels, enter_contexts, torch_threads
 from trainers.callbacks.callback_list import CallbackList
 from trainers.custom_state import is_custom_method, put_attributes, take_attributes
 from trainers.named import NamedTrainer, TrainerTraits
@@ -253,18 +253,20 @@ class StagedTrainer(Trainer):
             self._run_test_loop()
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter and return training's contexts: threads and seeds."""
+        """Enter and return training's contexts: threads, kernels and seeds."""
         seed = derive_seed(self.hyper_params.seed, STAGE)
         threads = torch_threads(self.settings.num_threads)
-        return enter_contexts(stack, threads, seeded_globals(seed))
+        kernels = deterministic_kernels(self.settings)
+        return enter_contexts(stack, threads, kernels, seeded_globals(seed))
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter and return a test's contexts: threads and seeds, without gradients."""
+        """Enter and return a test's contexts: threads, kernels and seeds, without gradients."""
         import torch
 
         seed = derive_seed(self.hyper_params.seed, "test")
         threads = torch_threads(self.settings.num_threads)
-        return enter_contexts(stack, threads, seeded_globals(seed), torch.no_grad())
+        kernels = deterministic_kernels(self.settings)
+        return enter_contexts(stack, threads, kernels, seeded_globals(seed), torch.no_grad())
 
     @attach_progress_bar(lambda self: self.num_train_iterations)
     def _run_train_loop(self, iteration_context: IterationContext) -> None:

@@ -32,6 +32,8 @@ _INDEXED = {
     _aten._unsafe_index.Tensor,
 }
 """The indexed tensor determines the device; indices may be on the CPU."""
+_JOINS = {_aten.cat.default, _aten.stack.default}
+"""Single numbers may not mix here either."""
 _WAITED_FOR = {
     _aten._local_scalar_dense.default,
     _aten._unique2.default,
@@ -96,7 +98,8 @@ def _check(func: Any, args: Any, kwargs: Any) -> None:
         tensors = values
     else:
         tensors = tree_flatten((args, kwargs))[0]
-    tensors = [one for one in tensors if isinstance(one, torch.Tensor) and one.dim()]
+    counts = func in _JOINS
+    tensors = [one for one in tensors if isinstance(one, torch.Tensor) and (counts or one.dim())]
     if len({isinstance(one, EmulatedTensor) for one in tensors}) > 1:
         shapes = [(type(one).__name__, tuple(one.shape)) for one in tensors]
         raise RuntimeError(f"{func}: expected all tensors to be on the same device, got {shapes}")

@@ -285,6 +285,7 @@ class SelfHostedTrainer(BaseTrainer):
         return self._score_in_parts(self._reference, batch)
 
     def _score_in_parts(self, model: LanguageModel, batch: Batch) -> Tensor:
+        """Return a model's log-probabilities, on the batch's device."""
         size = self.language.micro_batch_size or len(batch)
         values = batch.values
         read = [values[name] for name in ("input_ids", "attention_mask", "loss_mask")]
@@ -294,7 +295,8 @@ class SelfHostedTrainer(BaseTrainer):
             ).log_probs
             for start in range(0, len(batch), size)
         ]
-        return torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
+        found = torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
+        return found.to(values["input_ids"].device)
 
     def _reward_fn(self, batch: Batch) -> Tensor:
         """Return the rewards as token scores, [B, T]: at the last token of the loss mask."""

@@ -19,7 +19,7 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.base import torch_threads
+from trainers.base import deterministic_kernels, torch_threads
 from trainers.callbacks.base import CallbackState
 from trainers.custom_state import is_custom
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
@@ -115,7 +115,8 @@ class LanguageTrainer(StagedTrainer):
         seed = derive_seed(self.hyper_params.seed, "initial_state")
         with seeded_globals(derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")):
             learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
-        with torch_threads(self.settings.num_threads), seeded_globals(seed):
+        kernels = deterministic_kernels(self.settings, strict=True)
+        with torch_threads(self.settings.num_threads), kernels, seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
             learner.begin(InitialModel(build, agent, settings, intent, self.only_plays))
         return learner
@@ -231,7 +232,8 @@ class LanguageTrainer(StagedTrainer):
         start position in the training set, if not the state's.
         """
         seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
-        with torch_threads(self.settings.num_threads), seeded_globals(seed):
+        kernels = deterministic_kernels(self.settings)
+        with torch_threads(self.settings.num_threads), kernels, seeded_globals(seed):
             return self._play_rollouts(iteration, self._cursor if cursor is None else cursor)
 
     def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
@@ -306,7 +308,7 @@ class LanguageTrainer(StagedTrainer):
             self.hyper_params.seed, iteration, self.num_train_iterations
         )
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
-        with seeded_globals(seed):
+        with deterministic_kernels(self.settings, strict=True), seeded_globals(seed):
             metrics = learner.train(rollouts.trajectories)
         if ahead is not None:
             self._pending = ahead()

@@ -11,7 +11,7 @@ from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
-from trainers.base import Trainer, enter_contexts, torch_threads
+from trainers.base import Trainer, deterministic_kernels, enter_contexts, torch_threads
 from trainers.callbacks.base import CallbackState
 from trainers.named import TrainerTraits
 from trainers.tensordict.states import snapshots
@@ -70,10 +70,11 @@ class TensorDictTrainer(Trainer):
         return self.scenario_instance.test_environment
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter training's contexts; return them: threads, seeds, sampled actions, train mode."""
+        """Enter and return training's contexts: threads, seeds, sampled actions, train mode."""
         return enter_contexts(
             stack,
             torch_threads(self.settings.num_threads),
+            deterministic_kernels(self.settings),
             seeded_globals(derive_seed(self.hyper_params.seed, "train")),
             set_interaction_type(InteractionType.RANDOM),
             _mode(self.scenario_instance.combined_agents, training=True),
@@ -90,6 +91,7 @@ class TensorDictTrainer(Trainer):
         return enter_contexts(
             stack,
             torch_threads(self.settings.num_threads),
+            deterministic_kernels(self.settings),
             seeded_globals(derive_seed(self.hyper_params.seed, "test")),
             set_interaction_type(
                 InteractionType.RANDOM if samples else InteractionType.DETERMINISTIC

@@ -258,7 +258,8 @@ def summarise_test(
     reward = torch.tensor([table[f"reward.{name}"] for name in agent_names], dtype=torch.float64)
     of_episodes, per_agent = episode_statistics(length, reward.mT)
     per_agent["mean_step_reward"] = reward.sum(1) / length.sum()
-    per_agent |= {} if measures is None else measures.summary()
+    if measures is not None:
+        per_agent |= {name: means.cpu() for name, means in measures.summary().items()}
     metrics |= of_episodes | by_agent(per_agent, agent_names)
     return TestResult(metrics, table)
 

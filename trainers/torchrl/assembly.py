@@ -21,7 +21,7 @@ from torchrl import logger as torchrl_logger
 from torchrl.collectors import Collector, MultiSyncCollector
 from torchrl.envs import EnvBase, SerialEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.trainers import Trainer, UpdateWeights
+from torchrl.trainers import ReplayBufferTrainer, Trainer, UpdateWeights
 from torchrl.trainers.algorithms.offline_to_online import OfflineToOnlineReplayBufferHook
 from torchrl.trainers.trainers import ValueEstimatorHook
 
@@ -245,6 +245,13 @@ def seeded_resets(seed: int) -> Iterator[None]:
         EnvBase.reset = reset
 
 
+def place_samples(trainer: Trainer, device: str) -> None:
+    """Have samples of replay buffers copied to a device; the frames may be in files."""
+    for _, hook in hooks(trainer):
+        if device != "cpu" and isinstance(hook, ReplayBufferTrainer):
+            hook.device = device
+
+
 def push_weights(trainer: Trainer) -> None:
     """Copy the trained weights to the collector, as its hook does after each batch."""
     for _, hook in hooks(trainer):
@@ -257,6 +264,11 @@ def push_weights(trainer: Trainer) -> None:
 def has_workers(trainer: Trainer) -> bool:
     """Return whether other processes collect, whose simulators are not in the state."""
     return not isinstance(trainer.collector, Collector)
+
+
+def has_copied_policy(trainer: Trainer) -> bool:
+    """Return whether this process collects with a copy of the policy, on another device."""
+    return getattr(trainer.collector, "get_weights_fn", None) is not None
 
 
 def is_reproducible(trainer: Trainer) -> bool:

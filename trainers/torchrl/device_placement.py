@@ -22,6 +22,7 @@ def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
     """
     if device == "cpu":
         return dict(parameters)
+    device = _with_index(device)
     placed: dict[str, Any] = _place(parameters, device)
     placed["collector"] |= {
         "policy_device": device,
@@ -30,6 +31,19 @@ def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
         "device": None,
     }
     return placed
+
+
+def _with_index(device: str) -> str:
+    """Return the device's complete name, as tensors report it: collectors compare names.
+
+    They would otherwise sample with a copy of the policy, which does not follow restored weights.
+    """
+    import torch
+
+    if torch.device(device).index is not None:
+        return device
+    is_used = torch.accelerator.is_available()
+    return f"{device}:{torch.accelerator.current_device_index() if is_used else 0}"
 
 
 def placed(made: object, device: str) -> object:

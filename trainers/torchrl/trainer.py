@@ -28,7 +28,9 @@ from trainers.torchrl.assembly import (
     Assembly,
     assemble,
     enter_environments,
+    has_copied_policy,
     has_workers,
+    place_samples,
     push_weights,
     quiet_library,
     seeded_resets,
@@ -152,6 +154,7 @@ class TorchRlTrainer(StagedTrainer):
             quiet_library()
             trainer = self.build_trainer()
             self._register_hooks(trainer)
+            place_samples(trainer, self.settings.device)
             return assemble(
                 trainer,
                 refresh_each_epoch=self.hyper_params.torchrl.refresh_each_epoch,
@@ -216,7 +219,7 @@ class TorchRlTrainer(StagedTrainer):
     def _load_state(self, state: TorchRlState) -> None:
         trainer = self.torchrl_trainer
         load_trainer(trainer, unflatten_tree(state.values, state.tensors), state.buffers)
-        if has_workers(trainer):
+        if has_workers(trainer) or has_copied_policy(trainer):
             push_weights(trainer)
         self._stored = {}
 

@@ -35,21 +35,23 @@ def make(name: str) -> Any:
         changes["torchrl__config__networks"] = dict.fromkeys(NETWORKS, custom)
         changes["torchrl__config__models__value_model"] = {"_target_": VALUE_MODEL}
     ring = name.removeprefix("custom_") not in (*ON_POLICY, "offline_to_online")
-    if ring:  # its frames would otherwise be in the CPU's files
+    if ring:  # files of frames cannot be made while the device is emulated
         changes["torchrl__choices"] = {"replay_buffer.storage": "lazy_tensor"}
     params = small_trainers.parameters(name.removeprefix("custom_"), **changes)
     return small_trainers.build(params, device=emulated_device.NAME)
 
 
 def play(name: str) -> None:
-    """Train an iteration, test, take and load the state."""
+    """Train, test, take the state, and resume with it in another trainer."""
     trainer = make(name)
     trainer.initial_state()
     for parameter in trainer.policy.parameters():
         assert parameter.device.type == emulated_device.NAME
     trainer.run_iterations(0, 1)
     trainer.run_test("test")
-    trainer.state = trainer.state
+    resumed = make(name)
+    resumed.state = trainer.state
+    assert resumed.run_iterations(1, 2) == trainer.run_iterations(1, 2)
 
 
 if __name__ == "__main__":

@@ -189,12 +189,13 @@ def test_one_environment_is_made_of_what_is_collected_from_many():
 def test_a_device_is_put_where_networks_and_samples_lie(small):
     parameters = trainer_parameters(small.parameters("ppo"))
     assert place_on(parameters, "cpu") == parameters
-    placed = place_on(parameters, "cuda")
-    assert placed["collector"]["policy_device"] == "cuda"
+    placed = place_on(parameters, "cuda:1")
+    assert place_on(parameters, "cuda")["collector"]["policy_device"] == "cuda:0"
+    assert placed["collector"]["policy_device"] == "cuda:1"
     assert placed["collector"]["env_device"] == "cpu"
     critic = placed["loss_module"]["critic_network"]
-    assert critic["device"] == critic["made"]["network"]["device"] == "cuda"
-    assert placed["replay_buffer"]["storage"]["device"] == "cuda"
+    assert critic["device"] == critic["made"]["network"]["device"] == "cuda:1"
+    assert placed["replay_buffer"]["storage"]["device"] == "cuda:1"
     environment = placed["collector"]["create_env_fn"]
     assert environment == parameters["collector"]["create_env_fn"]
 

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from torchrl.trainers import ReplayBufferTrainer
+
+from trainers.torchrl.assembly import place_samples
+from trainers.torchrl.snapshots import hooks
 
 SCRIPT = Path(__file__).with_name("play_on_emulated_device.py")
 
@@ -27,6 +31,16 @@ def play(*names: str) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split("\n")[:-1] == [f"played {name}" for name in names]
+
+
+def test_samples_of_frames_in_files_are_copied_to_the_device(small):
+    trainer = small.make("dqn").torchrl_trainer
+    (hook,) = {one for _, one in hooks(trainer) if isinstance(one, ReplayBufferTrainer)}
+    place_samples(trainer, "cpu")
+    assert str(hook.device) == "cpu"
+    place_samples(trainer, "meta")
+    hook.iterate = False
+    assert hook.sample(None).device.type == "meta"
 
 
 @pytest.mark.slow

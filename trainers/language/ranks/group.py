@@ -177,6 +177,7 @@ class Ranks:
             "dtype": self._dtype,
             "base_dir": str(Path(config.get("base_dir") or ".").resolve()),
             "threads": torch.get_num_threads(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
             "timeout": self._timeout,
             "meeting": f"meeting{self._starts}",
         }

@@ -146,6 +146,7 @@ class Rank:
     def begin(self, asked: Tree) -> Tree:
         """Build the trainer, and shard its models."""
         torch.set_num_threads(asked["threads"])
+        torch.use_deterministic_algorithms(asked["deterministic"])
         timeout = timedelta(seconds=asked["timeout"])
         mesh = self._join(asked["device"], self._place / asked["meeting"], timeout)
         self.trainer = find_class(asked["trainer"])(asked["config"])
