@@ -288,7 +288,8 @@ def deterministic_kernels(settings: ExperimentSettings, *, strict: bool = False)
     """Use deterministic algorithms on an accelerator, unless disabled; restore the mode afterwards.
 
     An operation that has none causes a warning; with ``strict`` an error, and fused attention gets
-    a deterministic backward pass, which torch does not select otherwise.
+    a deterministic backward pass, which torch does not select otherwise. cuDNN's attention, which
+    has no deterministic mode, is not used.
     """
     if settings.device == "cpu" or not settings.deterministic:
         yield
@@ -296,17 +297,20 @@ def deterministic_kernels(settings: ExperimentSettings, *, strict: bool = False)
     import torch  # takes seconds
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
-    memory = torch.utils.deterministic
+    memory: Any = torch.utils.deterministic
+    attention: Any = torch.backends.cuda
     before = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = memory.fill_uninitialized_memory
+    filled, fused = memory.fill_uninitialized_memory, attention.cudnn_sdp_enabled()
     torch.use_deterministic_algorithms(True, warn_only=not strict)
     memory.fill_uninitialized_memory = False  # slow, and only reveals reads of unwritten memory
+    attention.enable_cudnn_sdp(False)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warned)
         memory.fill_uninitialized_memory = filled
+        attention.enable_cudnn_sdp(fused)
 
 
 def enter_contexts(

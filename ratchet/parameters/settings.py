@@ -74,8 +74,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     - ``parent_run_id``: run or sweep below which MLflow lists the run.
     - ``tags``: tags of the run in MLflow.
     - ``device``: device of the networks: cpu, cuda, cuda:N or mps.
-    - ``deterministic``: use deterministic algorithms on an accelerator, so that a resumed run equals
-      an uninterrupted one bit for bit. False allows operations that have none.
+    - ``deterministic``: use deterministic algorithms on an accelerator, so that a resumed run
+      equals an uninterrupted one bit for bit. False allows operations that have none.
     - ``num_threads``: number of CPU threads of torch.
     - ``iterations_per_task``: number of iterations of a training stage.
     - ``num_rollout_workers``: number of chat-model episodes that run concurrently.

@@ -10,6 +10,7 @@ import torch
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
+from trainers.base import deterministic_kernels
 from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 
@@ -81,6 +82,41 @@ def test_environments_train_on_the_accelerator_and_their_states_load_anywhere(de
     elsewhere.run_iterations(2, 3)
     there = trainer.run_test().metrics["agent.mean_episode_reward"]
     assert math.isfinite(there)
+
+
+@pytest.mark.parametrize("device", [ON_CUDA])
+def test_a_resumed_run_on_the_accelerator_is_an_uninterrupted_one(tiny, device):
+    """Sums of gradients are in a fixed order, unlike with torch's defaults."""
+    hyper_params = tiny.parameters(rl__frames_per_batch=256)
+    whole, cut, resumed = (tiny.trainer(hyper_params, device=device) for _ in range(3))
+    for trainer in (whole, cut):
+        trainer.initial_state()
+    metrics = whole.run_iterations(0, 3)
+    assert cut.run_iterations(0, 1) == metrics[:1]
+    resumed.state = cut.state
+    assert resumed.run_iterations(1, 3) == metrics[1:]
+    assert resumed.state == whole.state
+
+
+def test_kernels_are_deterministic_on_accelerators_alone_and_only_during_stages(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+
+    def modes():
+        algorithms = torch.are_deterministic_algorithms_enabled()
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        return algorithms, warns, torch.backends.cuda.cudnn_sdp_enabled()
+
+    before = modes()
+    for settings in ({}, {"device": "cuda", "deterministic": False}):
+        with deterministic_kernels(ExperimentSettings(**settings)):
+            assert modes() == before
+    settings = ExperimentSettings(device="cuda")
+    with deterministic_kernels(settings):
+        assert modes() == (True, True, False)
+        with deterministic_kernels(settings, strict=True):
+            assert modes() == (True, False, False)
+        assert modes() == (True, True, False)
+    assert modes() == before
 
 
 @pytest.mark.slow

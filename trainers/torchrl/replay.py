@@ -114,7 +114,11 @@ def take_sampler(buffer: ReplayBuffer) -> dict[str, Any]:
 def load_sampler(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
     """Restore the result of :func:`take_sampler`."""
     buffer.transform.load_state_dict(state["transform"])
-    buffer.sampler.load_state_dict(state["sampler"])
+    sampler: Any = buffer.sampler
+    sampler.load_state_dict(state["sampler"])
+    order, device = getattr(sampler, "_sample_list", None), getattr(buffer.storage, "device", None)
+    if isinstance(order, Tensor) and isinstance(device, torch.device):
+        sampler._sample_list = order.to(device)  # the next order is sampled on this one's device
 
 
 def check_buffer(buffer: ReplayBuffer) -> None:

@@ -15,6 +15,8 @@ from small_trainers import ON_POLICY
 from torch import nn
 from torchrl.collectors import Collector
 
+from trainers.torchrl.snapshots import replay_buffers
+
 VALUE_MODEL = "torchrl.trainers.algorithms.configs.modules._make_value_model"
 NETWORKS = ("policy_network", "value_network")
 
@@ -51,6 +53,10 @@ def play(name: str) -> None:
     trainer.run_test("test")
     resumed = make(name)
     resumed.state = trainer.state
+    for made in (trainer, resumed):  # random orders are sampled on the device of the last one
+        for buffer in replay_buffers(made.torchrl_trainer).values():
+            order = getattr(buffer.sampler, "_sample_list", None)
+            assert order is None or order.device == buffer.storage.device
     assert resumed.run_iterations(1, 2) == trainer.run_iterations(1, 2)
 
 

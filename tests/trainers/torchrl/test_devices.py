@@ -34,7 +34,7 @@ def play(*names: str) -> None:
 
 
 def test_samples_of_frames_in_files_are_copied_to_the_device(small):
-    trainer = small.make("dqn").torchrl_trainer
+    trainer = small.trained("dqn", 1).torchrl_trainer
     (hook,) = {one for _, one in hooks(trainer) if isinstance(one, ReplayBufferTrainer)}
     place_samples(trainer, "cpu")
     assert str(hook.device) == "cpu"

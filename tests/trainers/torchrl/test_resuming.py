@@ -188,9 +188,13 @@ def test_the_whole_of_training_by_one_call_does_the_same(small, tmp_path):
 def test_the_same_code_trains_on_a_gpu(small, algorithm):
     trainer = small.build(small.parameters(algorithm), device="cuda")
     trainer.initial_state()
-    trainer.run_iterations(0, 2)
+    trainer.run_iterations(0, 1)
+    cut = trainer.state
+    trainer.run_iterations(1, 2)
     devices = {p.device.type for p in trainer.torchrl_trainer.loss_module.parameters()}
     assert devices == {"cuda"}
     resumed = small.build(small.parameters(algorithm), device="cuda")
-    resumed.state = trainer.state
+    resumed.state = cut
+    resumed.run_iterations(1, 2)
+    assert resumed.state == trainer.state
     assert resumed.run_test() == trainer.run_test()
