@@ -59,7 +59,7 @@ NAMES = {
         "register_callback": "name",
         "Callback": "parameters, trainer",
         "CallbackState": "values, tensors",
-        "Moment": "iteration, stage, metrics, dataset",
+        "Moment": "iteration, stage, metrics, dataset, rollouts",
         "attach_progress_bar": "num_iterations",
         "IterationContext": "total, reporter",
         "Objective": "actor, critic",
