@@ -47,13 +47,14 @@ def test_a_file_without_a_command_is_refused(tmp_path):
         gallery.header(file)
 
 
-def test_curves_are_drawn_within_the_picture():
-    text = gallery.curve("step", "accuracy", 2, {"a": [1.0, 3.0, 2.0], "b": [2.0, 2.0]})
+def test_curves_have_their_titles_names_and_values():
+    lines = {"a": [1.0, 3.0, 2.0], "b": [2.0, 2.0]}
+    text = gallery.curve("step", "accuracy", 2, lines)
     svg = ElementTree.fromstring(text)
-    lines = [e.attrib["points"].split() for e in svg.iter() if e.tag.endswith("polyline")]
-    points = [tuple(map(float, point.split(","))) for line in lines for point in line]
-    assert [len(line) for line in lines] == [3, 2]
-    assert all(0 < x < 440 and 0 < y < 200 for x, y in points)
-    assert points[1][1] < points[2][1] < points[0][1], "the highest value is at the top"
-    tops = [float(e.attrib["y"]) for e in svg.iter() if e.text in ("a", "b")]
-    assert abs(tops[0] - tops[1]) >= 14, "names of lines that end at the same value"
+    assert {"step", "accuracy", "a", "b"} <= {element.text for element in svg.iter()}
+    paths = [e.attrib["d"].split() for e in svg.iter() if "clip-path" in e.attrib]
+    points = [list(zip(path[1::3], path[2::3], strict=True)) for path in paths]
+    assert [len(line) for line in points] == [3, 2]
+    (first, highest, last) = (float(y) for _, y in points[0])
+    assert highest < last < first, "the highest value is at the top"
+    assert text == gallery.curve("step", "accuracy", 2, lines), "equal values, equal files"

@@ -6,6 +6,7 @@ below ``docs``, or the values of a curve.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -14,12 +15,25 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
 ENTRIES = Path(__file__).with_suffix(".yaml")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 440, 200, 48, 40
 _COLOURS = ("#00897b", "#e8590c", "#3b6fb6")
+_GREY = "#7d8894"
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gallery",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.handlelength": 1,
+    "legend.labelcolor": _GREY,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), _GREY),
+    **dict.fromkeys(("xtick.color", "ytick.color"), _GREY),
+}
 
 
 @dataclass(frozen=True)
@@ -99,33 +113,15 @@ def curve(x: str, y: str, every: float, lines: Mapping[str, list[float]]) -> str
     lines
         Name → values.
     """
-    values = [value for line in lines.values() for value in line]
-    low, high, last = min(values), max(values), every * (max(map(len, lines.values())) - 1)
-    across, up = (_WIDTH - _LEFT - 90) / last, (_HEIGHT - _BOTTOM - 30) / ((high - low) or 1)
-    parts = [_text(4, 14, y), _text(_LEFT, _HEIGHT - 6, x)]
-    parts += [_text(4, _HEIGHT - _BOTTOM + 4, f"{low:g}"), _text(4, 34, f"{high:g}")]
-    parts += [
-        _text(_LEFT, _HEIGHT - 24, "0"),
-        _text(_LEFT + last * across - 12, _HEIGHT - 24, f"{last:g}"),
-    ]
-    bottom = _HEIGHT - _BOTTOM
-    for (_, line), colour in zip(lines.items(), _COLOURS, strict=False):
-        points = [
-            f"{_LEFT + i * every * across:.1f},{bottom - (value - low) * up:.1f}"
-            for i, value in enumerate(line)
-        ]
-        path = " ".join(points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-    ends = sorted(zip(lines.items(), _COLOURS, strict=False), key=lambda each: each[0][1][-1])
-    top = float(_HEIGHT)
-    for (name, line), colour in ends:  # from below, without overlap
-        top = min(top - 14, bottom - (line[-1] - low) * up + 4)
-        parts.append(_text(_LEFT + last * across + 6, top, name, colour))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
-        f' font-family="system-ui, sans-serif" font-size="12">{"".join(parts)}</svg>\n'
-    )
-
-
-def _text(left: float, top: float, text: str, fill: str = "#7d8894") -> str:
-    return f'<text x="{left:g}" y="{top:g}" fill="{fill}">{escape(text)}</text>'
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(6.1, 2.8), layout="constrained")  # shown as 440 x 200 pixels
+        axes = figure.subplots()
+        axes.set_prop_cycle(color=_COLOURS)
+        for name, values in lines.items():
+            axes.plot([every * i for i in range(len(values))], values, label=name)
+        axes.set_xlabel(x)
+        axes.set_title(y, loc="left")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+    return svg.getvalue()
