@@ -59,7 +59,9 @@ _REGISTRIES = {
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Kind of names to list.")],
+    kind: Annotated[
+        Kind, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.", show_choices=False)
+    ],
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="WORDS", help="Only entries that contain all these words."),

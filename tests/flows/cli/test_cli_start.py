@@ -53,7 +53,7 @@ def test_help_lists_each_command_on_one_complete_line_of_80_columns() -> None:
 def test_the_help_of_a_command_fits_80_columns(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"]).stdout.splitlines()
     assert shown[0].startswith(f"Usage: ratchet {command} [OPTIONS]")
-    assert max(len(line) for line in shown if "|" not in line) <= 80
+    assert max(map(len, shown)) <= 80
 
 
 def test_help_is_as_wide_as_the_terminal() -> None:
