@@ -51,8 +51,10 @@ def test_two_classes_are_told_apart_too():
 
 
 @pytest.mark.slow
-def test_pretrained_agents_learn_to_play_by_reward():
-    trainer = trained(load_experiment(EXPERIMENT).hyper_params)
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_agents_learn_to_play_by_reward(pretrained):
+    shipped = load_experiment(EXPERIMENT).hyper_params
+    trainer = trained(shipped.replace({"pretrain_agents": pretrained}))
     curve = [
         record.values["verifier.accuracy"] for record in trainer.history if record.stage == "train"
     ]
