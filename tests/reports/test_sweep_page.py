@@ -162,7 +162,7 @@ def test_groups_name_arms_with_their_number_of_seeds_code_and_data(tmp_path):
     html = page.render("")
     assert '<td class="strong">arm main · rl.lr=0.01</td><td class="number">5</td>' in html
     assert "seed=" not in page.best
-    assert "Code: badc0debadc0+, c0ffeec0ffee (+: with uncommitted changes)." in html
+    assert "Code: badc0debadc0+, c0ffeec0ffee (+: with changes or untracked files)." in html
     assert f"test {'b' * 16}; train {'a' * 16}." in html
     # pruned and failed members do not count
     folder.set_status("pruned")

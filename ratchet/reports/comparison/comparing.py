@@ -140,7 +140,7 @@ def _notes(grouping: Grouping, runs: Sequence[ComparedRun]) -> list[str]:
     if len(seeds) > 1:
         notes.append("Not all groups have the same seeds.")
     codes = sorted({run.code for run in runs if run.code})
-    changed = " (+: with uncommitted changes, which the commit lacks)"
+    changed = " (+: with changes or untracked files that the commit lacks)"
     mark = changed if any(code.endswith("+") for code in codes) else ""
     if len(codes) > 1:
         notes.append(f"The runs were started with different code: {', '.join(codes)}{mark}.")

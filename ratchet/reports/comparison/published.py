@@ -46,8 +46,8 @@ class PublishedRun(_Plain):
     """One trained experiment with its ``differing`` parameters.
 
     ``scores`` are by metric, ``used`` is what training used by stage, ``data`` the digests of its
-    data sets, and ``code`` its commit, followed by "+" for uncommitted changes. Pages of earlier
-    releases lack these.
+    data sets, and ``code`` its commit, followed by "+" for changes or untracked files. Pages of
+    earlier releases lack these.
     """
 
     run: str

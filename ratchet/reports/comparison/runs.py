@@ -46,7 +46,7 @@ class ComparedRun:
     data_hashes
         Dataset → hash of its content.
     code
-        Commit at its start, followed by "+" for uncommitted changes.
+        Commit at its start, followed by "+" for changes or untracked files.
     arm
         Its name in its run.
     run_id, experiment

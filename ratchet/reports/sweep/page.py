@@ -137,7 +137,7 @@ class SweepPage:
         notes = []
         if self.status.codes:
             changed = any(code.endswith("+") for code in self.status.codes)
-            note = " (+: with uncommitted changes)" if changed else ""
+            note = " (+: with changes or untracked files)" if changed else ""
             notes.append(f"Code: {', '.join(self.status.codes)}{note}.")
         if self.status.data:
             digests = [f"{name} {', '.join(found)}" for name, found in self.status.data.items()]

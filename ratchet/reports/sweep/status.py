@@ -79,8 +79,8 @@ class SweepStatus:
 
     ``measure`` names the score and ``training`` the metric of ``latest``; ``is_running`` is set
     while a process runs the sweep or a member; ``minimize`` if lower is better. ``codes`` are the
-    commits of the members, followed by "+" for uncommitted changes, and ``data`` the digests of
-    each data set's content.
+    commits of the members, followed by "+" for changes or untracked files, and ``data`` the
+    digests of each data set's content.
     """
 
     record: SweepRecord
