@@ -222,8 +222,9 @@ def _rounds(handler: ProtocolHandler) -> str:
     if not late:
         return f"{text}."
     return (
-        f"{text}. A decision in round {start} ends an episode before {' and '.join(late)} act;"
-        " the protocol's min_message_rounds and protocol_common.verifier_first change that."
+        f"{text}. A decision in round {start} ends an episode before any action of"
+        f" {' and '.join(late)}; the protocol's min_message_rounds and"
+        " protocol_common.verifier_first change that."
     )
 
 

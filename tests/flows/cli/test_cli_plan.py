@@ -49,7 +49,7 @@ def test_a_plan_lists_the_agents_that_act_and_decide_in_each_round() -> None:
     code, said = plan("interaction_protocol=debate", "debate_protocol.max_message_rounds=3")
     assert code == 0
     assert "Rounds of debate: 0, 2: verifier (may decide); 1: prover0, prover1." in said
-    assert "A decision in round 0 ends an episode before prover0 and prover1 act" in said
+    assert "A decision in round 0 ends an episode before any action of prover0 and prover1" in said
     assert "num_invalid_generation_retries" in said
     code, said = plan(
         "interaction_protocol=debate",
