@@ -60,9 +60,11 @@ def _dependencies() -> str:
     return "\n".join(PROJECT["dependencies"])
 
 
-def test_versions_agree():
+def test_versions_and_dates_agree():
     citation = read_yaml("CITATION.cff")
     assert PROJECT["version"] == ratchet.__version__ == str(citation["version"])
+    heading = f"## {citation['version']} ({citation['date-released']})"
+    assert heading in (ROOT / "CHANGELOG.md").read_text().splitlines()
 
 
 def test_the_citation_has_the_required_fields():
