@@ -16,7 +16,7 @@ import pytest
 from examples.exact_bounds import exact_accuracies
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.reports.comparison.options import ReferenceValue, reference_values
+from ratchet.reports.comparison.options import ReferenceValue, planned_pairs, reference_values
 from ratchet.reports.comparison.published import read_published
 from ratchet.reports.comparison.training_costs import planned_frames
 from ratchet.scenarios.binary_erasure_channel import analytic_solution
@@ -30,6 +30,7 @@ PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
 TARGETS = {
     "binary_erasure_channel_proof": "results-channel",
     "code_validation_credit": "results-credit",
+    "debaters": "results-debate",
     "graph_isomorphism_help": "results-help",
     "graph_isomorphism_help_variants": "results-variants",
     "graph_isomorphism_protocols": "results",
@@ -37,7 +38,7 @@ TARGETS = {
     "text_protocols": "results-text",
 }
 HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variants", "text_protocols"
-PROVING, CREDIT = "self_proving_gcd", "code_validation_credit"
+PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
 HEADINGS = {PROVING: "mean return of agent on the test set"}
 ROUNDING = {PROVING: 0.000501}
 """Of a page's figures; by default they are percentages with one decimal place."""
@@ -268,9 +269,16 @@ def test_a_pages_differences_agree_with_its_data(page):
         name: [by_seed[k] for k in sorted(by_seed)] for name, by_seed in accuracies(page).items()
     }
     bases = options_of(page, "--baseline")
-    pairs = [
-        (one, base) for k, base in enumerate(bases) for one in groups if one not in bases[: k + 1]
-    ] or list(itertools.combinations(groups, 2))
+    pairs = (
+        planned_pairs(options_of(page, "--pair"))
+        or [
+            (one, base)
+            for k, base in enumerate(bases)
+            for one in groups
+            if one not in bases[: k + 1]
+        ]
+        or list(itertools.combinations(groups, 2))
+    )
     shown = differences(page)
     assert list(shown) == [f"{a} − {b}" for a, b in pairs]
     paired = [row["paired by seed"] == "yes" for row in shown.values()]
@@ -323,7 +331,9 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
         assert f"no p can be below {least}" in text_of(f"docs/results/{name}.md")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in (TEXT, PROVING, CREDIT)])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in (TEXT, PROVING, CREDIT, DEBATE)]
+)
 def test_a_page_counts_the_frames_of_all_stages(page):
     arms, shown = parameters(page), table(page)
     for run in read_published(RESULTS / f"{page}.json").runs:

@@ -1,0 +1,102 @@
+"""The page on debaters agrees with its data: table, sentences and rank correlations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from ratchet.reports.comparison.published import read_published
+from ratchet.statistics import mean
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+TEXT = " ".join((RESULTS / "debaters.md").read_text().partition("<!-- begin")[0].split())
+GAMES = ("main", "open_consultancy", "debate", "open_debate", "proposer_critic")
+FROZEN, LEARNING = (
+    [
+        (f"{game}{trainer}{judge}", f"{game}{judge}_untrained")
+        for trainer in ("", "_ei", "_dpo")
+        for game in GAMES
+    ]
+    for judge in ("", "_judge_learns")
+)
+CELLS = [*FROZEN, *LEARNING]
+"""The arms after and before training."""
+BEST = "proposer_critic_ei_judge_learns"
+
+
+@pytest.fixture(scope="module")
+def scores():
+    """Return a score in percent by name, arm and seed."""
+    found = {}
+    for run in read_published(RESULTS / "debaters.json").runs:
+        names = ("test", *(name for name in run.scores if name.startswith("test/")))
+        for name in names:
+            if run.scores[name] is not None:
+                by_arm = found.setdefault(name.removeprefix("test/test_"), {})
+                by_arm.setdefault(run.arm, {})[run.seed] = 100 * run.scores[name]
+    return {
+        name: {arm: [by_seed[k] for k in sorted(by_seed)] for arm, by_seed in by_arm.items()}
+        for name, by_arm in found.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def changes(scores):
+    """Return the change of mean accuracy of each cell by training."""
+    accuracy = scores["test"]
+    return {cell: float(mean(accuracy[cell[0]]) - mean(accuracy[cell[1]])) for cell in CELLS}
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_rows_of_the_table(scores, place):
+    shown = [
+        f"{mean(scores['test'][arm]):.1f}"
+        for cells in (FROZEN, LEARNING)
+        for arm in (cells[place][1], *(cells[place + 5 * k][0] for k in range(3)))
+    ]
+    assert f"| {' | '.join(shown)} |" in TEXT
+
+
+def test_changes_of_frozen_judges(scores, changes):
+    debates = [changes[cell] for cell in FROZEN if "debate" in cell[0]]
+    assert f"falls by {-max(debates):.1f} to {-min(debates):.1f} points" in TEXT
+    critics = [changes[cell] for cell in FROZEN if "critic" in cell[0]]
+    assert f"changes it by −{-min(critics):.1f} to {max(critics):.1f} points" in TEXT
+    consultants = [changes[c] for c in FROZEN if c[0].startswith("main") or "consultancy" in c[0]]
+    assert f"Yes, by {-max(consultants):.1f} to {-min(consultants):.1f} points" in TEXT
+    for after, before in FROZEN:
+        pairs = zip(scores["test"][after], scores["test"][before], strict=True)
+        assert "critic" in after or all(now < then for now, then in pairs), "in every seed"
+
+
+def test_learning_judges_trust_and_do_not_verify(scores, changes):
+    gains = [changes[cell] for cell in LEARNING]
+    assert f"rises in all 15 cells, by {min(gains):.1f} to {max(gains):.1f} points" in TEXT
+    verified = max(mean(scores["verification"][arm]) for arm, _ in CELLS)
+    assert f"at most {verified:.1f} % of the correct decisions change" in TEXT
+    learning, frozen = (
+        [mean(scores["trust"][arm]) for arm, _ in cells] for cells in (LEARNING, FROZEN)
+    )
+    assert f"{min(learning):.0f} to {max(learning):.0f} % of their decisions change" in TEXT
+    assert f"of frozen judges, {min(frozen):.0f} to {max(frozen):.0f} %" in TEXT
+    true, right = mean(scores["true_arguments"][BEST]), mean(scores["test"][BEST])
+    assert f"{true:.1f} % of the arguments are true, and {right:.1f} % of the decisions" in TEXT
+
+
+def test_rank_correlations(scores, changes):
+    verified = [mean(scores["verification"][after]) for after, _ in CELLS]
+    ahead = [
+        mean(scores["true_arguments"][before]) - mean(scores["test"][before]) for _, before in CELLS
+    ]
+    product = [a * b for a, b in zip(ahead, verified, strict=True)]
+    change = [changes[cell] for cell in CELLS]
+
+    def shown(values, part=slice(None)):
+        return f"{spearmanr(values[part], change[part]).statistic:.2f}".replace("-", "−")
+
+    assert f"with this verification is {shown(verified)} over the 30 cells" in TEXT
+    assert f"over the judge {shown(ahead)}, and with the product {shown(product)}." in TEXT
+    assert f"among frozen judges it is {shown(ahead, slice(15))}" in TEXT
+    assert f"among learning ones {shown(ahead, slice(15, 30))}" in TEXT
