@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_rows_of_the_tables(scores, place):
         arms = (cells[place][1], *(cells[place + 5 * k][0] for k in range(3)))
         shown = [f"{mean(scores['test'][arm]):.1f}" for arm in arms]
         assert f"| {' | '.join(shown)} |" in TEXT
+
+
+def test_only_expert_iteration_and_dpo_raise_a_frozen_judges_accuracy_with_a_critic():
+    table = (RESULTS / "debaters.md").read_text().partition("\nDifferences")[2]
+    found = re.findall(r"^\| (\w+) − \w+ \| \S+ \| \[([−+])", table.partition("\n## ")[0], re.M)
+    lows = dict(found)
+    risen = {arm for arm, _ in FROZEN if lows[arm] == "+"}
+    assert risen == {"proposer_critic_ei", "proposer_critic_dpo"}
+    assert {arm for arm, _ in LEARNING if lows[arm] != "+"} == {"open_debate_dpo_judge_learns"}
 
 
 def test_changes_of_frozen_judges(scores, changes):
