@@ -165,7 +165,7 @@ class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
             TestGroups(
                 name="wl",
                 column="wl_score",
-                title="the Weisfeiler–Leman round that tells a pair apart",
+                title="the Weisfeiler–Leman round that distinguishes a pair",
                 axis="Weisfeiler–Leman tells them apart in",
                 note="Pairs of graphs by the round of the Weisfeiler–Leman test that tells them"
                 " apart: later is harder, and isomorphic pairs are never told apart.",
