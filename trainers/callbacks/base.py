@@ -234,8 +234,8 @@ class CallbackSpec:
     @property
     def may_change_tests(self) -> bool:
         """Whether the test after training may differ from one of its last iteration."""
-        tests = {"test", "test_during_training"}
-        return self.kind.steers or len(tests.intersection(self.kind.stages)) == 1
+        only_last = "test" in self.kind.stages and "test_during_training" not in self.kind.stages
+        return self.kind.steers or only_last
 
     def key_parameters(
         self, hyper_params: HyperParameters, stage: str, *, last: bool

@@ -103,8 +103,8 @@ def position_of(
     rules: RoundRules, state: NestedArrayDict, index: int, round: int | None = None
 ) -> Position:
     """Read one position from a batch of states, or of rollouts that of the beginning of a round."""
-    now = int(state["round"][index]) if round is None else round
     texts = state["message_history"][index].tolist()
+    end = len(texts) if round is None else round
     speakers = state["message_agent_id"][index].tolist()
     raw = state["raw_message_history"][index].tolist()
     return Position(
@@ -113,18 +113,18 @@ def position_of(
         prover_stance=int(state["prover_stance"][index]),
         question=state["question"][index],
         solution=state["solution"][index],
-        round=now,
+        round=int(state["round"][index]) if round is None else round,
         messages=tuple(
             SentMessage(r, rules.channel_names[c], rules.agent_names[speakers[r][c]], text)
             for r, row in enumerate(texts)
             for c, text in enumerate(row)
-            if text is not None and r < now
+            if text is not None and r < end
         ),
         raw_messages=tuple(
             RawMessage(r, rules.agent_names[a], text)
             for r, row in enumerate(raw)
             for a, text in enumerate(row)
-            if text is not None and r < now
+            if text is not None and r < end
         ),
     )
 
