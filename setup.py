@@ -1,10 +1,23 @@
-"""Build step: the wheel contains the examples, which ``ratchet new`` copies, in ``flows``."""
+"""Build steps: the wheel contains the examples, and its README has absolute links.
 
+``ratchet new`` copies the examples, which are in ``flows``. Package indexes show the README.
+"""
+
+import re
 import shutil
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+
+SOURCE = "https://github.com/ratchet-experiments/ratchet"
+
+
+def readme_with_absolute_links() -> str:
+    """Return the README with links to files of the main branch."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{SOURCE}/raw/main/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{SOURCE}/blob/main/", text)
 
 
 class BuildWithExamples(build_py):
@@ -19,4 +32,8 @@ class BuildWithExamples(build_py):
             shutil.copytree("examples", target, ignore=ignored, dirs_exist_ok=True)
 
 
-setup(cmdclass={"build_py": BuildWithExamples})
+setup(
+    cmdclass={"build_py": BuildWithExamples},
+    long_description=readme_with_absolute_links(),
+    long_description_content_type="text/markdown",
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,10 +91,14 @@ def test_the_wheel_contains_exactly_the_packages_and_the_examples(wheel: Path) -
     assert names == packaged_files(*PACKAGES) | examples
 
 
-def test_the_metadata_contain_the_licence(wheel: Path) -> None:
+def test_the_metadata_contain_the_licence_and_a_readme_with_absolute_links(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel)
     (metadata,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
     text = files.read(metadata).decode()
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert len(links) > 20
+    assert all(link.startswith(("https://", "#")) for link in links)
+    assert "Description-Content-Type: text/markdown" in text
     assert "License-Expression: MIT" in text
     assert "License-File: LICENSE" in text
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files.namelist())
