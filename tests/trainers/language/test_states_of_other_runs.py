@@ -5,10 +5,10 @@ A shared state is one that another run has stored under the same key.
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
+import torch
 
 from ratchet.errors import DataError
 from ratchet.language_models.local.loading import load_language_model
@@ -98,10 +98,10 @@ def test_a_state_stays_as_it_is_while_what_took_it_learns():
 
 
 class Dice(Evaluator):
-    """Samples from characters common to all."""
+    """Samples from torch's global generator, which no thread of another test uses."""
 
     def score(self, task, completion, messages):
-        return random.random()
+        return torch.rand(()).item()
 
 
 def test_what_an_evaluator_draws_depends_on_no_cut():
