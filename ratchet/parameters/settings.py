@@ -75,7 +75,7 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     - ``tags``: tags of the run in MLflow.
     - ``device``: device of the networks: cpu, cuda, cuda:N or mps.
     - ``deterministic``: use deterministic algorithms on an accelerator, so that a resumed run
-      equals an uninterrupted one bit for bit. False allows operations that have none.
+      equals an uninterrupted one bit for bit. False selects torch's default algorithms.
     - ``num_threads``: number of CPU threads of torch.
     - ``iterations_per_task``: number of iterations of a training stage.
     - ``num_rollout_workers``: number of chat-model episodes that run concurrently.

@@ -102,7 +102,7 @@ def view_of(rules: RoundRules, position: Position, agent: str) -> AgentView:
 def position_of(
     rules: RoundRules, state: NestedArrayDict, index: int, round: int | None = None
 ) -> Position:
-    """Read one position from a batch of states, or of rollouts that of the beginning of a round."""
+    """Read a position from a batch of states; from rollouts, the one at the start of ``round``."""
     texts = state["message_history"][index].tolist()
     end = len(texts) if round is None else round
     speakers = state["message_agent_id"][index].tolist()
