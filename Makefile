@@ -107,9 +107,9 @@ DEBATES := main open_consultancy debate open_debate proposer_critic
 DEBATE_PAIRS := $(foreach debate,$(DEBATES),$(foreach arm,$(debate) $(debate)_ei $(debate)_dpo,\
 	--pair "$(arm) vs $(debate)_untrained" \
 	--pair "$(arm)_judge_learns vs $(debate)_judge_learns_untrained"))
-results-debate: $(LLM)  ## debaters and consultants before a weak judge: six seeds of 30 arms (an hour and a quarter)
+results-debate: $(LLM)  ## debaters and consultants before a weak judge: eight seeds of 40 arms (an hour and forty minutes)
 	$(BIN)/ratchet sweep experiments/$(DEBATE_STUDY).yaml --name $(DEBATE_STUDY) --parallel 2 \
-		seed=100..105
+		seed=100..107
 	$(BIN)/ratchet compare $(DEBATE_STUDY) --by-arm $(DEBATE_PAIRS) \
 		--update-page docs/results/$(DEBATE_STUDY).md \
 		--metric test/test_verification --metric test/test_trust --metric test/test_true_arguments \
