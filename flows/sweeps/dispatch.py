@@ -45,7 +45,7 @@ async def run_concurrently(
 async def _run(member: SweepMember, runner: Runner) -> dict[str, Any]:
     settings = member.experiment.settings
     attempts = _run_member.with_options(
-        task_run_name=member.label,
+        task_run_name=lambda: member.label,  # not a str, which Prefect would format
         retries=settings.retries,
         retry_delay_seconds=settings.retry_delay_seconds,
         retry_condition_fn=_has_lost_its_worker,

@@ -82,6 +82,6 @@ async def _run_flow(resolved: ResolvedSweep, parallel: int) -> list[dict[str, An
     from flows.sweep_flow import sweep
 
     RESOLVED_SWEEP.set(resolved)  # valid until this task ends
-    named = sweep.with_options(flow_run_name=resolved.name)
+    named = sweep.with_options(flow_run_name=lambda: resolved.name)
     results: list[dict[str, Any]] = await named(**resolved.flow_parameters(), parallel=parallel)
     return results
