@@ -62,6 +62,12 @@ def test_members_share_stages_and_a_second_sweep_is_fully_cached(lab):
     assert lab.done() == done
 
 
+def test_a_value_may_be_a_mapping(lab):
+    factors = [{"actor": factor, "critic": factor} for factor in (0.5, 2.0)]
+    results = sweep(lab, {"agents._default.agent_lr_factor": factors})
+    assert len({result.run_id for result in results}) == 2
+
+
 def test_sequential_and_parallel_members_give_the_same_results(lab, new_lab, monkeypatch):
     other = new_lab()
     first = sweep(lab)
