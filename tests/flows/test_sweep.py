@@ -64,7 +64,7 @@ def test_members_share_stages_and_a_second_sweep_is_fully_cached(lab):
 
 def test_a_value_may_be_a_mapping(lab):
     factors = [{"actor": factor, "critic": factor} for factor in (0.5, 2.0)]
-    results = sweep(lab, {"agents._default.agent_lr_factor": factors})
+    results = sweep(lab, {"agents._default.agent_lr_factor": factors}, parallel=2)
     assert len({result.run_id for result in results}) == 2
 
 
