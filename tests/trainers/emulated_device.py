@@ -7,6 +7,10 @@ so that tests run it in a separate one.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,6 +47,20 @@ _WAITED_FOR = {
 }
 waits = 0
 """The number of synchronisations with the device and of copies between devices."""
+
+
+def play_in_a_process(script: Path, *names: str) -> list[str]:
+    """Run a script, which registers the device, with arguments; return what it printed."""
+    places = [str(Path(__file__).parent), *filter(None, sys.path)]
+    done = subprocess.run(
+        [sys.executable, str(script), *names],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
 
 
 class EmulatedTensor(torch.Tensor):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from ratchet.seeding import seeded_globals
+from tests.trainers.emulated_device import play_in_a_process
 
-HERE = Path(__file__).parent
+SCRIPT = Path(__file__).with_name("play_on_emulated_device.py")
 PROTOCOLS = (
     "adp",
     "debate",
@@ -26,15 +24,9 @@ TRAINERS = ("vanilla_ppo", "reinforce", "spg", "solo_agent")
 
 
 def play(*games: str) -> dict[str, int]:
-    """Play games in a separate process, since a device is registered for all of one.
-
-    Return the number of each game's synchronisations in an iteration.
-    """
-    command = [sys.executable, str(HERE / "play_on_emulated_device.py"), *games]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    waits = {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
+    """Return the number of each game's synchronisations in an iteration."""
+    lines = play_in_a_process(SCRIPT, *games)
+    waits = {name: int(number) for name, number in map(str.split, lines)}
     assert list(waits) == list(games)
     return waits
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from torchrl.trainers import ReplayBufferTrainer
 
+from tests.trainers.emulated_device import play_in_a_process
 from trainers.torchrl.assembly import place_samples
 from trainers.torchrl.snapshots import hooks
 
@@ -17,20 +15,7 @@ SCRIPT = Path(__file__).with_name("play_on_emulated_device.py")
 
 
 def play(*names: str) -> None:
-    """Run in a separate process, since a device is registered for all of one."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), *filter(None, sys.path)]),
-    }
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *names],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split("\n")[:-1] == [f"played {name}" for name in names]
+    assert play_in_a_process(SCRIPT, *names) == [f"played {name}" for name in names]
 
 
 def test_samples_of_frames_in_files_are_copied_to_the_device(small):
