@@ -195,8 +195,8 @@ def parameter_rows(arms: Sequence[Arm]) -> list[ParameterRow]:
     defaults = _defaults(arms)
     rows = []
     for path in dict.fromkeys(path for flat in flats for path in flat):
-        default = defaults.get(_default_path(path)) if defaults else None
-        known = _default_path(path) in defaults
+        default = defaults.get(default_path(path)) if defaults else None
+        known = default_path(path) in defaults
         values = [show(flat[path]) if path in flat else "" for flat in flats]
         differs = any(path in flat and (not known or flat[path] != default) for flat in flats)
         rows.append(ParameterRow(path, show(default) if known else "", values, differs))
@@ -290,7 +290,7 @@ def _defaults(arms: Sequence[Arm]) -> dict[str, Any]:
     return {}
 
 
-def _default_path(path: str) -> str:
+def default_path(path: str) -> str:
     """Map an agent's parameter path to that of ``_default``."""
     parts = path.split(".")
     if parts[0] == "agents" and len(parts) > 2:

@@ -64,3 +64,8 @@ def make_sweep(runs: Path, rights=((5, 6, 7), (8, 9, 9)), protocols=("adp", "nip
         for protocol, own in zip(protocols, rights, strict=True)
         for seed, right in enumerate(own)
     ]
+
+
+def labels(comparison):
+    """Return the labels of a comparison's groups."""
+    return [group.label for group in comparison.grouping.groups]

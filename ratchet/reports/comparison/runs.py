@@ -17,7 +17,7 @@ from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.reading.discovery import load_plugins
 from ratchet.reports.labels import arm_label
-from ratchet.reports.tables import show
+from ratchet.reports.tables import default_path, show
 from ratchet.statistics.results import tested
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.metrics import MetricPoint
@@ -348,12 +348,19 @@ def group_by_arm(runs: Sequence[ComparedRun]) -> Grouping:
 
 
 def differing_paths(runs: Sequence[ComparedRun]) -> list[str]:
-    """List the parameters with several values among the runs that have them."""
+    """List the parameters with several values among the runs that have them.
+
+    An agent's parameter that equals that of ``agents._default`` in each run is not listed.
+    """
     values: dict[str, set[str]] = {}
+    independent: set[str] = set()
     for run in runs:
         for path, value in run.parameters.items():
             values.setdefault(path, set()).add(_plain(value))
-    return sorted(path for path, seen in values.items() if len(seen) > 1)
+            default = default_path(path)
+            if default == path or value != run.parameters.get(default):
+                independent.add(path)
+    return sorted(path for path in independent if len(values[path]) > 1)
 
 
 def _make_group(
