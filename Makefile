@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving search-channel test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving search-channel search-help test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -46,8 +46,17 @@ results: $(CORE)  ## run or resume the study of protocols; write docs/results (h
 		--title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
-results-help: $(CORE)  ## study of learned provers and a weak verifier: six seeds of each arm (three quarters of an hour)
-	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=100..105
+FACTORS := {actor: 0.3, critic: 0.3},{actor: 1, critic: 1},{actor: 3, critic: 3}
+FACTOR_PAIRS := $(foreach arm,main honest hand_made random alone alone_scratch,$(foreach factor,0.3 3,\
+	--pair "$(arm) · actor=$(factor) · critic=$(factor) vs $(arm) · actor=1 · critic=1"))
+search-help: $(CORE)  ## choose learning rates of results-help on the validation split (half an hour)
+	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY)_search --parallel 2 \
+		seed=0..1 "agents._default.agent_lr_factor=$(FACTORS)" validation.replaces_test=true
+	$(BIN)/ratchet compare $(HELP_STUDY)_search --by-arm $(FACTOR_PAIRS) \
+		--update-page docs/results/searches/$(HELP_STUDY).md --title "Search: provers that help"
+
+results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (three quarters of an hour)
+	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=200..207
 	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --baseline main --baseline alone \
 		--update-page docs/results/$(HELP_STUDY).md \
 		--metric test/test_best_response.accuracy --metric test/test_any_messages.accuracy \

@@ -6,7 +6,6 @@ import itertools
 import re
 import shlex
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +38,9 @@ TARGETS = {
 }
 HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variants", "text_protocols"
 PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
+CHANNEL = "binary_erasure_channel_proof"
+SEARCHED = {CHANNEL: "rl.lr", HELP: "agents._default.agent_lr_factor.actor"}
+"""Pages with a search, and the parameter that it chose."""
 HEADINGS = {PROVING: "mean return of agent on the test set"}
 ROUNDING = {PROVING: 0.000501}
 """Of a page's figures; by default they are percentages with one decimal place."""
@@ -405,19 +407,43 @@ def test_pages_of_uncommitted_trees_are_named():
     assert "as for Protocols and The game with a known answer" in index
 
 
-@pytest.mark.parametrize(
-    "file", sorted((RESULTS / "searches").glob("*.json")), ids=lambda f: f.stem
-)
-def test_a_search_touches_no_test_data_and_no_seed_of_its_study(file):
-    search, study = read_published(file), read_published(RESULTS / file.name)
+def searched(page: str) -> dict[str, dict[float, list[float]]]:
+    """Return the accuracies of a page's search: arm → value → one for each seed."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for run in read_published(RESULTS / "searches" / f"{page}.json").runs:
+        by_value = found.setdefault(run.arm, {})
+        by_value.setdefault(run.differing[SEARCHED[page]], []).append(run.scores["test"])
+    return found
+
+
+def test_each_search_is_checked():
+    assert sorted(SEARCHED) == sorted(file.stem for file in (RESULTS / "searches").glob("*.json"))
+
+
+@pytest.mark.parametrize("page", SEARCHED)
+def test_a_search_touches_no_test_data_and_no_seed_of_its_study(page):
+    search, study = (read_published(RESULTS / at / f"{page}.json") for at in ("searches", ""))
     tested, published = ({run.data["test"] for run in each.runs} for each in (search, study))
     assert not tested & published
     assert not {run.seed for run in search.runs} & {run.seed for run in study.runs}
     assert "validation.replaces_test=true" in search.commands[0]
-    tried = Counter((run.arm, str(run.differing["rl.lr"])) for run in search.runs)
-    assert len(set(tried.values())) == 1, "equal effort for each arm and value"
+    tried = [{value: len(s) for value, s in arm.items()} for arm in searched(page).values()]
+    assert all(each == tried[0] for each in tried), "equal effort for each arm and value"
+    assert len(set(tried[0].values())) == 1
+
+
+def test_the_channel_has_the_learning_rate_of_the_highest_mean_over_arms():
     scores: dict[float, list[float]] = {}
-    for run in search.runs:
-        scores.setdefault(run.differing["rl.lr"], []).append(run.scores["test"])
-    chosen = load_experiment(EXPERIMENTS / f"{file.stem}.yaml").hyper_params.rl.lr
-    assert chosen == max(scores, key=lambda lr: np.mean(scores[lr]))
+    for by_value in searched(CHANNEL).values():
+        for lr, found in by_value.items():
+            scores.setdefault(lr, []).extend(found)
+    assert parameters(CHANNEL)["main"].rl.lr == max(scores, key=lambda lr: np.mean(scores[lr]))
+
+
+def test_each_arm_of_the_help_study_has_its_best_learning_rate():
+    arms = parameters(HELP)
+    for arm, by_factor in searched(HELP).items():
+        best = max(by_factor, key=lambda factor: (np.mean(by_factor[factor]), factor == 1))
+        agents = arms[arm].agents
+        for name in ("_default", "verifier", "prover"):
+            assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm
