@@ -12,31 +12,24 @@ import sys
 
 import pytest
 from tuning_cases import CASES
-from tuning_services import (
-    AzureService,
-)
+from tuning_services import AzureService
 
-from ratchet import language_models
-from ratchet.errors import FineTuneError, FineTuneRefusedError, ParameterError, UnknownNameError
+from ratchet.errors import FineTuneError, FineTuneRefusedError, ParameterError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.language_models.fine_tuning_backends import BUILT_IN
-from ratchet.language_models.fine_tuning_backends.base import DeploymentIntent, FineTuningBackend
-from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend
+from ratchet.language_models.fine_tuning_backends.base import DeploymentIntent
 from ratchet.language_models.fine_tuning_backends.registry import (
     TUNING_BACKENDS,
     build_tuning_backend,
-    check_tuning,
 )
-from ratchet.language_models.pricing import ModelPrice, PriceTable
-from ratchet.parameters.chat_agents import FineTuningServiceParameters, TextAgentParameters
+from ratchet.parameters.chat_agents import FineTuningServiceParameters
 from ratchet.scenarios.pure_text.agents.examples import sha256_of
 
 CONTENT = b'{"messages": []}\n' * 10
 INTENT = FineTuneIntent("tiny", "supervised", sha256_of(CONTENT), {"n_epochs": 2}, suffix="prover")
 KEYS = {"MODEL_KEY": "sk-model-0123456789", "OTHER_KEY": "sk-other-9876543210"}
-
 
 IDEMPOTENT = {"fireworks", "vllm"}
 """Services that refuse a repeated request, or list the first immediately."""
@@ -436,38 +429,6 @@ def test_vllm_loads_any_folder_and_is_told_where_adapters_lie(quick, request):
     assert service.deployments[-1]["root"] == "/mnt/of-ft:tiny:a:2"
 
 
-def test_the_backend_follows_from_the_endpoint_unless_it_is_named():
-    def named(endpoint, **service):
-        return type(build_tuning_backend(endpoint, FineTuningServiceParameters(**service))).__name__
-
-    assert named(Endpoint("embedded")) == "RatchetBackend"
-    assert named(Endpoint()) == named(Endpoint("http://host/v1")) == "OpenAiBackend"
-    assert named(Endpoint("http://host", api_version="v")) == "AzureBackend"
-    assert named(Endpoint("http://host/v1"), backend="ratchet") == "RatchetBackend"
-    with pytest.raises(UnknownNameError, match="together"):
-        named(Endpoint("http://host/v1"), backend="togetter")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"fine_tuning_service": {"hardware": "h100"}}, "hardware, which OpenAiBackend does not"),
-        ({"fine_tuning": {"learning_rate": 1e-4}}, "learning_rate, which OpenAiBackend does not"),
-        (
-            {
-                "fine_tuning_service": {"backend": "together"},
-                "fine_tuning": {"learning_rate_multiplier": 2.0},
-            },
-            "expected only .*learning_rate",
-        ),
-    ],
-)
-def test_what_a_backend_does_not_read_is_refused(given, message):
-    parameters = TextAgentParameters(base_url="http://host/v1", **given)
-    with pytest.raises(ParameterError, match=message):
-        check_tuning("prover", parameters, Endpoint.of(parameters))
-
-
 @pytest.mark.parametrize("name", ["azure", "fireworks"])
 def test_what_a_deployment_needs_is_missed_before_a_job_is_made(name, quick, request):
     service = opened(CASES[name], request)
@@ -477,29 +438,3 @@ def test_what_a_deployment_needs_is_missed_before_a_job_is_made(name, quick, req
     with pytest.raises(ParameterError, match=r"fine_tuning_service\.account.*such as"):
         ensure(FineTuneClient(CASES[name].endpoint(service), policy=quick, backend=backend))
     assert not service.requests
-
-
-def test_a_custom_backend_is_given_by_its_file(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from ratchet.language_models.fine_tuning_backends.openai_api import OpenAiBackend\n"
-        "class Mine(OpenAiBackend):\n    pass\n"
-    )
-    service = FineTuningServiceParameters(backend="mine.py:Mine")
-    backend = build_tuning_backend(Endpoint("http://host/v1"), service, str(tmp_path))
-    assert type(backend).__name__ == "Mine"
-    assert isinstance(backend, OpenAiBackend)
-    assert isinstance(backend, FineTuningBackend)
-
-
-def test_a_tuned_model_costs_what_its_base_does_whatever_a_service_calls_it():
-    base, tuned = ModelPrice(1.0, 2.0, 3.0), ModelPrice(4.0, 5.0, 3.0)
-    prices = PriceTable({"gpt-4.1-mini": base}, {"gpt-4.1-mini": tuned})
-    for name in ("gpt-4.1-mini-2025-04-14.ft-abc", "me/llama-prover-1", "ft:gpt-4.1-mini:o::x"):
-        assert prices.find(name, tuned_from="gpt-4.1-mini") == tuned
-    assert prices.find("gpt-4.1-mini", tuned_from="gpt-4.1-mini") == base
-    assert prices.find("me/other", tuned_from="unknown") is None
-
-
-def test_the_former_name_of_the_base_class_warns():
-    with pytest.warns(DeprecationWarning, match="use FineTuningBackend"):
-        assert language_models.TuningBackend is FineTuningBackend
