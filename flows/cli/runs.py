@@ -67,7 +67,7 @@ def report(
     runs: RunsFolder = DEFAULT_RUNS,
     standalone: Annotated[
         bool,
-        typer.Option("--standalone", help="Contain the plotting library: a page to send or move."),
+        typer.Option("--standalone", help="Include the plotting library: a page to send or move."),
     ] = False,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
