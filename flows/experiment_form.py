@@ -102,7 +102,7 @@ class _Section:
             return ""
         parameter = self.parameters[path]
         value = f" Value: `{self.changed[path]}`." if path in self.changed else ""
-        has_none = parameter.default in ("its own", "required")
+        has_none = parameter.default in ("", "required")
         default = "" if has_none else f" Default: {parameter.default}."
         return f"{parameter.about}{value}{default}"
 
