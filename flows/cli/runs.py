@@ -210,4 +210,4 @@ def _server_links(folder: RunFolder, settings: ExperimentSettings) -> list[str]:
     url = folder.manifest.tracking.get("url")
     if settings.tracking and url:
         lines.append(f"MLflow   {url}")
-    return lines or ["Prefect  and MLflow: `ratchet up` starts both and prints their URLs"]
+    return lines or ["Servers  `ratchet up` starts Prefect and MLflow, and prints their URLs"]
