@@ -158,7 +158,8 @@ def deploy(
         environment["RATCHET_PROJECT"] = _IMAGE_FOLDER
     _create_pool(environment, pool, pool_type)
     names = [each["name"] for each in yaml.safe_load(prefect_file.read_text())["deployments"]]
-    print_plain(f"Registering {len(names)} deployments at {api_url}.")
+    noun = "deployment" if len(names) == 1 else "deployments"
+    print_plain(f"Registering {len(names)} {noun} at {api_url}.")
     _prefect(environment, "deploy", "--all", "--prefect-file", str(prefect_file.resolve()))
     for name, experiment in (experiments or {}).items():
         _register_form(environment, name, experiment)

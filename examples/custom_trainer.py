@@ -16,7 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives import ValueEstimators
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.scenarios import build_scenario_instance
+from ratchet.scenarios import Environment, build_scenario_instance
 from trainers import (
     IterationContext,
     Objective,
@@ -50,7 +50,7 @@ class AdvantageActorCriticLoss(Objective):
 class AdvantageActorCriticTrainer(TensorDictRlTrainer):
     """Trainer with a custom loss; all other steps are the base class's."""
 
-    def _get_loss_module_and_gae(self):  # noqa: ANN202 -- as in the guide
+    def _get_loss_module_and_gae(self) -> tuple[Objective, torch.nn.Module]:
         loss_module = AdvantageActorCriticLoss(self.policy_operator, self.value_operator)
         additional_parameters = {
             "gamma": self.hyper_params.rl.gamma,
@@ -115,7 +115,7 @@ class HillClimbingTrainer(TensorDictTrainer):
             iteration_context.step()
 
     @torch.no_grad()
-    def _mean_reward(self, environment, iteration: int) -> float:  # noqa: ANN001
+    def _mean_reward(self, environment: Environment, iteration: int) -> float:
         """Play one episode in each environment; return the verifier's mean reward."""
         verifier = self.agent_names.index("verifier")
         ids = torch.randint(len(environment.dataset), environment.batch_size)

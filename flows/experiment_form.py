@@ -7,21 +7,26 @@ an untouched Boolean: schemas avoid these, so that a run's parameters contain on
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flows.forms import Schema
+from ratchet.errors import UnknownNameError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.key_inputs import data_parameters
 from ratchet.parameters.purposes import EVERYTHING, Purpose
 from ratchet.parameters.reading.discovery import agent_model
 from ratchet.parameters.reference import documented_sections, plain_text, value_text
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.plugins import paths_from
 from ratchet.protocols.registry import build_protocol_handler
 from trainers.custom_state import is_custom
 from trainers.registry import trainer_class
+from trainers.stage_parameters import stage_parameters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,18 +52,20 @@ _LINES = {
     "type": "array",
     "items": {"type": "string", "pattern": r"^[^=]+=.*$"},
 }
+_ANY_AGENT = "agents.NAME."
 _AGENTS_RANK = 2.5
 """Agents come after the sections of protocols (see :func:`_rank`)."""
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A section's documentation, its values, and the purposes for which parameters are read."""
+    """A section's documentation and values, the purposes read, and paths read by no trainer."""
 
     documented: DocumentedSection
     values: Mapping[str, Any]
     prefix: str
     read: frozenset[Purpose] = EVERYTHING
+    unread: frozenset[str] = frozenset()
 
     @property
     def about(self) -> str:
@@ -82,9 +89,12 @@ class _Section:
 
     def shows(self, path: str) -> bool:
         """Return whether a parameter is read, or set nevertheless."""
+        if path in self.changed:
+            return True
         purposes = {purpose.value for purpose in self.read | _NOTHING}
         declared = self.parameters[path].read_for if path in self.parameters else ()
-        return not declared or bool(purposes.intersection(declared)) or path in self.changed
+        is_read = not declared or bool(purposes.intersection(declared))
+        return is_read and f"{self.prefix}{path}" not in self.unread
 
     def describe(self, path: str) -> str:
         """Return a parameter's description with its value and its default."""
@@ -92,7 +102,7 @@ class _Section:
             return ""
         parameter = self.parameters[path]
         value = f" Value: `{self.changed[path]}`." if path in self.changed else ""
-        has_none = parameter.default in ("its own", "required")
+        has_none = parameter.default in ("", "required")
         default = "" if has_none else f" Default: {parameter.default}."
         return f"{parameter.about}{value}{default}"
 
@@ -131,15 +141,18 @@ def _parameters(experiment: ExperimentFile) -> Iterable[tuple[str, Schema]]:
     several = [experiment.hyper_params, *experiment.arms.values()]
     readers = [(each, _purposes(each, base_dir)) for each in several]
     read = frozenset[Purpose]().union(*(purposes for _, purposes in readers))
+    unread = _unread(several, base_dir)
     values = experiment.hyper_params.to_dict()
-    top = _Section(_documented("top", ""), values, "", read)
+    top = _Section(_documented("top", ""), values, "", read, unread)
     yield from _fields(HyperParameters, top, _OTHER_FIELDS).items()
-    found = [(_AGENTS_RANK, "agents", _agents(experiment, read))]
+    found = []
+    if "agents" not in unread:
+        found.append((_AGENTS_RANK, "agents", _agents(experiment, read, unread)))
     for section in SECTIONS.values():
         name, given = section.name, values.get(section.name)
-        is_read = any(_reads(section, *reader) for reader in readers)
+        is_read = name not in unread and any(_reads(section, *reader) for reader in readers)
         if given is not None and (is_read or given != section.model().to_dict()):
-            shown = _Section(_documented("section", name), given, f"{name}.", read)
+            shown = _Section(_documented("section", name), given, f"{name}.", read, unread)
             found.append((_rank(section), name, _folded(name, section.model, shown)))
     for _, name, schema in sorted(found, key=lambda each: each[0]):
         yield name, schema
@@ -148,7 +161,7 @@ def _parameters(experiment: ExperimentFile) -> Iterable[tuple[str, Schema]]:
     yield "settings", _folded("settings", ExperimentSettings, settings, _OTHER_SETTINGS)
 
 
-def _agents(experiment: ExperimentFile, read: frozenset[Purpose]) -> Schema:
+def _agents(experiment: ExperimentFile, read: frozenset[Purpose], unread: frozenset[str]) -> Schema:
     """Return the schema of the agents of all arms, and of their common values."""
     hyper_params, base_dir = experiment.hyper_params, experiment.path.parent
     several = [hyper_params, *experiment.arms.values()]
@@ -156,14 +169,12 @@ def _agents(experiment: ExperimentFile, read: frozenset[Purpose]) -> Schema:
     agents = [name for protocol in protocols for name in protocol.agent_names]
     names = dict.fromkeys((DEFAULT_AGENT, *agents))
     documented = _documented("agents", hyper_params.scenario)
-    shown = {
-        name: _folded(
-            name,
-            agent_model(hyper_params.scenario),
-            _Section(documented, hyper_params.agents[name].to_dict(), "agents.NAME.", read),
-        )
-        for name in names
-    }
+    model = agent_model(hyper_params.scenario)
+    shown = {}
+    for name in names:
+        values = hyper_params.agents[name].to_dict()
+        section = _Section(documented, values, _ANY_AGENT, read, unread)
+        shown[name] = _folded(name, model, section)
     about = f"Parameters of each agent; `{DEFAULT_AGENT}`: of all that do not set them."
     return {"type": "object", "title": "agents", "description": about, "properties": shown}
 
@@ -171,9 +182,47 @@ def _agents(experiment: ExperimentFile, read: frozenset[Purpose]) -> Schema:
 def _purposes(hyper_params: HyperParameters, base_dir: Path) -> frozenset[Purpose]:
     """Return the purposes for which an experiment reads parameters; all for a custom trainer."""
     trainer = trainer_class(hyper_params, base_dir)
-    if is_custom(trainer) or not hasattr(trainer, "stage_purposes"):
+    if _may_read_all(trainer):
         return EVERYTHING
-    return _ANY_TRAINER.union(*trainer.stage_purposes(hyper_params).values())
+    purposes = trainer.stage_purposes(hyper_params)
+    return _ANY_TRAINER.union(*(purposes[stage] for stage in _stages(hyper_params, base_dir)))
+
+
+def _may_read_all(trainer: type[Any]) -> bool:
+    return is_custom(trainer) or not hasattr(trainer, "stage_purposes")
+
+
+def _stages(hyper_params: HyperParameters, base_dir: Path) -> dict[str, dict[str, Any]]:
+    """Return the parameters in the keys of each stage that a trainer has."""
+    trainer, found = trainer_class(hyper_params, base_dir), {}
+    for stage in trainer.stage_purposes(hyper_params):
+        with suppress(UnknownNameError), paths_from(base_dir):
+            found[stage] = trainer.stage_key_parameters(hyper_params, stage)
+    return found
+
+
+def _unread(several: Iterable[HyperParameters], base_dir: Path) -> frozenset[str]:
+    """Return the paths that stages would read for their purposes, but that no key includes."""
+    declared, read = set[str](), set[str]()
+    for each in several:
+        trainer = trainer_class(each, base_dir)
+        if _may_read_all(trainer):
+            return frozenset()
+        read |= _paths(data_parameters(each))
+        purposes = trainer.stage_purposes(each)
+        for stage, parameters in _stages(each, base_dir).items():
+            declared |= _paths(stage_parameters(each, trainer, purposes, stage))
+            read |= _paths(parameters)
+    return frozenset(declared - read)
+
+
+def _paths(values: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Return the paths of values and of their sections, with one name for all agents."""
+    found = set()
+    for name, value in values.items():
+        path = _ANY_AGENT.rstrip(".") if prefix == "agents." else f"{prefix}{name}"
+        found |= {path, *(_paths(value, f"{path}.") if isinstance(value, Mapping) else ())}
+    return found
 
 
 def _reads(section: Section, hyper_params: HyperParameters, purposes: frozenset[Purpose]) -> bool:

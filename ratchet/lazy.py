@@ -62,7 +62,7 @@ def export_lazily(package: str, renamed: Mapping[str, str] | None = None) -> Non
         return getattr(import_module(homes[name]), name)
 
     def list_names() -> list[str]:
-        return sorted({*vars(module), *homes})
+        return sorted(homes)
 
     vars(module).update(__all__=sorted(homes), __getattr__=find, __dir__=list_names)
 

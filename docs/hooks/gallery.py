@@ -18,6 +18,8 @@ import yaml
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from ratchet.experiment_files.header import comment_lines, first_paragraph
+
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
 ENTRIES = Path(__file__).with_suffix(".yaml")
@@ -52,11 +54,9 @@ def header(file: Path) -> Header:
     ValueError
         If it lacks a sentence or a command.
     """
-    lines = file.read_text(encoding="utf-8").splitlines()
-    comment = [line.removeprefix("#") for line in takewhile(lambda each: each[:1] == "#", lines)]
+    comment = comment_lines(file)
     code = [line for line in comment if line.startswith("   ")]
-    paragraph = takewhile(lambda each: each.strip() and not each.startswith("   "), comment)
-    sentence = " ".join(line.strip() for line in paragraph)
+    sentence = first_paragraph(comment)
     start = comment.index(code[0]) if code else 0
     block = takewhile(lambda each: each.startswith("   "), comment[start:])
     command = "\n".join(line.removeprefix("   ") for line in block)

@@ -107,7 +107,7 @@ def _table(title: str, section: DocumentedSection, level: int) -> Iterator[str]:
     yield "| name | description | type | default | purposes |"
     yield "| --- | --- | --- | --- | --- |"
     for each in section.parameters:
-        default = each.default if each.default in ("required", "its own") else f"`{each.default}`"
+        default = each.default if each.default in ("required", "") else f"`{each.default}`"
         kind, purposes = each.type.replace("|", "\\|"), ", ".join(each.read_for)
         about = each.about.replace("|", "\\|")
         yield f"| `{each.path}` | {about} | `{kind}` | {default} | {purposes} |"

@@ -66,7 +66,7 @@ Pairs = Annotated[
 Effect = Annotated[
     float | None,
     typer.Option(
-        min=1e-9, help="Print the seeds required to detect this difference; 0.05 is 5 points."
+        min=0.0001, help="Print the seeds required to detect this difference; 0.05 is 5 points."
     ),
 ]
 CurveNames = Annotated[
@@ -116,7 +116,11 @@ IntervalOption = Annotated[
     typer.Option(help="Expanded: correct coverage with few seeds. Percentile: as published."),
 ]
 OutputFolder = Annotated[
-    Path | None, typer.Option("--output-dir", help="Output folder (default: the sweep's folder).")
+    Path | None,
+    typer.Option(
+        "--output-dir",
+        help="Output folder (default: the sweep's, or comparison-ID in the runs folder).",
+    ),
 ]
 UpdatedPage = Annotated[
     Path | None,

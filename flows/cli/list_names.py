@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +14,6 @@ import typer
 from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
-    from ratchet.parameters.reference import DocumentedParameter, DocumentedSection
     from ratchet.registry import Registry
 
 
@@ -103,12 +104,12 @@ def _registries(kind: Kind) -> list[Registry[object]]:
 
 
 def _list_experiments(words: list[str]) -> None:
-    """Show each experiment file with the first line of its header."""
+    """Show each experiment file with the first paragraph of its comment."""
+    from ratchet.experiment_files.header import comment_lines, first_paragraph
+
     rows = []
     for path in sorted(Path("experiments").glob("*.y*ml")):
-        with path.open(encoding="utf-8") as file:
-            header = file.readline().strip()
-        about = header.lstrip("# ") if header.startswith("#") else ""
+        about = first_paragraph(comment_lines(path))
         if _has(f"{path} {about}", words):
             rows.append((str(path), about))
     if rows:
@@ -118,24 +119,37 @@ def _list_experiments(words: list[str]) -> None:
 
 
 def _list_parameters(words: list[str]) -> None:
-    """Show the parameters that contain all words in their path or description."""
+    """Show the parameters with words that start with all given ones, equal ones of agents once."""
     from ratchet.parameters.reference import find_parameters
 
     found = find_parameters(words)
     if not found:
         print_warning(f"No parameter contains {' and '.join(words)}.")
         return
+    scenarios: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+    for section, each in found:
+        same = scenarios[each.path, each.type, each.default, each.about]
+        same.extend([section.name] if section.kind == "agents" else ())
     columns = ("parameter", "type", "default", "description")
-    cells = [(_path(section, each), each.type, each.default, each.about) for section, each in found]
-    records = [dict(zip(columns, row, strict=True)) for row in cells]
-    rows = [(path, f"{text}\n{kind}, default {default}") for path, kind, default, text in cells]
+    records = [
+        dict(zip(columns, cells, strict=True), scenarios=_listed(names))
+        for cells, names in scenarios.items()
+    ]
+    rows = [(each["parameter"], _described(each)) for each in records]
     print_table("", ("parameter", "description"), rows, records)
 
 
-def _path(section: DocumentedSection, parameter: DocumentedParameter) -> str:
-    """Return a parameter's path, for agents with their scenario."""
-    scenario = f" ({section.name})" if section.kind == "agents" else ""
-    return f"{parameter.path}{scenario}"
+def _listed(scenarios: list[str]) -> str:
+    from ratchet.parameters.base import AGENT_MODELS
+
+    return "all scenarios" if len(scenarios) == len(AGENT_MODELS) else ", ".join(scenarios)
+
+
+def _described(record: Mapping[str, str]) -> str:
+    """Return a parameter's description, and below it the type, default and scenarios."""
+    default = f", default {record['default']}" if record["default"] else ""
+    scenarios = f"; {record['scenarios']}" if record["scenarios"] else ""
+    return f"{record['description']}\n{record['type']}{default}{scenarios}"
 
 
 def _has(text: str, words: list[str]) -> bool:

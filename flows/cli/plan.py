@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.run import Budget, ExperimentPath, Overrides
+from flows.cli.run import ExperimentPath, Overrides
 from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def plan(
     file: ExperimentPath,
     overrides: Overrides = None,
     keys: Annotated[bool, typer.Option("--show-keys", help="Show the stages' keys.")] = False,
-    budget: Budget = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Fail if chat models may cost more than this.")
+    ] = None,
 ) -> None:
     """List an experiment's stages: stored or to do, and why.
 
@@ -50,7 +52,7 @@ def plan(
     print_plain(_summary(stages))
     for text in describe_rounds(experiment):
         print_plain(text)
-    if has_tokens:
+    if any(stage.tokens and not stage.hit for stage in stages):
         print_plain(_total_tokens(stages))
     total = remaining(stages)
     if total is not None:

@@ -24,7 +24,8 @@ Overrides = Annotated[
     typer.Argument(metavar="a.b=value", help="Overrides, e.g. rl.num_iterations=20"),
 ]
 Budget = Annotated[
-    float | None, typer.Option("--budget", help="Maximum cost of chat models; stop there.")
+    float | None,
+    typer.Option("--budget", help="Maximum cost of chat models, at which the run stops."),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Hide progress.")]
 

@@ -67,7 +67,7 @@ def report(
     runs: RunsFolder = DEFAULT_RUNS,
     standalone: Annotated[
         bool,
-        typer.Option("--standalone", help="Contain the plotting library: a page to send or move."),
+        typer.Option("--standalone", help="Include the plotting library: a page to send or move."),
     ] = False,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
@@ -210,4 +210,4 @@ def _server_links(folder: RunFolder, settings: ExperimentSettings) -> list[str]:
     url = folder.manifest.tracking.get("url")
     if settings.tracking and url:
         lines.append(f"MLflow   {url}")
-    return lines or ["Prefect  and MLflow: `ratchet up` starts both and prints their URLs"]
+    return lines or ["Servers  `ratchet up` starts Prefect and MLflow, and prints their URLs"]

@@ -49,8 +49,9 @@ def deploy(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE]... [a.b=value]...",
-            help="Deploy only these experiment files, with a form of their parameters; overrides.",
+            metavar="FILE|a.b=value",
+            help="Experiment files to deploy (default: all deployments of the Prefect file), and"
+            " overrides.",
             autocompletion=experiment_files,
         ),
     ] = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -162,10 +162,21 @@ def read_results(folder: RunFolder) -> Iterator[TestedResult]:
 def result_table(folder: RunFolder) -> DisplayTable:
     """Return the table of a run's test results; without rows if the run has no tests."""
     results = list(read_results(folder))
-    kind = "accuracy" if all(each.measure == "accuracy" for each in results) else "result"
-    columns = ("arm", "tested on", kind, "95 % interval", "n")
-    title = f"Results of {folder.run_id}"
-    return DisplayTable(title, columns, [e.row for e in results], [e.record for e in results])
+    columns, rows = columns_and_rows(results)
+    return DisplayTable(
+        f"Results of {folder.run_id}", columns, rows, [each.record for each in results]
+    )
+
+
+def columns_and_rows(results: Sequence[TestedResult]) -> tuple[list[str], list[list[str]]]:
+    """Return results as a table's columns and rows; accuracies are named next to other measures."""
+    is_accuracy = all(each.measure == "accuracy" for each in results)
+    columns = ["arm", "tested on", "accuracy" if is_accuracy else "result", "95 % interval", "n"]
+    rows = [list(each.row) for each in results]
+    for each, row in zip(results, rows, strict=True):
+        if each.measure == "accuracy" and not is_accuracy:
+            row[2] = f"accuracy {row[2]}"
+    return columns, rows
 
 
 def test_results(folder: RunFolder) -> list[TestedResult]:

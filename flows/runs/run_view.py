@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.metrics import MetricPoint
     from ratchet.tracking.run_folder import RunFolder
 
-StageState = Literal["found", "made", "under way", "stalled"]
+StageState = Literal["cached", "computed", "under way", "stalled"]
 _AWAITING = "await_fine_tune_jobs"
 _NUM_EVENTS = 3
 _INTERVAL_SECONDS = 0.5
@@ -161,7 +161,7 @@ def _stages(manifest: RunManifest, live: Live | None) -> Iterator[StageView]:
     for record in manifest.stages:
         position = (record.arm, record.stage, record.iteration)
         if position not in running:
-            state: StageState = "found" if record.hit else "made"
+            state: StageState = "cached" if record.hit else "computed"
             yield StageView(*position, state, record.seconds)
     stalls = stalls_of(live, manifest.stages, manifest.settings.get("stall_seconds"))
     stalled = {(stall.arm, stall.name, stall.iteration) for stall in stalls}

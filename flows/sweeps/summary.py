@@ -40,15 +40,17 @@ class SweepResults(list[ExperimentResult]):
     @property
     def table(self) -> DisplayTable:
         """Test results of all members, read from their run folders."""
-        from flows.runs.result import read_results
+        from flows.runs.result import columns_and_rows, read_results
 
-        rows, records = [], []
+        names, tests, records = [], [], []
         for result, changes in zip(self, self.changes, strict=True):
             for test in read_results(RunFolder(result.folder)):
-                rows.append((describe_point(dict(changes)) or result.run_id, *test.row))
+                names.append(describe_point(dict(changes)) or result.run_id)
+                tests.append(test)
                 records.append({"run_id": result.run_id, **changes, **test.record})
-        columns = ("changes", "arm", "tested on", "result", "95 % interval", "n")
-        return DisplayTable(f"Sweep of {len(self)} members", columns, rows, records)
+        columns, rows = columns_and_rows(tests)
+        named = [[name, *row] for name, row in zip(names, rows, strict=True)]
+        return DisplayTable(f"Sweep of {len(self)} members", ["changes", *columns], named, records)
 
     def to_dataframe(self) -> DataFrame:
         """Return all test results as a pandas data frame with one column per parameter."""

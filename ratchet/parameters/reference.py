@@ -42,6 +42,8 @@ class DocumentedParameter:
     ----------
     path
         Its dotted path, as on the command line.
+    default
+        Empty for a section, whose fields have defaults.
     about
         Its own sentence: its entry in its section's docstring, or the sentences that name it.
     """
@@ -77,21 +79,17 @@ def documented_sections() -> Iterator[DocumentedSection]:
 
 
 def find_parameters(words: list[str]) -> list[tuple[DocumentedSection, DocumentedParameter]]:
-    """Return the parameters with all words in their path or description.
+    """Return the parameters whose paths or descriptions have words that start with all given ones.
 
     Case is ignored; without words, return all parameters.
     """
-    wanted = [word.lower() for word in words]
+    starts = [re.compile(rf"(?<![^\W_]){re.escape(word)}", re.IGNORECASE) for word in words]
     return [
         (section, parameter)
         for section in documented_sections()
         for parameter in section.parameters
-        if all(word in f"{section.name} {_searched(parameter)}".lower() for word in wanted)
+        if all(each.search(f"{section.name} {parameter.path} {parameter.about}") for each in starts)
     ]
-
-
-def _searched(parameter: DocumentedParameter) -> str:
-    return f"{parameter.path} {parameter.about}"
 
 
 def _section(kind: str, name: str, model: type[BaseModel], prefix: str) -> DocumentedSection:
@@ -107,8 +105,8 @@ def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParam
     for field, info in model.model_fields.items():
         yield DocumentedParameter(
             path=f"{prefix}{field}",
-            type=_kind(schema["properties"][field]),
-            default=_default(info),
+            type="section" if _is_section(info) else _kind(schema["properties"][field]),
+            default="" if _is_section(info) else _default(info),
             read_for=tuple(sorted(each.value for each in purposes.get(field) or ())),
             about=_about(model, field),
         )
@@ -123,6 +121,10 @@ def _sections_in(field: FieldInfo) -> Iterator[tuple[type[SubParameters], str]]:
         inner, name = get_args(inner)[1], "NAME."
     if isinstance(inner, type) and issubclass(inner, SubParameters) and inner is not Reference:
         yield inner, name
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return any(not name for _, name in _sections_in(field))
 
 
 def _about(model: type[BaseModel], field: str) -> str:
@@ -187,7 +189,7 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     if value is PydanticUndefined:
         value = field.default_factory() if field.default_factory is not None else None  # type: ignore[call-arg] # no factory takes data
-    return "its own" if isinstance(value, BaseModel) else value_text(value)
+    return value_text(value.model_dump(mode="json") if isinstance(value, BaseModel) else value)
 
 
 def value_text(value: object) -> str:

@@ -21,13 +21,14 @@ FAMILIES = (
     ("Accuracy", re.compile(r"accura|correct|exact_match")),
     ("Reward", re.compile(r"reward|return")),
     ("KL divergence", re.compile(r"(^|[^a-z])(approx_)?kl([^a-z]|$)")),
-    ("Entropy", re.compile(r"entropy")),
+    ("Entropy", re.compile(r"^(?!.*loss).*entropy")),
     ("Length", re.compile(r"response_length")),
     ("Loss", re.compile(r"loss|objective")),
 )
 UNITS = {"KL divergence": "nats", "Entropy": "nats", "Length": "tokens"}
 OTHER = "Other"
 _SUCCESS = ("Accuracy", "Reward")  # often constant at 1
+_OFTEN_SMALL = ("KL divergence", "Entropy", "Loss")  # ticks as 1e-8: plotly's default is 10n
 Series = tuple[list[int], list[float]]
 Curves = dict[tuple[int, str], Series]
 """A metric's curves by index of the arm and name of the agent, empty for all agents."""
@@ -110,8 +111,10 @@ def _plot_order(base: str, grouped: Mapping[str, Curves]) -> _PlotOrder:
     family, is_spread = family_of(base), _SPREAD.search(base) is not None
     constant = is_constant(grouped[base].values()) or is_nothing(grouped[base].values())
     success = {name: curves for name, curves in grouped.items() if family_of(name) in _SUCCESS}
-    if constant:  # constants often equal metrics of other kinds
-        twin = _same_as(base, success) if base in success else ""
+    if base in success:
+        twin = _same_as(base, success)
+    elif constant or _are_points(grouped[base].values()):  # these often equal unrelated metrics
+        twin = ""
     else:
         twin = _same_as(base, grouped) or _summed(base, grouped)
     folded = family == OTHER or bool(twin) or is_spread or (constant and base not in success)
@@ -125,6 +128,10 @@ def is_constant(curves: Iterable[Series]) -> bool:
     """Return whether all curves with several values are constant."""
     values = [[y for y in ys if math.isfinite(y)] for _, ys in curves]
     return any(len(ys) > 1 for ys in values) and all(len(set(ys)) <= 1 for ys in values)
+
+
+def _are_points(curves: Iterable[Series]) -> bool:
+    return all(len(xs) <= 1 for xs, _ in curves)
 
 
 def is_nothing(curves: Iterable[Series]) -> bool:
@@ -270,9 +277,11 @@ def _curve_figure(
     family = family_of(base)
     if family in UNITS:
         layout["yaxis"] = {"title": {"text": UNITS[family]}}
+    if family in _OFTEN_SMALL:
+        layout["yaxis"]["exponentformat"] = "e"
     if family == "Accuracy":
         # an all-zero curve would get an axis down to −100 %
-        layout["yaxis"] = {"tickformat": ".0%", "minallowed": -0.02, "maxallowed": 1.02}
+        layout["yaxis"] = {"tickformat": ".3~%", "minallowed": -0.02, "maxallowed": 1.02}
     return Figure(identifier, metric_label(base), family, traces, layout)
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _TEXT_WIDTH = 100
+_NAME_WIDTH = 50
+"""Widest first column that is never wrapped: names and paths are copied."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,10 @@ class DisplayTable:
         from rich.text import Text
 
         table = Table(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD)
-        for column in self.columns:
-            table.add_column(column, overflow="fold")
+        for i, column in enumerate(self.columns):
+            widest = max((len(row[i]) for row in self.rows), default=0)
+            is_name = i == 0 and widest <= _NAME_WIDTH
+            table.add_column(column, overflow="fold", no_wrap=is_name)
         for row in self.rows:
             table.add_row(*(Text(cell) for cell in row))
         return table

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
 
+from examples import exact_bounds
 from examples.exact_bounds import _most_frequent_colour, exact_accuracies
 from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 
@@ -20,6 +25,18 @@ def test_marks_start_refinement_with_distinct_colours():
     assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [2]
     marks[0, 1, 2] = 2  # a colour of only one graph
     assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [1]
+
+
+def test_the_script_has_a_default_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "experiments").mkdir()
+    source = Path(__file__).parents[2] / "experiments" / "graph_isomorphism_help.yaml"
+    content = yaml.safe_load(source.read_text())
+    content["graph_isomorphism"]["num_pairs"] = 40
+    (tmp_path / "experiments" / source.name).write_text(yaml.safe_dump(content))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["exact_bounds.py"])
+    runpy.run_path(str(Path(exact_bounds.__file__)), run_name="__main__")
+    assert "random question: " in capsys.readouterr().out
 
 
 def test_chosen_questions_raise_accuracy_more_than_random_ones(tmp_path):

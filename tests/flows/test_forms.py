@@ -102,8 +102,19 @@ def test_a_form_submits_nothing_by_itself(demo):
     ("name", "shown", "hidden"),
     [
         ("text_demo", {"text_rl", "pure_text_ei"}, {"solo_agent", "nip_protocol", "imitation"}),
-        ("reverse_grpo", {"language", "grpo"}, {"ppo", "text_rl"}),
-        ("cartpole_dqn", {"torchrl", "gymnasium"}, {"ppo", "language"}),
+        (
+            "reverse_grpo",
+            {"language", "grpo", "agents", "dataset"},
+            {"ppo", "text_rl", "protocol_common", "zk_protocol", "solo_agent"}
+            | {"pretrain_agents", "d_representation", "message_size"},
+        ),
+        (
+            "cartpole_dqn",
+            {"torchrl", "gymnasium"},
+            {"ppo", "language", "protocol_common", "zk_protocol", "solo_agent", "imitation"}
+            | {"pretrain_agents", "d_representation", "message_size", "agents"},
+        ),
+        ("demo", {"zk_protocol", "imitation", "message_size", "validation"}, set()),
     ],
 )
 def test_sections_of_other_trainers_and_protocols_are_left_out(name, shown, hidden):

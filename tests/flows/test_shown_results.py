@@ -62,6 +62,16 @@ def test_a_result_prints_as_a_short_table(tmp_path: Path) -> None:
     assert repr(gone).startswith("Run gone: 2 stages computed, 0 cached, folder ")
 
 
+def test_an_accuracy_next_to_other_measures_is_named(tmp_path: Path) -> None:
+    made = RunFolder.create(tmp_path, RunManifest(run_id="a", name="demo"))
+    columns = {"datapoint_id": [0, 1], "correct": [1, 0], "reward.agent": [0.5, 0.25]}
+    made.write_table(ResultTable("test", columns))
+    found = ExperimentResult(run_id="a", folder=str(made.path))
+    rows = [row[:3] for row in found.table.rows]
+    assert rows == [["main", "test", "accuracy 50.0 %"], ["main", "test", "return of agent 0.375"]]
+    assert "accuracy 50.0 %" in repr(SweepResults([found], [{}]))
+
+
 def test_sweep_results_print_as_a_table(tmp_path: Path) -> None:
     members = [result(tmp_path, "a", [1, 1, 1, 1]), result(tmp_path, "b", [1, 0, 0, 0])]
     found = repr(SweepResults(members, [{"seed": 0}, {"seed": 1}]))

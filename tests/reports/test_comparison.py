@@ -89,7 +89,14 @@ def test_different_test_data_are_refused_unless_allowed(tmp_path, sweep):
     short = make_run(tmp_path, "short", 5, size=30, interaction_protocol="debate")
     with pytest.raises(DataError, match=r"(?s)60 datapoints.*30 datapoints|30.*60") as refusal:
         compare_runs([*sweep, short], options=QUICK)
-    assert "--allow-data-mismatch" in str(refusal.value)
+    assert "or pass --allow-data-mismatch to compare them anyway" in str(refusal.value)
+    assert "graph_isomorphism.dataset_seed=0" in str(refusal.value)
+    for folder in (sweep[0], short):
+        parameters = {**folder.manifest.arms["main"], "scenario": "my_scenario.py:MyScenario"}
+        folder.update(arms={"main": parameters})
+    with pytest.raises(DataError, match="Let every run test all datapoints") as refusal:
+        compare_runs([sweep[0], short], options=QUICK)
+    assert "dataset_seed" not in str(refusal.value), "a custom scenario may have none"
     comparison = compare_runs([*sweep, short], options=QUICK, different_data=True)
     assert any("Not tested on the same" in note for note in comparison.notes)
     other = make_run(tmp_path, "other", 5, interaction_protocol="debate")

@@ -59,6 +59,7 @@ def test_a_standalone_report_is_one_page_without_external_resources(run):
     page = path.read_text()
     assert path.stat().st_size < 6e6
     assert page.count("plotly.js v") == 1
+    assert page.count("Tests use the most likely actions") == 1
     assert not list(run.path.parent.glob("plotly-*.js"))
     own = re.sub(r"<script>/\*.*?</script>", "", page, count=1, flags=re.DOTALL)
     assert not re.search(r"(src|href)=\"https?://(?!127\.0\.0\.1:4200)", own)
@@ -229,6 +230,31 @@ def test_equal_metrics_are_drawn_once(values, other):
     assert first.title == "Accuracy"
     second = next(figure for figure in figures if "ean" in figure.title)
     assert second.note == "the same as “Accuracy”"
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, 0.6]])
+def test_accuracy_is_not_replaced_by_an_equal_metric_of_another_kind(values):
+    points = [
+        MetricPoint("test_during_training", i, {"accuracy": y, "recall": y, "auxiliary_loss": y})
+        for i, y in enumerate(values)
+    ]
+    arm = Arm("main", {}, points, {}, [])
+    figures = {each.title: each for each in curve_figures([arm], "test_during", "iteration")}
+    accuracy = next(each for title, each in figures.items() if "ccuracy" in title)
+    assert (accuracy.folded, accuracy.note) == (False, "")
+    loss = next(each for title, each in figures.items() if "oss" in title)
+    assert (loss.folded, loss.note != "") == (len(values) > 1, len(values) > 1)
+
+
+def test_ticks_of_narrow_accuracies_differ_and_small_losses_have_powers_of_ten():
+    points = [
+        MetricPoint("train", i, {"accuracy": 0.01 + 0.005 * i, "loss_entropy": -1e-8 * i})
+        for i in range(5)
+    ]
+    accuracy, loss = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    assert accuracy.layout["yaxis"]["tickformat"] == ".3~%"
+    assert (loss.family, loss.layout["yaxis"]) == ("Loss", {"exponentformat": "e"})
+    assert family_of("entropy") == "Entropy"
 
 
 @pytest.mark.parametrize(("count", "step"), [(1, 1), (2, 1), (7, 1), (40, None)])

@@ -231,7 +231,7 @@ def test_plots_are_ordered_by_relevance_without_duplicates(tmp_path):
     assert notes["Critic · rewards · mean"] == "the same as “Rollout · reward”"
     assert notes["Critic · score · mean"] == "the same as “Rollout · reward”"
     layouts = {figure.title: figure.layout["yaxis"] for figure in figures}
-    assert layouts["Rollout · exact match"]["tickformat"] == ".0%"
+    assert layouts["Rollout · exact match"]["tickformat"] == ".3~%"
     units = [layouts[name]["title"]["text"] for name in ("Actor · KL", "Response length · mean")]
     assert units == ["nats", "tokens"]
     page = render(content, "")

@@ -158,7 +158,7 @@ def check_published(folder: RunFolder, published: Published) -> list[CheckedTest
         raise DataError(
             f"{folder.run_id}: got a run of {runs[0].experiment!r} with the seed {runs[0].seed},"
             f" expected one of the published experiments ({', '.join(names)}) with one of their"
-            f" seeds {seeds} and none but their parameters. The commands that made them:\n"
+            f" seeds {seeds} and none but their parameters. Their commands:\n"
             + "\n".join(published.commands)
         )
     return [

@@ -135,9 +135,7 @@ def check_same_tests(
         if not allow_different:
             raise DataError(
                 f"compare: not all were tested on the same datapoints of {table!r} ({text})."
-                f" Give the data a seed of their own (e.g. {_seeded(runs)}.dataset_seed=0), let"
-                " every run test all datapoints (rl.num_test_iterations), or say with"
-                " --allow-data-mismatch that you compare them all the same."
+                f" {_advice(runs)}"
             )
         notes.append(f"Not tested on the same datapoints of {table!r}: {text}.")
     return notes
@@ -240,9 +238,15 @@ def _tested_on(run: ComparedRun, table: str) -> str:
     return f"{len(rows):,} datapoints {hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
-def _seeded(runs: Sequence[ComparedRun]) -> str:
-    """Return the section that contains the data seed."""
-    return str(runs[0].hyper_params.get("scenario", "graph_isomorphism"))
+def _advice(runs: Sequence[ComparedRun]) -> str:
+    """Return how to test on the same data: with its seed only if the scenario has one."""
+    scenario = str(runs[0].hyper_params.get("scenario"))
+    has_seed = "dataset_seed" in runs[0].hyper_params.get(scenario, {})
+    seed = f"Give the data a separate seed (e.g. {scenario}.dataset_seed=0), let"
+    return (
+        f"{seed if has_seed else 'Let'} every run test all datapoints (rl.num_test_iterations),"
+        " or pass --allow-data-mismatch to compare them anyway."
+    )
 
 
 def _some(labels: Sequence[str]) -> str:

@@ -71,8 +71,8 @@ def test_a_view_contains_arms_stages_metrics_costs_and_awaited_jobs(run: RunFold
     assert [(arm.iterations, arm.total) for arm in view.arms] == [(4, 8), (0, 8)]
     states = [(s.stage, s.iteration, s.state) for s in view.stages]
     assert states == [
-        ("train", 4, "made"),
-        ("build_scenario", 0, "found"),
+        ("train", 4, "computed"),
+        ("build_scenario", 0, "cached"),
         ("await_fine_tune_jobs", 3, "under way"),
     ]
     assert view.awaits_jobs
@@ -184,11 +184,11 @@ def test_the_command_follows_a_run_in_a_different_process(run: RunFolder) -> Non
     plain = ratchet("watch", "nip")
     timer.join()
     assert plain.exit_code == 0, plain.output
-    assert "main  train  4  made" in plain.output
+    assert "main  train  4  computed" in plain.output
     assert "Run nip-1: completed" in plain.output
     lines = ratchet("watch", "nip-1", "--json").stdout.splitlines()
     (view,) = [json.loads(line) for line in lines]
-    assert (view["status"], view["stages"][0]["state"]) == ("completed", "made")
+    assert (view["status"], view["stages"][0]["state"]) == ("completed", "computed")
 
 
 def test_nan_is_null_in_json(run: RunFolder) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli.list_names import _REGISTRIES, _registries
 from flows.cli.main import app
+from ratchet.reports.display_table import DisplayTable
 
 RUNNER = CliRunner()
 
@@ -49,6 +53,21 @@ def test_list(
     result = RUNNER.invoke(app, ["list", kind])
     assert result.exit_code == 0
     assert expected in [line.split()[: len(expected)] for line in result.stdout.splitlines()]
+
+
+def test_an_experiment_is_listed_with_the_first_paragraph_of_its_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    file = tmp_path / "experiments" / "graph_isomorphism_help_variants.yaml"
+    file.write_text("# First half of a sentence,\n# second half.\n#\n# More.\nscenario: a\n")
+    listed = RUNNER.invoke(app, ["list", "experiments", "--json"]).stdout
+    (row,) = json.loads(listed)["tables"][0]["rows"]
+    assert row["about"] == "First half of a sentence, second half."
+    narrow = Console(width=80, file=io.StringIO())
+    narrow.print(DisplayTable("", list(row), [tuple(row.values()), ("a", 9 * "some words ")]))
+    assert row["experiment"] in narrow.file.getvalue(), "paths are not wrapped"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", _REGISTRIES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli.main import app
+from flows.cli.main import COMMANDS, app
 from ratchet.tracking.run_folder import list_runs
 
 ROOT = Path(__file__).parents[3]
@@ -39,6 +40,7 @@ sys.meta_path.insert(0, Blocker())
 RATCHET = "import sys; sys.argv[0] = 'ratchet'; from flows.cli.main import app; app()"
 BROKEN_TRAINER = """
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -284,3 +286,23 @@ def test_an_interrupted_run_is_reported_with_a_separate_exit_code(
     assert run.status == "interrupted"
     _, left = psutil.wait_procs(started, timeout=15)
     assert not left
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("list", "protocol"), "unknown 'protocol'. Did you mean 'protocols'?"),
+        (("new", "mine", "--kind", "sceanrio"), "unknown 'sceanrio'. Did you mean 'scenario'?"),
+        (("compare", "a", "--interval", "bca"), "unknown 'bca'. Known: expanded, percentile"),
+    ],
+)
+def test_a_wrong_choice_names_the_nearest_one(arguments: tuple[str, ...], message: str) -> None:
+    output = RUNNER.invoke(app, arguments).output
+    assert message in output
+    assert "Value error" not in output
+
+
+@pytest.mark.parametrize("command", sorted(name for group in COMMANDS.values() for name in group))
+def test_help_has_no_types_of_python(command: str) -> None:
+    output = RUNNER.invoke(app, [command, "--help"]).output
+    assert not re.search(r"list\[|range>|<[A-Z]|e-\d\d|\.\.\.\]\.\.\.", output)

@@ -69,6 +69,25 @@ def test_all_parameters_are_listed_including_settings() -> None:
     assert {"seed", "rl.lr", "ppo.clip_epsilon", "agents.NAME.d_gnn", "settings.device"} <= paths
 
 
+def test_words_are_found_at_their_starts() -> None:
+    paths = {row["parameter"] for row in rows("lr")}
+    assert {"rl.lr", "rl.anneal_lr", "rl.body_lr_factor"} <= paths
+    assert not any("repetition_penalty" in path for path in paths), "its text has `already`"
+
+
+def test_a_section_is_called_one_and_equal_parameters_of_agents_are_one_row() -> None:
+    found = rows("lr")
+    by_path = {row["parameter"]: row for row in found}
+    assert len(by_path) == len(found)
+    factors = by_path["agents.NAME.agent_lr_factor"]
+    assert (factors["type"], factors["default"]) == ("section", "")
+    assert factors["scenarios"] == "all scenarios"
+    assert by_path["agents.NAME.warm_up.lr"]["scenarios"] == "language_task"
+    shown = RUNNER.invoke(app, ["list", "parameters", "agent_lr_factor", "parts"]).stdout
+    assert "section; all scenarios" in shown
+    assert "its own" not in shown
+
+
 def test_no_match_is_reported() -> None:
     result = RUNNER.invoke(app, ["list", "parameters", "lr", "zebra"])
     assert "No parameter contains lr and zebra." in result.stderr

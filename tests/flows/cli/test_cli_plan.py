@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from flows.planning import plan as planning
 from flows.runs.resolve import resolve_file
 from ratchet.language_models.ledger import Charge, Ledger
 
@@ -105,3 +107,17 @@ def test_the_calls_of_a_custom_trainer_are_unknown_unless_declared(tmp_path: Pat
     code, said = plan(custom)
     assert "unknown" not in said
     assert "If all replies are valid" in said
+
+
+def test_stored_language_stages_give_no_bound_on_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bound covers stages to do; without any it would be 0."""
+    file = FILE.replace("text_demo", "reverse_grpo")
+    bound = "Language models write at most"
+    assert bound in CliRunner().invoke(app, ["plan", file]).output
+    stored = [replace(each, hit=True) for each in planning.plan(resolve_file(file))]
+    monkeypatch.setattr(planning, "plan", lambda _: stored)
+    output = CliRunner().invoke(app, ["plan", file]).output
+    assert "stored" in output
+    assert bound not in output
