@@ -181,20 +181,25 @@ def _agents(experiment: ExperimentFile, read: frozenset[Purpose], unread: frozen
 
 def _purposes(hyper_params: HyperParameters, base_dir: Path) -> frozenset[Purpose]:
     """Return the purposes for which an experiment reads parameters; all for a custom trainer."""
-    trainer = trainer_class(hyper_params, base_dir)
-    if _may_read_all(trainer):
+    trainer = _declaring_trainer(hyper_params, base_dir)
+    if trainer is None:
         return EVERYTHING
     purposes = trainer.stage_purposes(hyper_params)
-    return _ANY_TRAINER.union(*(purposes[stage] for stage in _stages(hyper_params, base_dir)))
+    stages = _key_parameters(trainer, hyper_params, base_dir)
+    return _ANY_TRAINER.union(*(purposes[stage] for stage in stages))
 
 
-def _may_read_all(trainer: type[Any]) -> bool:
-    return is_custom(trainer) or not hasattr(trainer, "stage_purposes")
+def _declaring_trainer(hyper_params: HyperParameters, base_dir: Path) -> type[Any] | None:
+    """Return the class of the trainer; None if it is custom or declares no purposes."""
+    trainer: type[Any] = trainer_class(hyper_params, base_dir)
+    return None if is_custom(trainer) or not hasattr(trainer, "stage_purposes") else trainer
 
 
-def _stages(hyper_params: HyperParameters, base_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return the parameters in the keys of each stage that a trainer has."""
-    trainer, found = trainer_class(hyper_params, base_dir), {}
+def _key_parameters(
+    trainer: type[Any], hyper_params: HyperParameters, base_dir: Path
+) -> dict[str, dict[str, Any]]:
+    """Return the parameters in the keys of each stage that the trainer has."""
+    found = {}
     for stage in trainer.stage_purposes(hyper_params):
         with suppress(UnknownNameError), paths_from(base_dir):
             found[stage] = trainer.stage_key_parameters(hyper_params, stage)
@@ -205,12 +210,12 @@ def _unread(several: Iterable[HyperParameters], base_dir: Path) -> frozenset[str
     """Return the paths that stages would read for their purposes, but that no key includes."""
     declared, read = set[str](), set[str]()
     for each in several:
-        trainer = trainer_class(each, base_dir)
-        if _may_read_all(trainer):
+        trainer = _declaring_trainer(each, base_dir)
+        if trainer is None:
             return frozenset()
         read |= _paths(data_parameters(each))
         purposes = trainer.stage_purposes(each)
-        for stage, parameters in _stages(each, base_dir).items():
+        for stage, parameters in _key_parameters(trainer, each, base_dir).items():
             declared |= _paths(stage_parameters(each, trainer, purposes, stage))
             read |= _paths(parameters)
     return frozenset(declared - read)
