@@ -55,7 +55,7 @@ search-help: $(CORE)  ## choose learning rates of results-help on the validation
 	$(BIN)/ratchet compare $(HELP_STUDY)_search --by-arm $(FACTOR_PAIRS) \
 		--update-page docs/results/searches/$(HELP_STUDY).md --title "Search: provers that help"
 
-results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (three quarters of an hour)
+results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=200..207
 	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --baseline main --baseline alone \
 		--update-page docs/results/$(HELP_STUDY).md \

@@ -25,7 +25,7 @@ CHOSEN = {
     "binary_erasure_channel_proof": ["seed=107"],
     "code_validation_credit": ["seed=101", "arms=null"],
     "debaters": ["seed=101", "arms=null"],
-    "graph_isomorphism_help": ["seed=103", "arms=null"],
+    "graph_isomorphism_help": ["seed=203", "arms=null"],
     "graph_isomorphism_help_variants": ["seed=1", "arms=null"],
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "self_proving_gcd": ["seed=103", "arms=null"],
