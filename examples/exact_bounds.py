@@ -5,8 +5,8 @@ a prover, the verifier marks a node of the first graph and the prover a node of 
 Refinement starts with these two in a separate colour, and the rule again accepts pairs that look
 alike. The prover answers correctly on isomorphic pairs and as deceptively as possible on others.
 
-The values are reference values, not bounds. Trained verifiers can exceed them: graph sizes and
-degrees also carry information about the label, and some questions are better than others.
+The values are reference values, not bounds. Trained verifiers can exceed them: some questions are
+better than others, and in unbalanced data sizes and degrees carry information about the label.
 
 Run it:  python examples/exact_bounds.py [experiments/graph_isomorphism_help.yaml]
 """
