@@ -205,9 +205,13 @@ def warn_if_behind(folder: RunFolder, settings: ExperimentSettings) -> None:
 
 def _server_links(folder: RunFolder, settings: ExperimentSettings) -> list[str]:
     """Return lines with the URLs of the run's pages on the servers."""
-    stack = running_stack(settings.home)
-    lines = [] if stack is None else [f"Prefect  {stack.prefect_url}"]
-    url = folder.manifest.tracking.get("url")
+    manifest, stack = folder.manifest, running_stack(settings.home)
+    lines = []
+    if stack is not None:
+        page = manifest.flow_run_url or ""
+        ran_here = page.startswith(f"{stack.prefect_url}/")
+        lines.append(f"Prefect  {page if ran_here else stack.prefect_url}")
+    url = manifest.tracking.get("url")
     if settings.tracking and url:
         lines.append(f"MLflow   {url}")
     return lines or ["Servers  `ratchet up` starts Prefect and MLflow, and prints their URLs"]

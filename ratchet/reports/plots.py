@@ -60,7 +60,7 @@ def group_figures(
                 "ticktext": [row.label for row in mine],
                 "range": [-0.5, len(mine) - 0.5],
             },
-            "yaxis": {"title": {"text": "accuracy"}, "tickformat": ".0%", "range": [0, 1.02]},
+            "yaxis": {"title": {"text": "accuracy"}, "tickformat": ".3~%", "range": [0, 1.02]},
             "shapes": [chance_line()],
         }
         figures.append(Figure(f"{groups.name}-{dataset}", dataset, "Groups", traces, layout))
@@ -84,7 +84,7 @@ def tested_figures(
         return []
     layout = {
         "xaxis": counted_axis("iteration", [x for trace in traces for x in trace["x"]]),
-        "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
+        "yaxis": {"tickformat": ".3~%", "range": [0, 1.02]},
         "shapes": [chance_line()],
         "showlegend": len(traces) > 1,
     }

@@ -108,6 +108,13 @@ class RunManifest(BaseModel):
         """The experiment that mirrors list the run in: that of the settings, or the run's own."""
         return str(self.settings.get("experiment_name") or self.name)
 
+    @property
+    def flow_run_url(self) -> str | None:
+        """The page of its last flow run on the Prefect server it ran with, if any."""
+        if not self.prefect_ui_url or not self.prefect_flow_run_ids:
+            return None
+        return f"{self.prefect_ui_url.rstrip('/')}/runs/flow-run/{self.prefect_flow_run_ids[-1]}"
+
     @field_validator("dataset_hashes", mode="before")
     @classmethod
     def _by_arm(cls, value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 -- raw data

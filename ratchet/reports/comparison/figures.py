@@ -65,7 +65,7 @@ def group_figures(comparison: Comparison) -> list[tuple[TestGroups, list[Figure]
                 "ticktext": [each.metric.title for each in mine],
                 "range": [-0.5, len(mine) - 0.5],
             },
-            "yaxis": {"title": {"text": "accuracy"}, "tickformat": ".0%", "range": [0, 1.02]},
+            "yaxis": {"title": {"text": "accuracy"}, "tickformat": ".3~%", "range": [0, 1.02]},
             "shapes": [chance_line()],
         }
         figure = Figure(f"{kind.name}-{test}", test, "Groups", traces, layout)
@@ -80,7 +80,7 @@ def _aggregate_figure(comparison: Comparison, found: MetricComparison, identifie
         trace = _points(row.group.label, [place], [row.iqm], place, percent=percent)
         traces += [_lying(trace), _seed_points(row, place)]
     names = [row.group.label for row in found.rows]
-    layout = _forest(names, {"tickformat": ".0%"} if percent else {})
+    layout = _forest(names, {"tickformat": ".3~%"} if percent else {})
     if lines := comparison.lines_of(found):
         layout |= level_lines({line.label: line.value for line in lines}, upright=True)
     title = "Interquartile mean, interval and seeds"
@@ -101,7 +101,7 @@ def _improvement_figure(found: MetricComparison, identifier: str) -> Figure:
         ]
         traces.append(_lying(trace))
     names = [f"{each.first} · better than {each.second}" for each in pairs]
-    layout = _forest(names, {"tickformat": ".0%", "range": [-0.02, 1.02]})
+    layout = _forest(names, {"tickformat": ".3~%", "range": [-0.02, 1.02]})
     layout["shapes"] = [{**chance_line(), "xref": "x", "yref": "paper", **_UPRIGHT}]
     title = "Probability of improvement"
     return Figure(identifier, title, "Improvement", traces, layout, height=forest_height(names))
@@ -218,10 +218,10 @@ def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
                 row.profile, row.group.label, place, texts, faint=faint, shape=shape
             )
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "score τ"}} | ({"tickformat": ".0%"} if percent else {}),
+        "xaxis": {"title": {"text": "score τ"}} | ({"tickformat": ".3~%"} if percent else {}),
         "yaxis": {
             "title": {"text": f"runs with a score {side} τ"},
-            "tickformat": ".0%",
+            "tickformat": ".3~%",
             "range": [-0.02, 1.02],
         },
     }
@@ -242,7 +242,7 @@ def _learning_figure(comparison: Comparison, found: LearningComparison, identifi
         traces += band_traces(row.band, row.group.label, place, texts, faint=faint)
     layout: dict[str, Any] = {"xaxis": {"title": {"text": found.axis}}, "yaxis": {}}
     if found.is_share:
-        layout["yaxis"] = {"tickformat": ".0%"}
+        layout["yaxis"] = {"tickformat": ".3~%"}
     if found.is_accuracy:
         layout |= level_lines({line.label: line.value for line in comparison.lines})
     title = learning_title(found).removeprefix("learning: ")

@@ -125,9 +125,8 @@ def run_note(manifest: RunManifest, arm: str) -> str:
     phases = describe_phases(given)
     if phases:
         lines.append(f"- phases, by iterations: {phases}")
-    if manifest.prefect_ui_url and manifest.prefect_flow_run_ids:
-        place = f"{manifest.prefect_ui_url.rstrip('/')}/runs/flow-run"
-        lines.append(f"- [its flow run in Prefect]({place}/{manifest.prefect_flow_run_ids[-1]})")
+    if manifest.flow_run_url:
+        lines.append(f"- [its flow run in Prefect]({manifest.flow_run_url})")
     if manifest.error:
         lines += ["", f"```\n{manifest.error}\n```"]
     return "\n".join(lines)

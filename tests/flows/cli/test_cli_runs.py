@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from flows.cli.main import app
 from flows.cli.runs import print_results
+from flows.process.stack_file import ProcessMark, Stack
 from flows.runs.result import ExperimentResult
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking import RunFolder, RunManifest
@@ -86,3 +88,17 @@ def test_the_final_lines_contain_the_runs_page(
     said = capsys.readouterr()
     assert f"MLflow   {page}" in said.out
     assert "Catch up: ratchet sync nip-1" in said.err, "it has never been mirrored"
+
+
+@pytest.mark.parametrize(
+    ("server", "page"),
+    [("http://127.0.0.1:4200", "/runs/flow-run/f1"), ("http://127.0.0.1:8888", "")],
+)
+def test_the_final_lines_contain_the_flow_run_if_the_local_server_has_it(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], server: str, page: str
+) -> None:
+    Stack(4200, 5000, True, ProcessMark.from_pid(os.getpid())).write(tmp_path / "home")
+    run.update(prefect_ui_url=server, prefect_flow_run_ids=["f0", "f1"])
+    settings = ExperimentSettings(tracking=False, home=str(tmp_path / "home"))
+    print_results(run, settings, ExperimentResult(run_id="nip-1", folder=str(run.path)))
+    assert f"Prefect  http://127.0.0.1:4200{page}\n" in capsys.readouterr().out
