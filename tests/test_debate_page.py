@@ -73,11 +73,17 @@ def test_changes_of_frozen_judges(scores, changes):
     assert f"falls by {-max(debates):.1f} to {-min(debates):.1f} points" in TEXT
     critics = [changes[cell] for cell in FROZEN if "critic" in cell[0]]
     assert f"changes it by −{-min(critics):.1f} to {max(critics):.1f} points" in TEXT
+    assert f"by {critics[1]:.1f} and {critics[2]:.1f} points, and changes by" in TEXT
     rows = differences("debaters")
     consultants = [c for c in FROZEN if c[0].startswith("main") or "consultancy" in c[0]]
     shown = [rows[f"{after} − {before}"]["difference of means"] for after, before in consultants]
-    falls_by = sorted(float(each.removeprefix("−")) for each in shown)
-    assert f"Yes, by {falls_by[0]} to {falls_by[-1]} points" in TEXT
+    falls_by = [float(each.removeprefix("−")) for each in shown]
+    plain, hidden = (
+        sorted(f for f, (arm, _) in zip(falls_by, consultants, strict=True) if ("open" in arm) == o)
+        for o in (False, True)
+    )
+    assert f"in open consultancy, by {hidden[0]} to {hidden[-1]} points" in TEXT
+    assert f"the mean falls by {plain[0]} to {plain[-1]} points" in TEXT
     for after, before in FROZEN:
         pairs = zip(scores["test"][after], scores["test"][before], strict=True)
         falls = [now < then for now, then in pairs]
@@ -101,6 +107,8 @@ def test_corrected_p_values_of_frozen_judges():
     assert corrected["main"] == corrected["main_dpo"]
     assert f"it is {corrected['main']} with policy gradients and DPO" in TEXT
     assert f"and {corrected['main_ei']} with expert iteration" in TEXT
+    ei, dpo = (corrected[f"proposer_critic_{trainer}"] for trainer in ("ei", "dpo"))
+    assert f"and a critic {ei} with expert iteration and {dpo} with DPO" in TEXT
 
 
 def test_learning_judges_trust_and_do_not_verify(scores, changes):
@@ -113,8 +121,30 @@ def test_learning_judges_trust_and_do_not_verify(scores, changes):
     )
     assert f"{min(learning):.0f} to {max(learning):.0f} % of their decisions change" in TEXT
     assert f"of frozen judges, {min(frozen):.0f} to {max(frozen):.0f} %" in TEXT
+    before = [mean(scores["trust"][untrained]) for _, untrained in LEARNING]
+    assert f"before training {min(before):.0f} to {max(before):.0f} %" in TEXT
+    corrected = differences("debaters")["open_debate_dpo_judge_learns − open_debate_judge_learns_untrained"]
+    assert f"one seed falls; corrected p {corrected['corrected p']}" in TEXT
+    below = [
+        mean(scores["true_arguments"][arm]) - mean(scores["test"][arm])
+        for arm, _ in LEARNING
+        if "dpo" in arm
+    ]
+    assert f"{min(below):.1f} to {max(below):.1f} points below the arguments" in TEXT
     true, right = mean(scores["true_arguments"][BEST]), mean(scores["test"][BEST])
     assert f"{true:.1f} % of the arguments are true, and {right:.1f} % of the decisions" in TEXT
+
+
+def test_learning_judges_against_the_untrained_judge_at_the_frozen_judges_temperature(scores):
+    untrained = {
+        after: mean(scores["test"][before.replace("_judge_learns", "")])
+        for after, before in LEARNING
+    }
+    low, high = min(untrained.values()), max(untrained.values())
+    assert f"the same untrained judge has {low:.0f} to {high:.0f} %" in TEXT
+    more = [mean(scores["test"][arm]) - known for arm, known in untrained.items()]
+    assert sum(gap > 0 for gap in more) == 9
+    assert f"by at most {max(more):.1f} points, and below it in six, by at most {-min(more):.1f}" in TEXT
 
 
 def test_rank_correlations(scores, changes):
