@@ -123,7 +123,9 @@ def test_learning_judges_trust_and_do_not_verify(scores, changes):
     assert f"of frozen judges, {min(frozen):.0f} to {max(frozen):.0f} %" in TEXT
     before = [mean(scores["trust"][untrained]) for _, untrained in LEARNING]
     assert f"before training {min(before):.0f} to {max(before):.0f} %" in TEXT
-    corrected = differences("debaters")["open_debate_dpo_judge_learns − open_debate_judge_learns_untrained"]
+    corrected = differences("debaters")[
+        "open_debate_dpo_judge_learns − open_debate_judge_learns_untrained"
+    ]
     assert f"one seed falls; corrected p {corrected['corrected p']}" in TEXT
     below = [
         mean(scores["true_arguments"][arm]) - mean(scores["test"][arm])
@@ -144,7 +146,10 @@ def test_learning_judges_against_the_untrained_judge_at_the_frozen_judges_temper
     assert f"the same untrained judge has {low:.0f} to {high:.0f} %" in TEXT
     more = [mean(scores["test"][arm]) - known for arm, known in untrained.items()]
     assert sum(gap > 0 for gap in more) == 9
-    assert f"by at most {max(more):.1f} points, and below it in six, by at most {-min(more):.1f}" in TEXT
+    assert (
+        f"by at most {max(more):.1f} points, and below it in six, by at most {-min(more):.1f}"
+        in TEXT
+    )
 
 
 def test_rank_correlations(scores, changes):

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from examples.exact_bounds import exact_accuracies
@@ -19,7 +18,6 @@ from ratchet.reports.comparison.options import ReferenceValue, planned_pairs, re
 from ratchet.reports.comparison.published import read_published
 from ratchet.reports.comparison.training_costs import planned_frames
 from ratchet.scenarios.binary_erasure_channel import analytic_solution
-from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
 from ratchet.statistics import Contrast, interquartile_mean, mean, permutation_tests, smallest_p
 
 ROOT = Path(__file__).parents[1]
@@ -39,8 +37,6 @@ TARGETS = {
 HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variants", "text_protocols"
 PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
 CHANNEL = "binary_erasure_channel_proof"
-SEARCHED = {CHANNEL: "rl.lr", HELP: "agents._default.agent_lr_factor.actor"}
-"""Pages with a search, and the parameter that it chose."""
 HEADINGS = {PROVING: "mean return of agent on the test set"}
 ROUNDING = {PROVING: 0.000501}
 """Of a page's figures; by default they are percentages with one decimal place."""
@@ -168,24 +164,6 @@ def test_a_pages_table_agrees_with_its_data(page):
 
 def sentences() -> Iterator[tuple[str, str]]:
     """Yield documents and what they must contain, computed from data and experiment files."""
-    rows = table(HELP)
-    for arm in ("main", "alone"):
-        yield "README.md", f"{rows[arm][1]} % {rows[arm][2]}"
-    for arm in ("main", "alone"):
-        yield f"docs/results/{HELP}.md", f"{rows[arm][1]} % {rows[arm][2]}"
-    best = [
-        100 * run.scores["test/test_best_response.accuracy"]
-        for run in read_published(RESULTS / f"{HELP}.json").runs
-        if run.arm == "main"
-    ]
-    accepted = [2 * (100 - each) for each in best]  # all isomorphic pairs are accepted
-    extremes = f"{min(accepted):.1f} to {max(accepted):.1f} %"
-    yield (
-        f"docs/results/{HELP}.md",
-        f"accepts at most {mean(accepted):.1f} % ({extremes} in the seeds)",
-    )
-    yield f"docs/results/{HELP}.md", f"its accuracy is {mean(best):.1f} %"
-    yield "README.md", f"accept more than {max(accepted):.1f} % of the wrong pairs in any seed"
     groups = accuracies(TEXT)
     alone = groups.pop("solo_verifier")
     helped = [round(iqm(group)) for group in groups.values()]
@@ -196,10 +174,8 @@ def sentences() -> Iterator[tuple[str, str]]:
     more = [group[seed] - alone[seed] for group in groups.values() for seed in group]
     yield (
         f"docs/results/{TEXT}.md",
-        f"more in every seed ({min(more):.0f} to {max(more):.0f} points)",
+        f"and {min(more):.0f} to {max(more):.0f} in the seeds",
     )
-    main = accuracies(VARIANTS)["main"]
-    searched = ", ".join(f"{main[seed]:.1f}" for seed in range(3))
     proved = {
         arm: 100 * mean(list(by_seed.values())) for arm, by_seed in accuracies(PROVING).items()
     }
@@ -214,11 +190,33 @@ def sentences() -> Iterator[tuple[str, str]]:
     yield page, f"no detectable change: {proved['annotated_feedback']:.1f} %"
     yield (
         page,
-        f"proves {proved['few']:.1f} %, and with log-uniform numbers {proved['shifted']:.1f} %",
+        f"proves {proved['few']:.1f} %. Log-uniform numbers instead of uniform ones make no visible"
+        f" difference there: {proved['shifted']:.1f} %.",
     )
-    yield "docs/measurements.md", f"seeds 0, 1, 2 | 126 | {searched} |"
     for sentence in credit_sentences():
         yield f"docs/results/{CREDIT}.md", sentence
+
+
+def test_figures_of_the_channel_agree_with_the_data():
+    page, groups = text_of(f"docs/results/{CHANNEL}.md"), accuracies(CHANNEL)
+    best = {
+        (run.arm, run.seed): 100 * run.scores["test/test_best_response.accuracy"]
+        for run in read_published(RESULTS / f"{CHANNEL}.json").runs
+    }
+    optimal = sum(each > 89.9 for each in groups["main"].values())
+    others = {round(each, 1) for each in groups["main"].values() if each < 89.9}
+    assert (optimal, others) == (14, {87.5})
+    assert "90.0 % in 14 of 20 seeds and 87.5 % in the other six" in page
+    assert groups["attacked"] == groups["main"]
+    assert all(best["main", seed] == each for seed, each in groups["main"].items())
+    assert sum(each == 100 for each in groups["trusting"].values()) == 16
+    attacked = groups["trusting_attacked"]
+    falls = [groups["trusting"][seed] - attacked[seed] for seed in attacked]
+    assert f"all twenty fall, by {min(falls):.0f} to {max(falls):.0f} points" in page
+    assert f"to a mean of {table(CHANNEL)['trusting_attacked'][4]} %" in page
+    assert all(
+        best["trusting_attacked", seed] == pytest.approx(attacked[seed]) for seed in attacked
+    )
 
 
 def credit_sentences() -> Iterator[str]:
@@ -346,54 +344,6 @@ def test_a_page_counts_the_frames_of_all_stages(page):
         assert re.fullmatch(rf"{sum(frames.values()):,} frames(, [\d,]+ labels)?", shown[group][-1])
 
 
-def test_frames_in_sentences_include_imitation_and_normalisation():
-    arms = parameters(HELP)
-    frames = {arm: planned_frames(params) for arm, params in arms.items()}
-    totals = {arm: f"{sum(each.values()):,}" for arm, each in frames.items()}
-    page, variants = text_of(f"docs/results/{HELP}.md"), text_of(f"docs/results/{VARIANTS}.md")
-    before = sum(count for stage, count in frames["main"].items() if stage != "train")
-    scripted = before + arms["main"].phases[0].num_iterations * arms["main"].rl.frames_per_batch
-    for sentence in (
-        f"imitation plays 80 × 3,072 = {frames['main']['imitate-prover']:,}",
-        f"main and honest use {totals['main']} frames in all",
-        f"hand_made, random and alone_scratch {totals['random']}, and alone {totals['alone']}",
-        f"Up to {scripted:,} frames the curves of main and honest",
-    ):
-        assert sentence in page
-    assert totals["random"] == totals["hand_made"] == totals["alone_scratch"]
-    reached, patient = (
-        int(table(VARIANTS, "learning: verifier")[arm][3].replace(",", ""))
-        for arm in ("main", "from_scratch")
-    )
-    ratio = patient / reached
-    assert f"{reached:,} frames instead of {patient:,}, {ratio:.1f} times fewer" in variants
-    assert reached < scripted
-    assert f"from {scripted:,} frames on" in variants
-    scratch = planned_frames(parameters(VARIANTS)["from_scratch"])
-    assert f"{scratch['train']:,} frames of PPO" in variants
-    more = sum(scratch.values()) / sum(frames["main"].values())
-    assert f"with {more:.1f} times main's frames" in variants
-
-
-@pytest.mark.slow
-def test_pages_state_the_number_of_distinct_test_pairs():
-    from networkx import from_numpy_array, weisfeiler_lehman_graph_hash
-
-    pairs = build_graph_datasets(parameters(VARIANTS)["main"])["test"]
-    adjacency, present, y = (pairs[name].numpy() for name in ("adjacency", "node_mask", "y"))
-
-    def digest(matrix, mask):
-        size = int(mask.sum())
-        return weisfeiler_lehman_graph_hash(from_numpy_array(matrix[:size, :size]), iterations=6)
-
-    distinct = {
-        (*sorted(map(digest, both, masks)), int(label))
-        for both, masks, label in zip(adjacency, present, y, strict=True)
-    }
-    for page in (VARIANTS, "graph_isomorphism_protocols"):
-        assert f"{len(distinct):,}" in text_of(f"docs/results/{page}.md")
-
-
 def test_pages_of_uncommitted_trees_are_named():
     named = [
         page for page in PAGES if re.search(r"[0-9a-f]{12}\+", (RESULTS / f"{page}.md").read_text())
@@ -405,45 +355,3 @@ def test_pages_of_uncommitted_trees_are_named():
         )
     index = text_of("docs/results/index.md")
     assert "as for Protocols and The game with a known answer" in index
-
-
-def searched(page: str) -> dict[str, dict[float, list[float]]]:
-    """Return the accuracies of a page's search: arm → value → one for each seed."""
-    found: dict[str, dict[float, list[float]]] = {}
-    for run in read_published(RESULTS / "searches" / f"{page}.json").runs:
-        by_value = found.setdefault(run.arm, {})
-        by_value.setdefault(run.differing[SEARCHED[page]], []).append(run.scores["test"])
-    return found
-
-
-def test_each_search_is_checked():
-    assert sorted(SEARCHED) == sorted(file.stem for file in (RESULTS / "searches").glob("*.json"))
-
-
-@pytest.mark.parametrize("page", SEARCHED)
-def test_a_search_touches_no_test_data_and_no_seed_of_its_study(page):
-    search, study = (read_published(RESULTS / at / f"{page}.json") for at in ("searches", ""))
-    tested, published = ({run.data["test"] for run in each.runs} for each in (search, study))
-    assert not tested & published
-    assert not {run.seed for run in search.runs} & {run.seed for run in study.runs}
-    assert "validation.replaces_test=true" in search.commands[0]
-    tried = [{value: len(s) for value, s in arm.items()} for arm in searched(page).values()]
-    assert all(each == tried[0] for each in tried), "equal effort for each arm and value"
-    assert len(set(tried[0].values())) == 1
-
-
-def test_the_channel_has_the_learning_rate_of_the_highest_mean_over_arms():
-    scores: dict[float, list[float]] = {}
-    for by_value in searched(CHANNEL).values():
-        for lr, found in by_value.items():
-            scores.setdefault(lr, []).extend(found)
-    assert parameters(CHANNEL)["main"].rl.lr == max(scores, key=lambda lr: np.mean(scores[lr]))
-
-
-def test_each_arm_of_the_help_study_has_its_best_learning_rate():
-    arms = parameters(HELP)
-    for arm, by_factor in searched(HELP).items():
-        best = max(by_factor, key=lambda factor: (np.mean(by_factor[factor]), factor == 1))
-        agents = arms[arm].agents
-        for name in ("_default", "verifier", "prover"):
-            assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm

@@ -42,8 +42,8 @@ def test_every_honest_proof_of_a_divisor_is_accepted_and_can_be_written():
 
 def test_no_forged_divisor_of_a_million_is_accepted():
     rng = np.random.default_rng(0)
-    x, y = rng.integers(1, tasks.LARGEST + 1, size=(2, 1_000_000)).tolist()
-    k, shift = rng.integers(-3, 4, size=(2, 1_000_000)).tolist()
+    x, y = rng.integers(1, tasks.LARGEST + 1, size=(2, 1_030_000)).tolist()
+    k, shift = rng.integers(-3, 4, size=(2, 1_030_000)).tolist()
     numbers = range(1, tasks.LARGEST + 1)
     proofs = {(a, b): tasks.bezout(a, b)[1] for a in numbers for b in numbers}
     num_wrong = 0
@@ -54,7 +54,7 @@ def test_no_forged_divisor_of_a_million_is_accepted():
         if forged[0] != g:
             num_wrong += 1
             assert not tasks.accepts_divisor(a, b, *forged)
-    assert num_wrong > 800_000
+    assert num_wrong >= 1_000_000
 
 
 def test_models_are_rewarded_for_proofs_only():

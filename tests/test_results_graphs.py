@@ -1,0 +1,107 @@
+"""Sentences about graph isomorphism agree with the published data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ratchet.reports.comparison.published import read_published
+from ratchet.reports.comparison.training_costs import planned_frames
+from ratchet.statistics import mean
+from tests.test_results_pages import (
+    HELP,
+    RESULTS,
+    VARIANTS,
+    differences,
+    parameters,
+    table,
+    text_of,
+)
+
+GREEDY, SAMPLED = "test", "test-by-sampling"
+LARGE, LARGE_SAMPLED = "test-large", "test-large-by-sampling"
+BEST, ANY = "test/test_best_response.accuracy", "test/test_any_messages.accuracy"
+
+
+def scores(page: str, name: str) -> dict[str, list[float]]:
+    """Return a published score in percent: arm → one value for each seed, in their order."""
+    found: dict[str, dict[int, float]] = {}
+    for run in read_published(RESULTS / f"{page}.json").runs:
+        if name in run.scores:
+            found.setdefault(run.arm, {})[run.seed] = 100 * run.scores[name]
+    return {arm: [by_seed[seed] for seed in sorted(by_seed)] for arm, by_seed in found.items()}
+
+
+def extremes(values: list[float]) -> str:
+    return f"{min(values):.1f} to {max(values):.1f} %"
+
+
+def help_sentences() -> Iterator[str]:
+    """Yield what the page on provers that help must say."""
+    rows = table(HELP)
+    for arm in ("main", "alone"):
+        yield f"{rows[arm][1]} % {rows[arm][2]}"
+    best, worst = scores(HELP, BEST)["main"], scores(HELP, ANY)["main"]
+    accepted = [2 * (100 - each) for each in best]  # all isomorphic pairs are accepted
+    yield f"accepts at most {mean(accepted):.1f} % ({extremes(accepted)} in the seeds)"
+    yield f"its accuracy is {mean(best):.1f} % ({extremes(best)})"
+    yield f"it is correct on {mean(worst):.1f} % ({extremes(worst)})"
+    found = {arm: mean(values) for arm, values in scores(HELP, GREEDY).items()}
+    yield f"shows no advantage**: {found['honest']:.1f} % (means"
+    yield f"with it the verifier reaches {found['hand_made']:.1f} %"
+    yield f"reduces accuracy**: {found['random']:.1f} % (random − alone"
+    yield f"without a prover, alone_scratch, {found['alone_scratch']:.1f} %"
+    large, sampled = scores(HELP, LARGE), scores(HELP, LARGE_SAMPLED)
+    yield (
+        f"{mean(large['main']):.1f} % on 800 pairs ({extremes(large['main'])} in the seeds), alone"
+        f" {mean(large['alone']):.1f} %, with the scripted prover {mean(large['hand_made']):.1f} %"
+    )
+    yield f"main has {mean(sampled['main']):.1f} % there, alone {mean(sampled['alone']):.1f} %"
+    yield f"of the trained sizes main has {mean(scores(HELP, SAMPLED)['main']):.1f} %"
+
+
+@pytest.mark.parametrize("sentence", help_sentences())
+def test_figures_of_the_help_study_agree_with_the_data(sentence):
+    assert sentence in text_of(f"docs/results/{HELP}.md")
+
+
+def test_the_readmes_figures_of_the_help_study_agree_with_the_data():
+    readme, rows = text_of("README.md"), table(HELP)
+    for arm in ("main", "alone"):
+        assert f"{rows[arm][1]} % {rows[arm][2]}" in readme
+    accepted = 2 * (100 - min(scores(HELP, BEST)["main"]))
+    assert f"accept more than {accepted:.1f} % of the wrong pairs in any seed's test" in readme
+
+
+def test_the_tests_on_larger_graphs_have_the_corrected_p_of_their_tables():
+    page = text_of(f"docs/results/{HELP}.md")
+    tests = list(read_published(RESULTS / f"{HELP}.json").runs[0].tests)
+    greedy, sampled = (differences(HELP, tests.index(name)) for name in (LARGE, LARGE_SAMPLED))
+    assert f"from main, corrected p {greedy['hand_made − main']['corrected p']})" in page
+    assert f"(corrected p {sampled['alone − main']['corrected p']}); on pairs" in page
+
+
+def test_frames_in_sentences_include_imitation_and_normalisation():
+    arms = parameters(HELP)
+    frames = {arm: planned_frames(params) for arm, params in arms.items()}
+    totals = {arm: f"{sum(each.values()):,}" for arm, each in frames.items()}
+    page = text_of(f"docs/results/{HELP}.md")
+    before = sum(count for stage, count in frames["main"].items() if stage != "train")
+    scripted = before + arms["main"].phases[0].num_iterations * arms["main"].rl.frames_per_batch
+    for sentence in (
+        f"imitation plays 80 × 3,072 = {frames['main']['imitate-prover']:,}",
+        f"main and honest use {totals['main']} frames in all",
+        f"hand_made, random and alone_scratch {totals['random']}, and alone {totals['alone']}",
+        f"Up to {scripted:,} frames the curves of main and honest",
+    ):
+        assert sentence in page
+    assert totals["random"] == totals["hand_made"] == totals["alone_scratch"]
+
+
+def test_frames_of_the_variants():
+    variants = text_of(f"docs/results/{VARIANTS}.md")
+    scratch, main = (planned_frames(parameters(VARIANTS)[arm]) for arm in ("from_scratch", "main"))
+    assert f"{scratch['train']:,} frames of PPO" in variants
+    more = sum(scratch.values()) / sum(main.values())
+    assert f"{more:.1f} times main's frames" in variants

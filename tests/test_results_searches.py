@@ -1,0 +1,82 @@
+"""Searches for settings: on validation data, with equal effort, and followed by the studies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ratchet.reports.comparison.published import read_published
+from tests.test_results_pages import (
+    CHANNEL,
+    CREDIT,
+    DEBATE,
+    HELP,
+    PAGES,
+    PROVING,
+    RESULTS,
+    TEXT,
+    VARIANTS,
+    parameters,
+    text_of,
+)
+
+SEARCHED = {CHANNEL: "rl.lr", HELP: "agents._default.agent_lr_factor.actor"}
+"""Pages with a search, and the parameter that it chose."""
+UNSEARCHED = {
+    CREDIT: "One learning rate, chosen for the group baseline in earlier experiments",
+    DEBATE: "they were not tuned",
+    PROVING: "chosen in single runs with other seeds, in part by accuracy on these test pairs",
+    TEXT: "chosen by [such runs]",
+    VARIANTS: "Nothing was tuned for the variants",
+    "graph_isomorphism_protocols": "one learning rate, one size and one mix of pairs were tried",
+}
+"""Pages without a search, and what they say instead."""
+
+
+def searched(page: str) -> dict[str, dict[float, list[float]]]:
+    """Return the accuracies of a page's search: arm → value → one for each seed."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for run in read_published(RESULTS / "searches" / f"{page}.json").runs:
+        by_value = found.setdefault(run.arm, {})
+        by_value.setdefault(run.differing[SEARCHED[page]], []).append(run.scores["test"])
+    return found
+
+
+def test_each_search_is_checked():
+    assert sorted(SEARCHED) == sorted(file.stem for file in (RESULTS / "searches").glob("*.json"))
+
+
+def test_each_page_without_a_search_says_how_its_settings_were_chosen():
+    assert sorted([*SEARCHED, *UNSEARCHED]) == PAGES
+    for page, sentence in UNSEARCHED.items():
+        written = text_of(f"docs/results/{page}.md").partition("<!-- begin")[0]
+        assert sentence in written, page
+
+
+@pytest.mark.parametrize("page", SEARCHED)
+def test_a_search_touches_no_test_data_and_no_seed_of_its_study(page):
+    search, study = (read_published(RESULTS / at / f"{page}.json") for at in ("searches", ""))
+    tested, published = ({run.data["test"] for run in each.runs} for each in (search, study))
+    assert not tested & published
+    assert not {run.seed for run in search.runs} & {run.seed for run in study.runs}
+    assert "validation.replaces_test=true" in search.commands[0]
+    tried = [{value: len(s) for value, s in arm.items()} for arm in searched(page).values()]
+    assert all(each == tried[0] for each in tried), "equal effort for each arm and value"
+    assert len(set(tried[0].values())) == 1
+
+
+def test_the_channel_has_the_learning_rate_of_the_highest_mean_over_arms():
+    scores: dict[float, list[float]] = {}
+    for by_value in searched(CHANNEL).values():
+        for lr, found in by_value.items():
+            scores.setdefault(lr, []).extend(found)
+    assert parameters(CHANNEL)["main"].rl.lr == max(scores, key=lambda lr: np.mean(scores[lr]))
+
+
+def test_each_arm_of_the_help_study_has_its_best_learning_rate():
+    arms = parameters(HELP)
+    for arm, by_factor in searched(HELP).items():
+        best = max(by_factor, key=lambda factor: (np.mean(by_factor[factor]), factor == 1))
+        agents = arms[arm].agents
+        for name in ("_default", "verifier", "prover"):
+            assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm
