@@ -18,6 +18,7 @@ from ratchet.reports.comparison.options import ReferenceValue, planned_pairs, re
 from ratchet.reports.comparison.published import read_published
 from ratchet.reports.comparison.training_costs import planned_frames
 from ratchet.scenarios.binary_erasure_channel import analytic_solution
+from ratchet.scenarios.code_validation.tiny_model import pretraining
 from ratchet.statistics import Contrast, interquartile_mean, mean, permutation_tests, smallest_p
 
 ROOT = Path(__file__).parents[1]
@@ -260,6 +261,13 @@ def credit_sentences() -> Iterator[str]:
 @pytest.mark.parametrize(("file", "sentence"), sentences())
 def test_figures_in_sentences_agree_with_the_data(file, sentence):
     assert sentence in text_of(file)
+
+
+@pytest.mark.parametrize("page", [CREDIT, DEBATE, TEXT])
+def test_the_uncounted_pretraining_is_on_the_page(page):
+    steps = sum(pretraining.STEPS.values())
+    written = text_of(f"docs/results/{page}.md").partition("<!-- begin")[0]
+    assert f"{steps:,} steps of {pretraining.BATCH_SIZE} replies" in written
 
 
 @pytest.mark.parametrize("page", PAGES)
