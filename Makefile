@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving search-channel search-help search-protocols test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -80,6 +80,15 @@ results-variants: $(CORE)  ## ablation of results-help: five seeds of each varia
 		--metric test/test_best_response.accuracy --metric test/test_any_messages.accuracy \
 		--reference "accept if alike, exact=0.650" --reference "random question, exact=0.928" \
 		--title "What provers need to help"
+
+ZERO_KNOWLEDGE_STUDY := zero_knowledge
+results-zero-knowledge: $(CORE)  ## study of simulators' likeness: eight seeds of seven arms (ten minutes)
+	$(BIN)/ratchet sweep experiments/$(ZERO_KNOWLEDGE_STUDY).yaml --name $(ZERO_KNOWLEDGE_STUDY) \
+		--parallel 2 seed=100..107
+	$(BIN)/ratchet compare $(ZERO_KNOWLEDGE_STUDY) --by-arm --baseline plain \
+		--update-page docs/results/$(ZERO_KNOWLEDGE_STUDY).md \
+		--metric test/test_simulator.mean_episode_reward \
+		--reference "known alone=0.6" --reference "known=0.9" --title "Zero knowledge and likeness"
 
 TEXT_STUDY := text_protocols
 results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (half an hour)

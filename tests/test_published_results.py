@@ -22,15 +22,18 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 CHOSEN = {
-    "binary_erasure_channel_proof": ["seed=107"],
+    "binary_erasure_channel_proof": ["seed=107", "arms=null"],
     "code_validation_credit": ["seed=101", "arms=null"],
     "debaters": ["seed=101", "arms=null"],
     "graph_isomorphism_help": ["seed=203", "arms=null"],
-    "graph_isomorphism_help_variants": ["seed=1", "arms=null"],
+    "graph_isomorphism_help_variants": ["seed=202", "arms=null"],
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "self_proving_gcd": ["seed=103", "arms=null"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
+    "zero_knowledge": ["seed=103", "arms=null"],
 }
+QUICK = ["binary_erasure_channel_proof", "zero_knowledge"]
+"""Pages of which a run takes some seconds."""
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
 
@@ -48,8 +51,10 @@ def test_each_page_is_checked():
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("page", CHOSEN)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if page in QUICK else pytest.mark.exhaustive) for page in CHOSEN],
+)
 def test_a_repeated_run_reproduces_the_published_results(page, tmp_path):
     published = read_published(RESULTS / f"{page}.json")
     places = [f"settings.{name}={tmp_path / name}" for name in ("home", "runs")]
@@ -71,7 +76,7 @@ def test_a_repeated_run_reproduces_the_published_results(page, tmp_path):
             assert checked.is_same, checked
             continue
         if checked.published.accuracy is None:
-            continue
+            pytest.skip(f"other package versions, and no accuracy to compare: {elsewhere}")
         group = [r for r in published.runs if r.arm == checked.arm]  # versions round differently
         seeds = [r.tests[checked.test].accuracy for r in group if checked.test in r.tests]
         assert min(seeds) - 0.02 <= checked.here.accuracy <= max(seeds) + 0.02, checked

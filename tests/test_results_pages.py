@@ -34,6 +34,7 @@ TARGETS = {
     "graph_isomorphism_protocols": "results",
     "self_proving_gcd": "results-self-proving",
     "text_protocols": "results-text",
+    "zero_knowledge": "results-zero-knowledge",
 }
 HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variants", "text_protocols"
 PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
