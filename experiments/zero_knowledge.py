@@ -1,14 +1,14 @@
 """Trainer whose adversarial verifier and simulator follow the gradient of their likeness.
 
-Zero knowledge rewards both by how alike their logits are. That reward does not depend on the actions
-they sample, so the policy gradient of a last round is zero in expectation, and PPO alone does not
-teach them. This trainer adds the likeness to PPO's loss: the simulator increases it, the adversarial
-verifier decreases it.
+Zero knowledge rewards both by how alike their logits are. That reward does not depend on the
+actions they sample, so the policy gradient of a last round is zero in expectation, and PPO alone
+does not teach them. This trainer adds the likeness to PPO's loss: the simulator increases it, the
+adversarial verifier decreases it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch.nn.functional import cosine_similarity
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
     from torch import Tensor
 
+    from ratchet.agents.combined import CombinedAgents
     from trainers.tensordict.objectives.base import Objective
     from trainers.tensordict.objectives.value_estimators import MaskedGae
 
@@ -33,7 +34,8 @@ class LikenessObjective(ClippedPpoObjective):
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the losses of a minibatch ``[B]``."""
         losses = super().forward(tensordict)
-        logits = self.combined_agents.evaluate(tensordict, with_logits=True)
+        agents = cast("CombinedAgents", self.combined_agents)
+        logits = agents.evaluate(tensordict, with_logits=True)
         adversary, simulator = (
             self._own_logits(tensordict, logits, name) for name in (ADVERSARIAL, SIMULATOR)
         )
@@ -43,15 +45,17 @@ class LikenessObjective(ClippedPpoObjective):
             (ADVERSARIAL, 1, (adversary, detached(simulator))),
         ):
             if self.learning_agents is None or name in self.learning_agents:
-                likeness = sum(cosine_similarity(*parts) for parts in zip(*pair, strict=True))
+                messages, decisions = (
+                    cosine_similarity(*parts) for parts in zip(*pair, strict=True)
+                )
                 mask = acts[:, self.combined_agents.agent_names.index(name)]
-                losses[f"loss_likeness_{name}"] = sign * masked_mean(likeness, mask)
+                losses[f"loss_likeness_{name}"] = sign * masked_mean(messages + decisions, mask)
         return losses
 
     def _own_logits(
         self, tensordict: TensorDictBase, logits: TensorDictBase, name: str
     ) -> tuple[Tensor, Tensor]:
-        """Return an agent's logits of messages and decisions, 0 where it cannot act: [B, N] each."""
+        """Return an agent's logits of messages and of decisions [B, N], 0 where it cannot act."""
         index = self.combined_agents.agent_names.index(name)
         speaks = tensordict["agents", "active"][:, index]
         message = logits["agents", "message_logits"][:, index]
