@@ -214,6 +214,7 @@ def _resolve_sweep(
         experiment.arm_changes,
         name=experiment.name,
         sweep_name=name,
+        preregistered=experiment.preregistered,
     )
 
 

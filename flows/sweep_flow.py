@@ -22,6 +22,7 @@ from flows.sweeps.members import (
     has_failed,
     resolve_sweep,
 )
+from flows.sweeps.preregistration import preregister
 from flows.sweeps.summary import sync_mlflow
 from flows.sweeps.trials import Trials
 from ratchet.errors import ParameterError, StageFailedError
@@ -93,7 +94,8 @@ async def run_members(resolved: ResolvedSweep, parallel: int) -> list[dict[str, 
         _require_limit(settings)
         trials = Trials(resolved, spec)
     else:
-        write_sweep(runs, resolved.record(resolved.members))
+        record = resolved.record(resolved.members)
+        write_sweep(runs, preregister(record, resolved.preregistered, runs))
     results: dict[str, dict[str, Any]] = trials.earlier_results() if trials else {}
     failures: dict[str, str] = {}
     presence = await asyncio.to_thread(RunLock, resolved.folder)

@@ -162,6 +162,7 @@ def compare(
     from ratchet.reports.comparison.options import Options, planned_pairs, reference_values
 
     folders, sweeps = _find(runs, names)
+    sweep = _only_sweep(folders, sweeps)
     comparison = compare_runs(
         folders,
         title=title,
@@ -182,9 +183,10 @@ def compare(
         ),
         different_data=allow_data_mismatch,
         skip_unfinished=skip_unfinished,
+        preregistered=None if sweep is None else sweep.preregistered,
     )
     comparison = replace(comparison, commands=_commands(sweeps))
-    folder = output_dir or _default_folder(Path(runs), folders, sweeps)
+    folder = output_dir or _default_folder(Path(runs), folders, sweep)
     _publish(comparison, folder, update_page)
 
 
@@ -214,9 +216,16 @@ def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecor
     return list(folders.values()), sweeps
 
 
-def _default_folder(runs: Path, folders: list[RunFolder], sweeps: list[SweepRecord]) -> Path:
+def _only_sweep(folders: list[RunFolder], sweeps: list[SweepRecord]) -> SweepRecord | None:
+    """Return the sweep whose members are all compared runs."""
     if len(sweeps) == 1 and len(folders) == len(sweeps[0].members):
-        return runs / sweeps[0].sweep_id
+        return sweeps[0]
+    return None
+
+
+def _default_folder(runs: Path, folders: list[RunFolder], sweep: SweepRecord | None) -> Path:
+    if sweep is not None:
+        return runs / sweep.sweep_id
     ids = ",".join(sorted(folder.run_id for folder in folders))
     return runs / f"comparison-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
 
@@ -256,8 +265,11 @@ def _show(comparison: Comparison) -> None:
     """Show the scores and short tables; JSON contains all tables."""
     from ratchet.reports.comparison.display_tables import learning_table, pair_table
     from ratchet.reports.comparison.options import MIN_SEEDS
+    from ratchet.reports.comparison.preregistration import preregistration_note
     from ratchet.reports.comparison.text import verdicts
 
+    if note := preregistration_note(comparison):
+        print_plain(note)
     for table in comparison.tables:
         show_table(table)
     for metric in comparison.metrics:

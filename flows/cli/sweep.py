@@ -89,6 +89,7 @@ def sweep(
         experiment.arm_changes,
         name=experiment.name,
         sweep_name=name,
+        preregistered=experiment.preregistered,
     )
     print_plain(f"Sweep {resolved.sweep_id}: {resolved.num_members:,} members")
     compare = f"ratchet compare {resolved.sweep_id}{_warn_of_data(resolved.members)}"

@@ -17,6 +17,7 @@ from flows.sweeps.points import (
     sweep_points,
     with_assignments,
 )
+from flows.sweeps.preregistration import applicable_preregistration
 from flows.sweeps.study import described_study
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.loading import ExperimentFile, load_experiment
@@ -27,6 +28,8 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import GridSweep, OptunaSweep, SweepSpec, read_sweep_spec
 from ratchet.store.keys import canonical_json
 from ratchet.tracking.environment import command_line
+from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.preregistration import Preregistration
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, read_sweep
 from trainers.compatibility import check_combination
@@ -67,6 +70,8 @@ class ResolvedSweep:
         Common parts of all members; the arms as changes.
     retry_failed
         Whether to run only failed members.
+    preregistered
+        What the study compares, to record before the first member starts.
     """
 
     sweep_id: str
@@ -77,6 +82,7 @@ class ResolvedSweep:
     base: HyperParameters
     arms: ArmChanges
     retry_failed: bool = False
+    preregistered: Preregistration | None = None
 
     @property
     def grid(self) -> dict[str, list[Any]]:
@@ -193,10 +199,12 @@ def resolve_sweep(
     *,
     name: str,
     sweep_name: str | None = None,
+    preregistered: Preregistration | None = None,
 ) -> ResolvedSweep:
     """Resolve a sweep and its members; parameters and errors as :func:`sweep_members`.
 
-    ``grid``: values by dotted path, or a specification as plain data or as an object.
+    ``grid``: values by dotted path, or a specification as plain data or as an object. Raises
+    ParameterError if the members have only some of the ``preregistered`` seeds, or further ones.
     """
     chosen = absolute_settings(settings or ExperimentSettings())
     spec = _as_spec(grid, chosen.base_dir)
@@ -209,7 +217,12 @@ def resolve_sweep(
     else:
         ident = sweep_name or sweep_id(name, members)
     resolved = ResolvedSweep(ident, name, spec, (), chosen, base, arms or {})
-    return replace(resolved, members=tuple(resolved.adopt(member) for member in members))
+    seeds = {member.experiment.arms[MAIN_ARM].seed for member in members}
+    return replace(
+        resolved,
+        members=tuple(resolved.adopt(member) for member in members),
+        preregistered=applicable_preregistration(preregistered, seeds),
+    )
 
 
 def _as_spec(grid: Mapping[str, Any] | SweepSpec, base_dir: str | None) -> SweepSpec:

@@ -22,6 +22,7 @@ from ratchet.parameters.sweeps import (
     refuse_settings,
 )
 from ratchet.store.keys import canonical_json
+from ratchet.tracking.preregistration import SECTION as PREREGISTERED
 
 Grid = dict[str, list[Any]]
 
@@ -34,7 +35,7 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
     assignments
         ``a.b=VALUES``. Values are YAML separated by commas; ``0..4`` denotes the integers from 0
         to 4. A value that is a list is written in brackets: ``[7,8],[9]`` are two values.
-        Assignments to ``sweep.…`` override the file's section.
+        Assignments to ``sweep.…`` and ``preregistered.…`` override the file's sections.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
         if path in seen:
             raise ParameterError(f"sweep: {path} is assigned twice; use one assignment.")
         seen.add(path)
-        if path.partition(".")[0] == SECTION:
+        if path.partition(".")[0] in (SECTION, PREREGISTERED):
             overrides.append(assignment)
             continue
         where = f"sweep: {path}"

@@ -43,15 +43,23 @@ def run_sweep(
     StageFailedError
         If members failed; all others have run.
     """
+    preregistered = None
     if isinstance(hyper_params, str | os.PathLike):
         file = load_file(hyper_params, settings)
+        preregistered = file.preregistered
         arms, settings = {**file.arm_changes, **(arms or {})}, file.settings
         hyper_params, name = file.hyper_params, name or file.name
     if not isinstance(hyper_params, HyperParameters):
         base_dir = (settings or ExperimentSettings()).base_dir
         hyper_params = HyperParameters.from_dict(hyper_params, base_dir)
     resolved = resolve_sweep(
-        hyper_params, grid, settings, arms, name=name or "sweep", sweep_name=sweep_name
+        hyper_params,
+        grid,
+        settings,
+        arms,
+        name=name or "sweep",
+        sweep_name=sweep_name,
+        preregistered=preregistered,
     )
     return run_resolved_sweep(resolved, parallel)
 

@@ -36,9 +36,10 @@ from ratchet.protocols.registry import PROTOCOLS, check_protocol_parameters, has
 
 if TYPE_CHECKING:
     from ratchet.parameters.sweeps import SweepSpec
+    from ratchet.tracking.preregistration import Preregistration
 
 MAIN_ARM = "main"
-FILE_KEYS = ("settings", "arms", "sweep")
+FILE_KEYS = ("settings", "arms", "sweep", "preregistered")
 _Read: TypeAlias = Callable[[Mapping[str, Any]], HyperParameters]
 
 
@@ -56,6 +57,8 @@ class ExperimentFile:
         The changes of each arm as in the file.
     sweep
         Specification of the members for `ratchet sweep`, if given.
+    preregistered
+        What the study compares, recorded when `ratchet sweep` starts, if given.
     """
 
     name: str
@@ -65,6 +68,7 @@ class ExperimentFile:
     arms: dict[str, HyperParameters] = field(default_factory=dict)
     arm_changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     sweep: SweepSpec | None = None
+    preregistered: Preregistration | None = None
 
 
 class Names(Protocol):
@@ -80,11 +84,11 @@ def load_experiment(
 ) -> ExperimentFile:
     """Read an experiment file and apply overrides.
 
-    It is YAML with hyper-parameters, ``settings:``, ``arms:`` and ``sweep:`` at the top level. An
-    arm contains changes to the main experiment, nested or dotted. Overrides are ``a.b=value``, the
-    value in YAML; also ``settings.…``, ``arms.NAME.…`` and ``sweep.…``; ``+a.b=value`` and ``~a.b``
-    as in Hydra. ``names`` maps top-level keys to their valid names in higher layers; protocols are
-    known here.
+    It is YAML with hyper-parameters, ``settings:``, ``arms:``, ``sweep:`` and ``preregistered:`` at
+    the top level. An arm contains changes to the main experiment, nested or dotted. Overrides are
+    ``a.b=value``, the value in YAML; also in these sections, such as ``settings.…`` and
+    ``arms.NAME.…``; ``+a.b=value`` and ``~a.b`` as in Hydra. ``names`` maps top-level keys to their
+    valid names in higher layers; protocols are known here.
 
     Raises
     ------
@@ -111,6 +115,7 @@ def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> E
     settings = _mapping(data.pop("settings", None), "settings", file)
     arms = _mapping(data.pop("arms", None), "arms", file)
     sweep = _mapping(data.pop("sweep", None), "sweep", file)
+    preregistered = _mapping(data.pop("preregistered", None), "preregistered", file)
     base_dir = Path(_text_setting(settings, "base_dir", str(file.resolve().parent)))
     runs = _text_setting(settings, "runs", ExperimentSettings().runs)
     try:
@@ -127,6 +132,7 @@ def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> E
             arms=all_params,
             arm_changes={str(name): dict(change) for name, change in arms.items()},
             sweep=_read_sweep(sweep, chosen.base_dir),
+            preregistered=_read_preregistered(preregistered),
         )
         return _with_loaded_agents(experiment)
     except RatchetError as error:
@@ -271,6 +277,14 @@ def _read_sweep(section: Mapping[str, Any], base_dir: str | Path | None) -> Swee
     from ratchet.parameters.sweeps import read_sweep_spec
 
     return read_sweep_spec(section, base_dir)
+
+
+def _read_preregistered(section: Mapping[str, Any]) -> Preregistration | None:
+    if not section:
+        return None
+    from ratchet.experiment_files.preregistration import read_preregistration
+
+    return read_preregistration(section)
 
 
 def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:

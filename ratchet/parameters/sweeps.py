@@ -28,6 +28,7 @@ from ratchet.parameters.base import SubParameters
 from ratchet.parameters.reading.messages import describe_validation_error, raise_together
 from ratchet.registry import Registry
 from ratchet.seeding import derive_seed, numpy_generator
+from ratchet.tracking.preregistration import SECTION as PREREGISTERED
 
 SECTION = "sweep"
 DIGITS = 6
@@ -377,7 +378,7 @@ def expand_values(where: str, listed: Sequence[Any]) -> list[Any]:
 
 def refuse_settings(where: str, path: str) -> None:
     """Raise ParameterError if a path to vary is not a parameter that affects results."""
-    if path.partition(".")[0] in ("settings", "arms", SECTION):
+    if path.partition(".")[0] in ("settings", "arms", SECTION, PREREGISTERED):
         raise ParameterError(
             f"{where}: expected a parameter that affects results, not a setting or an arm."
         )

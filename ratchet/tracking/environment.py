@@ -50,6 +50,11 @@ class CodeState(BaseModel):
     branch: str | None = None
     dirty: bool = False
 
+    @property
+    def short(self) -> str:
+        """The commit's prefix, followed by "+" if dirty; empty outside a repository."""
+        return (self.commit or "")[:12] + ("+" if self.dirty else "")
+
 
 _COMPUTING = ("ratchet-experiments", "torch", "numpy", "tensordict", "torchrl", "transformers")
 

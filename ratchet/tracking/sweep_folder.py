@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ratchet.errors import DataError
 from ratchet.tracking.files import write_atomically
+from ratchet.tracking.preregistration import PreregistrationRecord
 
 FILE_NAME = "sweep.json"
 PAGE_FILE = "sweep.html"
@@ -36,7 +37,7 @@ class SweepRecord(BaseModel):
     """Content of ``sweep.json``.
 
     ``grid`` is a grid's, ``spec`` the specification of any other sweep. ``members`` are those
-    created so far.
+    created so far. ``preregistered`` was recorded before the first member started.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -49,6 +50,7 @@ class SweepRecord(BaseModel):
     spec: dict[str, Any] = Field(default_factory=dict)
     members: list[SweepMemberRecord]
     command: list[str] = Field(default_factory=list)
+    preregistered: PreregistrationRecord | None = None
 
 
 def make_sweep_folder(runs: Path | str, sweep_id: str) -> Path:
@@ -71,15 +73,25 @@ def make_sweep_folder(runs: Path | str, sweep_id: str) -> Path:
 
 
 def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
-    """Write a sweep's folder and return it; a continued sweep keeps its time of creation.
+    """Write a sweep's folder and return it.
 
+    A continued sweep keeps its time of creation and its preregistration.
     Errors are those of :func:`make_sweep_folder`.
     """
     file = make_sweep_folder(runs, record.sweep_id) / FILE_NAME
     if file.exists():
-        record = record.model_copy(update={"created": _read(file).created})
+        known = _read(file)
+        preregistered = known.preregistered or record.preregistered
+        update = {"created": known.created, "preregistered": preregistered}
+        record = record.model_copy(update=update)
     write_atomically(file, json.dumps(record.model_dump(mode="json"), indent=1))
     return file.parent
+
+
+def read_own_sweep(folder: Path) -> SweepRecord | None:
+    """Read the record in a sweep's folder; None if it does not exist."""
+    file = folder / FILE_NAME
+    return _read(file) if file.exists() else None
 
 
 def read_sweep(runs: Path | str, name: str) -> SweepRecord | None:

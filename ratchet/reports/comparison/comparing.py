@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.reports.comparison.comparison import (
@@ -13,6 +14,10 @@ from ratchet.reports.comparison.comparison import (
 )
 from ratchet.reports.comparison.learning import AxisName, compare_learning
 from ratchet.reports.comparison.options import Options, ReferenceValue
+from ratchet.reports.comparison.preregistration import (
+    check_preregistration,
+    with_preregistered_groups,
+)
 from ratchet.reports.comparison.runs import (
     ComparedRun,
     Grouping,
@@ -21,6 +26,7 @@ from ratchet.reports.comparison.runs import (
     group_runs,
     read_compared_runs,
 )
+from ratchet.tracking.preregistration import PreregistrationRecord
 from ratchet.tracking.run_folder import RunFolder
 
 MAX_NAMED = 3
@@ -42,6 +48,7 @@ def compare_runs(
     options: Options | None = None,
     different_data: bool = False,
     skip_unfinished: bool = False,
+    preregistered: PreregistrationRecord | None = None,
 ) -> Comparison:
     """Compare runs, grouped by differing parameters, with seeds as repetitions.
 
@@ -63,6 +70,9 @@ def compare_runs(
         Reference accuracies to show.
     different_data
         Allow different test data.
+    preregistered
+        Preregistration of the sweep that consists of these runs. Its baselines or pairs apply if
+        the options name none.
 
     Raises
     ------
@@ -87,9 +97,10 @@ def compare_runs(
             "compare: these runs have no test in common in which anything is decided. Name what to"
             f" compare them by, e.g. --metric {tested[0] if tested else 'STAGE/NAME'}."
         )
-    used = options or Options()
-    _check_labels(used, [group.label for group in grouping.groups])
-    return Comparison(
+    labels = [group.label for group in grouping.groups]
+    used = with_preregistered_groups(options or Options(), preregistered, labels)
+    _check_labels(used, labels)
+    comparison = Comparison(
         title=title or _title(grouping),
         grouping=grouping,
         metrics=compare_groups(grouping, chosen, used),
@@ -98,6 +109,10 @@ def compare_runs(
         learning=compare_learning(grouping.groups, used, metrics=curves, axis=axis, reach=reach),
         lines=lines,
     )
+    if preregistered is None:
+        return comparison
+    checked = check_preregistration(comparison, preregistered, [each.run_id for each in folders])
+    return replace(comparison, preregistered=checked)
 
 
 def _check_labels(options: Options, labels: Sequence[str]) -> None:

@@ -41,6 +41,7 @@ from ratchet.statistics.stratified import (
     profile_thresholds,
     stratified_interval,
 )
+from ratchet.tracking.preregistration import PreregistrationRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -130,10 +131,19 @@ class MetricComparison:
 
 
 @dataclass(frozen=True)
+class CheckedPreregistration:
+    """A sweep's preregistration, and how a comparison of the sweep differs from it."""
+
+    record: PreregistrationRecord
+    differences: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A comparison of groups of runs.
 
-    ``learning`` contains learning curves, ``lines`` reference accuracies on the test set.
+    ``learning`` contains learning curves, ``lines`` reference accuracies on the test set;
+    ``preregistered`` is that of the sweep, with the differences from it.
     """
 
     title: str
@@ -144,6 +154,7 @@ class Comparison:
     commands: Sequence[str] = ()
     learning: Sequence[LearningComparison] = ()
     lines: Sequence[ReferenceValue] = ()
+    preregistered: CheckedPreregistration | None = None
 
     @property
     def runs(self) -> list[ComparedRun]:

@@ -29,7 +29,7 @@ from ratchet.reports.comparison.formatting import (
     pair_data,
 )
 from ratchet.reports.comparison.learning import LearningComparison
-from ratchet.reports.comparison.published import to_published
+from ratchet.reports.comparison.published import published_preregistration, to_published
 from ratchet.reports.comparison.svg_figure import draw_svg
 from ratchet.reports.comparison.text import (
     curve_notes,
@@ -153,6 +153,7 @@ def render(comparison: Comparison) -> str:
 def to_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as data for JSON; non-finite numbers are None."""
     grouping, options = comparison.grouping, comparison.options
+    preregistered = published_preregistration(comparison)
     return {
         "schema_version": 2,
         "title": comparison.title,
@@ -181,6 +182,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
         "learning": [_learning_data(found) for found in comparison.learning],
         "lines": [asdict(line) for line in comparison.lines],
         "notes": list(comparison.notes),
+        "preregistered": None if preregistered is None else preregistered.model_dump(mode="json"),
     }
 
 

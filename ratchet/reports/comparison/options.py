@@ -11,6 +11,7 @@ from ratchet.errors import ParameterError
 from ratchet.statistics.estimate import Band, Estimate
 from ratchet.statistics.power import POWER
 from ratchet.statistics.stratified import NUM_RESAMPLES, IntervalMethod
+from ratchet.tracking.preregistration import parse_pair
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,13 @@ def planned_pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
     """
     pairs = []
     for line in lines:
-        first, separator, second = (part.strip() for part in line.partition(" vs "))
-        if not (separator and first and second and first != second):
+        pair = parse_pair(line)
+        if pair is None:
             raise ParameterError(
                 f"--pair: got {line!r}, expected two groups as FIRST vs SECOND, such as"
                 " 'debate vs untrained'."
             )
-        pairs.append((first, second))
+        pairs.append(pair)
     return list(dict.fromkeys(pairs))
 
 

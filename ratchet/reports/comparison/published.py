@@ -20,6 +20,7 @@ from ratchet.reports.comparison.comparison import Comparison
 from ratchet.reports.comparison.runs import ComparedRun, differing_paths, read_compared_runs
 from ratchet.reports.comparison.training_costs import used_by_stage
 from ratchet.statistics.results import accuracy
+from ratchet.tracking.preregistration import PreregistrationRecord
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 
@@ -62,13 +63,23 @@ class PublishedRun(_Plain):
     code: str = ""
 
 
+class PublishedPreregistration(PreregistrationRecord):
+    """Preregistration of a page's sweep, and how the page differs from it."""
+
+    differences: list[str]
+
+
 class Published(_Plain):
-    """All runs of a page and the package ``versions`` used."""
+    """All runs of a page and the package ``versions`` used.
+
+    ``preregistered`` is missing in pages without it and of earlier releases.
+    """
 
     schema_version: int = 1
     commands: list[str]
     versions: dict[str, str]
     runs: list[PublishedRun]
+    preregistered: PublishedPreregistration | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,16 @@ def to_published(comparison: Comparison) -> Published:
             )
             for run in runs
         ],
+        preregistered=published_preregistration(comparison),
     )
+
+
+def published_preregistration(comparison: Comparison) -> PublishedPreregistration | None:
+    """Return the preregistration of a comparison and the differences from it."""
+    checked = comparison.preregistered
+    if checked is None:
+        return None
+    return PublishedPreregistration(**dict(checked.record), differences=list(checked.differences))
 
 
 def read_published(path: Path) -> Published:

@@ -159,7 +159,6 @@ def shared_tests(runs: Sequence[ComparedRun]) -> list[str]:
 
 def _arms(folder: RunFolder, manifest: RunManifest) -> list[ComparedRun]:
     points, tables = folder.read_metrics(), folder.read_tables()
-    code = (manifest.code.commit or "")[:12] + ("+" if manifest.code.dirty else "")
     several = len(manifest.arms) > 1
     return [
         ComparedRun(
@@ -174,7 +173,7 @@ def _arms(folder: RunFolder, manifest: RunManifest) -> list[ComparedRun]:
             },
             data_hashes=manifest.dataset_hashes.get(arm, {}),
             points=[point for point in points if point.arm == arm],
-            code=code,
+            code=manifest.code.short,
             arm=arm,
             run_id=manifest.run_id,
             experiment=manifest.name,

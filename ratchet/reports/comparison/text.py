@@ -24,6 +24,7 @@ from ratchet.reports.comparison.formatting import (
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.options import MIN_SEEDS
 from ratchet.reports.comparison.pairs import Pair
+from ratchet.reports.comparison.preregistration import preregistration_note
 from ratchet.reports.comparison.runs import OWN_DATA, Group
 from ratchet.reports.comparison.training_costs import (
     NORMALIZATION,
@@ -71,7 +72,9 @@ def reading_notes(comparison: Comparison) -> list[str]:
     options = comparison.options
     level = f"{100 * options.level:g} %"
     over_data = "and" if OWN_DATA in comparison.notes else "and not"
+    note = preregistration_note(comparison)
     notes = [
+        *([note] if note else []),
         f"Intervals are at {level}, by {options.num_resamples:,} stratified bootstrap resamples of"
         f" the seeds ({options.method}). They cover the variation over training seeds,"
         f" {over_data} that over data sets.",

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "reports"))
 from made_runs import make_run, make_sweep
 
 from flows.cli.main import app
+from ratchet.tracking.preregistration import Preregistration, PreregistrationRecord
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
 
@@ -80,6 +81,29 @@ def test_a_baseline_and_an_effect_are_options():
     assert "seeds for 10.0" in text
     assert "## Mean episode length (test); less is better" in text
     assert ratchet("compare", "made-sweep", "--baseline", "npi").exit_code == 2
+
+
+def test_a_preregistration_is_shown_and_used_for_its_sweep_only():
+    folders = make_sweep(
+        Path("runs"), protocols=("adp", "nip", "mnip"), rights=((5, 6, 7), (8, 9, 9), (1, 2, 3))
+    )
+    content = Preregistration(seeds=[0, 1, 2], baselines=["nip"])
+    registered = PreregistrationRecord.create(content, [folder.run_id for folder in folders])
+    write_sweep("runs", record(folders).model_copy(update={"preregistered": registered}))
+    result = ratchet("compare", "made-sweep")
+    assert result.exit_code == 0, result.output
+    assert f"(digest {registered.digest}): accuracy; seeds 0–2; each group with nip." in (
+        result.output
+    )
+    text = Path("runs/made-sweep-1/comparison.md").read_text()
+    assert "| mnip − nip |" in text
+    assert "adp − mnip" not in text
+    result = ratchet("compare", "made-sweep", "--pair", "adp vs mnip")
+    assert "and this comparison differs: adp vs mnip." in result.output
+    other = make_run(Path("runs"), "debate", 7, interaction_protocol="debate")
+    result = ratchet("compare", "made-sweep", other.run_id)
+    assert result.exit_code == 0, result.output
+    assert "Preregistered" not in result.output
 
 
 def test_refusals_contain_advice():
