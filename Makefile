@@ -85,7 +85,7 @@ ZERO_KNOWLEDGE_STUDY := zero_knowledge
 results-zero-knowledge: $(CORE)  ## study of simulators' likeness: eight seeds of seven arms (ten minutes)
 	$(BIN)/ratchet sweep experiments/$(ZERO_KNOWLEDGE_STUDY).yaml --name $(ZERO_KNOWLEDGE_STUDY) \
 		--parallel 2 seed=100..107
-	$(BIN)/ratchet compare $(ZERO_KNOWLEDGE_STUDY) --by-arm --baseline plain \
+	$(BIN)/ratchet compare $(ZERO_KNOWLEDGE_STUDY) --by-arm \
 		--update-page docs/results/$(ZERO_KNOWLEDGE_STUDY).md \
 		--metric test/test_simulator.mean_episode_reward \
 		--reference "known alone=0.6" --reference "known=0.9" --title "Zero knowledge and likeness"
