@@ -277,9 +277,13 @@ def test_a_pages_differences_agree_with_its_data(page):
     groups = {
         name: [by_seed[k] for k in sorted(by_seed)] for name, by_seed in accuracies(page).items()
     }
-    bases = options_of(page, "--baseline")
+    registered = read_published(RESULTS / f"{page}.json").preregistered
+    named = (
+        ([], []) if registered is None else (registered.content.baselines, registered.content.pairs)
+    )
+    bases = options_of(page, "--baseline") or named[0]
     pairs = (
-        planned_pairs(options_of(page, "--pair"))
+        planned_pairs(options_of(page, "--pair") or named[1])
         or [
             (one, base)
             for k, base in enumerate(bases)
@@ -301,6 +305,18 @@ def test_a_pages_differences_agree_with_its_data(page):
         for heading, p in (("p", tests.chances[k]), ("corrected p", tests.adjusted[k])):
             said = row[heading].partition(" (")[0]
             assert said == ("< 0.001" if p < 0.001 else f"{p:.3f}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_preregistered_page_compares_what_was_planned(page):
+    published = read_published(RESULTS / f"{page}.json")
+    planned = load_experiment(EXPERIMENTS / f"{page}.yaml").preregistered
+    if published.preregistered is None:
+        assert planned is None
+        return
+    assert published.preregistered.content == planned
+    assert not published.preregistered.differences
+    assert published.preregistered.digest in text_of(f"docs/results/{page}.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
