@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from examples.exact_bounds import exact_accuracies
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.reports.comparison.published import read_published
 from ratchet.reports.comparison.training_costs import planned_frames
 from ratchet.statistics import mean
 from tests.test_results_pages import (
+    EXPERIMENTS,
     HELP,
     RESULTS,
     VARIANTS,
@@ -22,6 +25,8 @@ from tests.test_results_pages import (
 GREEDY, SAMPLED = "test", "test-by-sampling"
 LARGE, LARGE_SAMPLED = "test-large", "test-large-by-sampling"
 BEST, ANY = "test/test_best_response.accuracy", "test/test_any_messages.accuracy"
+PROVERS = (2, 3, 4)
+"""Depths of the prover among the variants."""
 
 
 def scores(page: str, name: str) -> dict[str, list[float]]:
@@ -97,6 +102,70 @@ def test_frames_in_sentences_include_imitation_and_normalisation():
     ):
         assert sentence in page
     assert totals["random"] == totals["hand_made"] == totals["alone_scratch"]
+
+
+def depth_arm(verifier: int, prover: int) -> str:
+    """Return the arm of the variants with bodies of so many layers."""
+    parts = [f"verifier_{verifier}"] * (verifier != 2) + [f"prover_{prover}"] * (prover != 3)
+    return "_".join(parts) or "main"
+
+
+def difference(arm: str) -> str:
+    """Return the interval of an arm's difference from main as in a sentence."""
+    row = differences(VARIANTS)[f"{arm} − main"]
+    low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
+    return f"{arm} − main: {low} to {high} points"
+
+
+def by_depth(verifiers: Sequence[int], score: str) -> str:
+    """Return the smallest and largest mean of a score over depths of the prover."""
+    found = scores(VARIANTS, score)
+    means = [mean(found[depth_arm(v, p)]) for v in verifiers for p in PROVERS]
+    return f"{min(means):.1f} to {max(means):.1f} %"
+
+
+def variant_sentences() -> Iterator[str]:
+    """Yield what the page on variants must say."""
+    found = scores(VARIANTS, GREEDY)
+    means = {arm: f"{mean(values):.1f} %" for arm, values in found.items()}
+    yield (
+        f"decides {means['from_scratch']} of 1,600 pairs correctly"
+        f" ({extremes(found['from_scratch'])} in the seeds), main {means['main']}"
+    )
+    for verifier in (1, 2, 3):
+        cells = " | ".join(means[depth_arm(verifier, prover)] for prover in PROVERS)
+        yield f"| {cells} |"
+    for arm in ("untied", "separate_critics"):
+        yield f"{means[arm]} ({difference(arm)})"
+    two, three = "two_exchanges", "three_exchanges"
+    yield f"{means[two]} with two and {means[three]} with three ({difference(two)}; {difference(three)})"
+    large = {arm: f"{mean(values):.1f} %" for arm, values in scores(VARIANTS, LARGE).items()}
+    yield f"main has {large['main']}, untied {large['untied']}, two_exchanges {large[two]}"
+    yield f"the verifier have {large['verifier_3']}"
+    one, both, deep = (by_depth(verifiers, BEST) for verifiers in ([1], [2], [3]))
+    untied = f"{mean(scores(VARIANTS, BEST)['untied']):.1f} %"
+    yield f"of one layer have {one}, of two {both} and of three {deep} (means"
+    yield f"by depth of the prover), untied {untied}"
+    yield f"a verifier of one layer has {by_depth([1], ANY)}, of two or three {by_depth([2, 3], ANY)}"
+
+
+@pytest.mark.parametrize("sentence", variant_sentences())
+def test_figures_of_the_variants_agree_with_the_data(sentence):
+    assert sentence in text_of(f"docs/results/{VARIANTS}.md")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_reference_values_of_the_variants_by_depth(layers, tmp_path):
+    experiment = (EXPERIMENTS / f"{VARIANTS}.yaml").read_text()
+    file = tmp_path / f"{VARIANTS}.yaml"
+    file.write_text(experiment.replace("num_gnn_layers: 2\n", f"num_gnn_layers: {layers}\n", 1))
+    assert load_experiment(file).hyper_params.agents["verifier"].num_gnn_layers == layers
+    exact = exact_accuracies(str(file))
+    row = (
+        f"| {layers} | {100 * exact.accept_if_alike:.1f} % | {100 * exact.random_question:.1f} % |"
+    )
+    assert row in text_of(f"docs/results/{VARIANTS}.md")
 
 
 def test_frames_of_the_variants():
