@@ -138,7 +138,8 @@ def variant_sentences() -> Iterator[str]:
     for arm in ("untied", "separate_critics"):
         yield f"{means[arm]} ({difference(arm)})"
     two, three = "two_exchanges", "three_exchanges"
-    yield f"{means[two]} with two and {means[three]} with three ({difference(two)}; {difference(three)})"
+    yield f"{means[two]} with two and {means[three]} with three"
+    yield f"({difference(two)}; {difference(three)})"
     large = {arm: f"{mean(values):.1f} %" for arm, values in scores(VARIANTS, LARGE).items()}
     yield f"main has {large['main']}, untied {large['untied']}, two_exchanges {large[two]}"
     yield f"the verifier have {large['verifier_3']}"
@@ -146,7 +147,8 @@ def variant_sentences() -> Iterator[str]:
     untied = f"{mean(scores(VARIANTS, BEST)['untied']):.1f} %"
     yield f"of one layer have {one}, of two {both} and of three {deep} (means"
     yield f"by depth of the prover), untied {untied}"
-    yield f"a verifier of one layer has {by_depth([1], ANY)}, of two or three {by_depth([2, 3], ANY)}"
+    shallow, others = (by_depth(verifiers, ANY) for verifiers in ([1], [2, 3]))
+    yield f"a verifier of one layer has {shallow}, of two or three {others}"
 
 
 @pytest.mark.parametrize("sentence", variant_sentences())
