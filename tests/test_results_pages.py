@@ -221,6 +221,32 @@ def test_figures_of_the_channel_agree_with_the_data():
     )
 
 
+def test_figures_of_zero_knowledge_agree_with_the_data():
+    page, groups = text_of("docs/results/zero_knowledge.md"), accuracies("zero_knowledge")
+    means = {arm: f"{mean(list(by_seed.values())):.1f} %" for arm, by_seed in groups.items()}
+    likeness: dict[str, list[float]] = {}
+    for run in read_published(RESULTS / "zero_knowledge.json").runs:
+        if run.arm != "plain":
+            found = run.scores["test/test_simulator.mean_episode_reward"]
+            likeness.setdefault(run.arm, []).append(found)
+    for arm, values in likeness.items():
+        cell = f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})".replace("-", "−")
+        assert f"{means[arm]} | {cell} |" in page
+    assert f"| plain | (absent) | | {means['plain']} | |" in page
+    gradient = [each for arm, part in likeness.items() if "gradient" in arm for each in part]
+    ppo = [each for arm, part in likeness.items() if "gradient" not in arm for each in part]
+    assert len(gradient) == len(ppo) == 24
+    assert f"reaches {min(gradient):.2f} to {max(gradient):.2f} in all 24 runs" in page
+    extremes = f"between {min(ppo):.2f} and {max(ppo):.2f}".replace("-", "−")
+    assert f"{extremes} (24 runs, mean {mean(ppo):.2f})" in page
+    assert {means[arm] for arm in groups if "gradient" in arm} == {"89.7 %"}
+    assert "keep an accuracy of 89.7 %" in page
+    assert sum(each < 85 for by_seed in groups.values() for each in by_seed.values()) == 1
+    row = differences("zero_knowledge")["share_10 − plain"]
+    low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
+    assert f"share_10 − plain: {low} to {high} points, corrected p {row['corrected p']}" in page
+
+
 def credit_sentences() -> Iterator[str]:
     """Yield what the page on replayed credit must say."""
     groups, rows, gaps = accuracies(CREDIT), table(CREDIT), differences(CREDIT)

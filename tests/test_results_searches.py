@@ -28,6 +28,7 @@ UNSEARCHED = {
     PROVING: "chosen in single runs with other seeds, in part by accuracy on these test pairs",
     TEXT: "chosen by [such runs]",
     VARIANTS: "Nothing was tuned for the variants",
+    "zero_knowledge": "One game with one decision, one learning rate",
     "graph_isomorphism_protocols": "one learning rate, one size and one mix of pairs were tried",
 }
 """Pages without a search, and what they say instead."""
