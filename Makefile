@@ -64,7 +64,7 @@ results-help: $(CORE)  ## study of learned provers and a weak verifier: eight se
 		--title "Provers that help, on graph isomorphism"
 
 VARIANTS := graph_isomorphism_help_variants
-results-variants: $(CORE)  ## ablation of results-help: five seeds of each variant (an hour)
+results-variants: $(CORE)  ## ablation of results-help: five seeds of each variant (two hours)
 	$(BIN)/ratchet sweep experiments/$(VARIANTS).yaml --name $(VARIANTS) --parallel 2 seed=200..204
 	$(BIN)/ratchet compare $(VARIANTS) --by-arm --baseline main --update-page docs/results/$(VARIANTS).md \
 		--metric test/test_best_response.accuracy --metric test/test_any_messages.accuracy \
