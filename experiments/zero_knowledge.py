@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LikenessObjective(ClippedPpoObjective):
-    """PPO, minus the simulator's mean likeness to the adversarial verifier, plus the latter's."""
+    """PPO's losses, and the likeness: the simulator maximises it, the adversary minimises it."""
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the losses of a minibatch ``[B]``."""

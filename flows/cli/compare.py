@@ -161,8 +161,7 @@ def compare(
     from ratchet.reports.comparison.comparing import compare_runs
     from ratchet.reports.comparison.options import Options, planned_pairs, reference_values
 
-    folders, sweeps = _find(runs, names)
-    sweep = _only_sweep(folders, sweeps)
+    folders, sweeps, sweep = _find(runs, names)
     comparison = compare_runs(
         folders,
         title=title,
@@ -185,13 +184,17 @@ def compare(
         skip_unfinished=skip_unfinished,
         preregistered=None if sweep is None else sweep.preregistered,
     )
-    comparison = replace(comparison, commands=_commands(sweeps))
     folder = output_dir or _default_folder(Path(runs), folders, sweep)
-    _publish(comparison, folder, update_page)
+    _publish(replace(comparison, commands=_commands(sweeps)), folder, update_page)
 
 
-def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecord]]:
-    """Find runs and the members of sweeps, without duplicates, in order."""
+def _find(
+    runs: str, names: list[str]
+) -> tuple[list[RunFolder], list[SweepRecord], SweepRecord | None]:
+    """Find runs and the members of sweeps, without duplicates, in order.
+
+    Returns the runs, the sweeps, and the sweep whose members are all of the runs, if there is one.
+    """
     from ratchet.errors import RunNotFoundError
     from ratchet.tracking.run_folder import RunFolder, find_run
     from ratchet.tracking.sweep_folder import read_sweep
@@ -213,14 +216,8 @@ def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecor
                     f" Resume the sweep: {_command(sweep.command)}"
                 )
             folders.setdefault(member.run_id, RunFolder(path))
-    return list(folders.values()), sweeps
-
-
-def _only_sweep(folders: list[RunFolder], sweeps: list[SweepRecord]) -> SweepRecord | None:
-    """Return the sweep whose members are all compared runs."""
-    if len(sweeps) == 1 and len(folders) == len(sweeps[0].members):
-        return sweeps[0]
-    return None
+    is_one_sweep = len(sweeps) == 1 and len(folders) == len(sweeps[0].members)
+    return list(folders.values()), sweeps, sweeps[0] if is_one_sweep else None
 
 
 def _default_folder(runs: Path, folders: list[RunFolder], sweep: SweepRecord | None) -> Path:
