@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,21 +38,31 @@ $(ALL): pyproject.toml constraints.txt
 # Keep tests of a file in one worker, so that module fixtures are created once.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
+FACTORS := {actor: 0.3, critic: 0.3},{actor: 1, critic: 1},{actor: 3, critic: 3}
+factor_pairs = $(foreach arm,$(1),$(foreach factor,0.3 3,\
+	--pair "$(arm) · actor=$(factor) · critic=$(factor) vs $(arm) · actor=1 · critic=1"))
+
 STUDY := graph_isomorphism_protocols
-results: $(CORE)  ## run or resume the study of protocols; write docs/results (half an hour)
-	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=0..4 \
-		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
-	$(BIN)/ratchet compare $(STUDY) --baseline solo_verifier --update-page docs/results/$(STUDY).md \
-		--title "Protocols on graph isomorphism"
+PROTOCOLS := adp nip debate merlin_arthur mnip
+search-protocols: $(CORE)  ## choose learning rates of results on the validation split (half an hour)
+	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY)_search --parallel 2 \
+		seed=0..1 "agents._default.agent_lr_factor=$(FACTORS)" validation.replaces_test=true
+	$(BIN)/ratchet compare $(STUDY)_search --by-arm $(call factor_pairs,main $(PROTOCOLS)) \
+		--update-page docs/results/searches/$(STUDY).md --title "Search: protocols on graph isomorphism"
+
+results: $(CORE)  ## run or resume the study of protocols; write docs/results (an hour)
+	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=300..307
+	$(BIN)/ratchet compare $(STUDY) --by-arm \
+		$(foreach name,$(PROTOCOLS),--pair "$(name) vs main" --pair "$(name)_attacked vs $(name)") \
+		--update-page docs/results/$(STUDY).md \
+		--reference "accept if alike, exact=0.650" --title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
-FACTORS := {actor: 0.3, critic: 0.3},{actor: 1, critic: 1},{actor: 3, critic: 3}
-FACTOR_PAIRS := $(foreach arm,main honest hand_made random alone alone_scratch,$(foreach factor,0.3 3,\
-	--pair "$(arm) · actor=$(factor) · critic=$(factor) vs $(arm) · actor=1 · critic=1"))
 search-help: $(CORE)  ## choose learning rates of results-help on the validation split (half an hour)
 	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY)_search --parallel 2 \
 		seed=0..1 "agents._default.agent_lr_factor=$(FACTORS)" validation.replaces_test=true
-	$(BIN)/ratchet compare $(HELP_STUDY)_search --by-arm $(FACTOR_PAIRS) \
+	$(BIN)/ratchet compare $(HELP_STUDY)_search --by-arm \
+		$(call factor_pairs,main honest hand_made random alone alone_scratch) \
 		--update-page docs/results/searches/$(HELP_STUDY).md --title "Search: provers that help"
 
 results-help: $(CORE)  ## study of learned provers and a weak verifier: eight seeds of each arm (an hour)
