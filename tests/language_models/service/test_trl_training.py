@@ -50,6 +50,12 @@ def trl_training():
     return trl_training
 
 
+@pytest.fixture(autouse=True)
+def _trains_in_float32(monkeypatch):
+    """On a GPU jobs train in bfloat16."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     return write_micro_model(tmp_path_factory.mktemp("base") / "m", scale=0.1)

@@ -184,7 +184,7 @@ def test_the_whole_of_training_by_one_call_does_the_same(small, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize("algorithm", [*FAST, *SLOW])
 def test_the_same_code_trains_on_a_gpu(small, algorithm):
     trainer = small.build(small.parameters(algorithm), device="cuda")
     trainer.initial_state()
