@@ -39,6 +39,7 @@ $(ALL): pyproject.toml constraints.txt
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
 FACTORS := {actor: 0.3, critic: 0.3},{actor: 1, critic: 1},{actor: 3, critic: 3}
+protocol_pairs = $(foreach name,$(1),--pair "$(name) vs main" --pair "$(name)_attacked vs $(name)")
 factor_pairs = $(foreach arm,$(1),$(foreach factor,0.3 3,\
 	--pair "$(arm) · actor=$(factor) · critic=$(factor) vs $(arm) · actor=1 · critic=1"))
 
@@ -52,8 +53,7 @@ search-protocols: $(CORE)  ## choose learning rates of results on the validation
 
 results: $(CORE)  ## run or resume the study of protocols; write docs/results (an hour)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=300..307
-	$(BIN)/ratchet compare $(STUDY) --by-arm \
-		$(foreach name,$(PROTOCOLS),--pair "$(name) vs main" --pair "$(name)_attacked vs $(name)") \
+	$(BIN)/ratchet compare $(STUDY) --by-arm $(call protocol_pairs,$(PROTOCOLS)) \
 		--update-page docs/results/$(STUDY).md \
 		--reference "accept if alike, exact=0.650" --title "Protocols on graph isomorphism"
 
@@ -91,10 +91,10 @@ results-zero-knowledge: $(CORE)  ## study of simulators' likeness: eight seeds o
 		--reference "known alone=0.6" --reference "known=0.9" --title "Zero knowledge and likeness"
 
 TEXT_STUDY := text_protocols
-results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (half an hour)
-	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=0..4 \
-		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
-	$(BIN)/ratchet compare $(TEXT_STUDY) --update-page docs/results/$(TEXT_STUDY).md \
+results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (an hour)
+	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=100..107
+	$(BIN)/ratchet compare $(TEXT_STUDY) --by-arm $(call protocol_pairs,$(PROTOCOLS)) \
+		--update-page docs/results/$(TEXT_STUDY).md \
 		--metric test/test_always_failed_proportion --metric test/test_mean_episode_length \
 		--curve log_stats/accuracy --x-axis iterations --title "Protocols on programs"
 
