@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.sweeps.exploit import fixed_data, play_order, result_on_test_set, trained_run
+from flows.sweeps.attacks import fixed_data
+from flows.sweeps.exploit import play_order, result_on_test_set, trained_run
 from flows.sweeps.members import ResolvedSweep, resolve_sweep
 from flows.sweeps.running import run_resolved_sweep
 from ratchet.errors import ParameterError, nearest

@@ -1,0 +1,137 @@
+"""The experiment that attacks an agent: the agent is loaded and frozen, the others are new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import ParameterError, nearest
+from ratchet.experiment_files.base_run import find_saved_state, name_arm
+from ratchet.parameters.base import SECTIONS
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.sweeps import ZipSweep
+from trainers.registry import trainer_class
+
+if TYPE_CHECKING:
+    from ratchet.parameters.settings import ExperimentSettings
+
+_LEARNS = {"update_schedule": {"kind": "constant"}}
+
+
+def is_chat_run(trained: HyperParameters) -> bool:
+    """Return whether a run's agents are chat models."""
+    return any(trained.agents[name].is_text for name in trained.agents)
+
+
+def attack_parameters(
+    trained: HyperParameters,
+    names: Sequence[str],
+    run: tuple[str, str],
+    agent: str,
+    settings: ExperimentSettings,
+) -> HyperParameters:
+    """Return the parameters of an attack on an agent of a run.
+
+    Parameters
+    ----------
+    trained
+        Parameters of the attacked arm.
+    names
+        Its agents.
+    run
+        Id of the run, and the arm.
+    agent
+        The attacked agent.
+    settings
+        Settings that contain the runs folder.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such agent, or no other.
+    CheckPointNotFoundError
+        If the run has no state with the trained model.
+    """
+    others = other_agents(names, agent)
+    data = trained.to_dict()
+    if is_chat_run(trained):
+        new: dict[str, Any] = {"freeze_agent": False, **_LEARNS}
+        frozen: dict[str, Any] = {
+            "model_name": _trained_model(run, agent, settings),
+            "shared_model_group": None,
+            "freeze_agent": True,
+        }
+    else:
+        new = {"load_checkpoint_and_parameters": False, "checkpoint_run_id": None, **_LEARNS}
+        new |= {"is_random": False, "use_manual_architecture": False}
+        new |= {name: {} for name in trained.agents[agent].to_dict() if name.endswith("lr_factor")}
+        block = {"agents": others, "num_iterations": 1}
+        frozen = {
+            "load_checkpoint_and_parameters": True,
+            "checkpoint_run_id": name_arm(*run),
+            "checkpoint_version": "latest",
+            "update_schedule": {"kind": "alternating_blocks", "blocks": [block]},
+        }
+    data["agents"] |= {name: {**trained.agents[name].to_dict(), **new} for name in others}
+    data["agents"][agent] = {**trained.agents[agent].to_dict(), **frozen}
+    data |= {"phases": [], "callbacks": [], "pretrain_agents": False}
+    data["rl"] |= {"test_by_sampling": False}
+    data["protocol_common"] |= {"shared_reward": False}
+    data["imitation"] |= {"agents": [n for n in trained.imitation.agents if n in others]}
+    return HyperParameters.from_dict(fixed_data(data, trained))
+
+
+def other_agents(names: Sequence[str], agent: str) -> list[str]:
+    """Return the attackers; ParameterError if the attacked agent or others are missing."""
+    others = [name for name in names if name != agent]
+    if agent not in names or not others:
+        raise ParameterError(
+            f"exploit: got the agent {agent!r}, expected one of {list(names)} with others to attack"
+            f" it.{nearest(agent, names)}"
+        )
+    return others
+
+
+def _trained_model(run: tuple[str, str], agent: str, settings: ExperimentSettings) -> str:
+    """Return the service's name of an agent's model at the end of a run."""
+    from trainers.text.state import State
+
+    run_id, arm = run
+    state = find_saved_state(run_id, "latest", settings, arm=arm)
+    return State.load(state.open()).agents[agent].model_name
+
+
+def attack_grid(
+    trained: HyperParameters,
+    others: Sequence[str],
+    learning_rates: Sequence[float],
+    seeds: Sequence[int],
+    settings: ExperimentSettings,
+) -> ZipSweep | Mapping[str, Any]:
+    """Return the sweep over learning rates, if there are some, and seeds."""
+    if not learning_rates:
+        return {"seed": list(seeds)}
+    rates = {path: list(learning_rates) for path in _learning_rates(trained, others, settings)}
+    return ZipSweep(parameters=rates, for_each={"seed": list(seeds)})
+
+
+def _learning_rates(
+    trained: HyperParameters, others: Sequence[str], settings: ExperimentSettings
+) -> list[str]:
+    """Return the parameters that contain the attackers' learning rate."""
+    if not is_chat_run(trained):
+        return ["rl.lr"]
+    from trainers.text.grpo import PureTextGrpoTrainer
+
+    if issubclass(trainer_class(trained, settings.base_dir), PureTextGrpoTrainer):
+        return ["pure_text_grpo.lr"]
+    return [f"agents.{name}.fine_tuning.learning_rate_multiplier" for name in others]
+
+
+def fixed_data(data: dict[str, Any], trained: HyperParameters) -> dict[str, Any]:
+    """Let parameters ``data`` use a run's datasets, whatever their seed."""
+    for section in SECTIONS.values():
+        if trained.scenario in section.scenarios and "dataset_seed" in data.get(section.name, {}):
+            chosen = data[section.name]["dataset_seed"]
+            data[section.name]["dataset_seed"] = trained.seed if chosen is None else chosen
+    return data
