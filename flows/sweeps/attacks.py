@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import ParameterError, nearest
-from ratchet.experiment_files.base_run import find_saved_state, name_arm
+from ratchet.errors import CheckPointNotFoundError, ParameterError, nearest
+from ratchet.experiment_files.base_run import name_arm
 from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.sweeps import ZipSweep
+from ratchet.tracking.run_folder import find_run
+from ratchet.tracking.trainer_files import STATE_FOLDER
 from trainers.registry import trainer_class
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def attack_parameters(
     if is_chat_run(trained):
         new: dict[str, Any] = {"freeze_agent": False, **_LEARNS}
         frozen: dict[str, Any] = {
-            "model_name": _trained_model(run, agent, settings),
+            "model_name": trained_models(run, settings)[agent],
             "shared_model_group": None,
             "freeze_agent": True,
         }
@@ -92,13 +94,30 @@ def other_agents(names: Sequence[str], agent: str) -> list[str]:
     return others
 
 
-def _trained_model(run: tuple[str, str], agent: str, settings: ExperimentSettings) -> str:
-    """Return the service's name of an agent's model at the end of a run."""
+def trained_models(run: tuple[str, str], settings: ExperimentSettings) -> dict[str, str]:
+    """Return the service's names of the agents' models at the end of a run's arm.
+
+    Raises CheckPointNotFoundError if the store has no such state.
+    """
+    from ratchet.store.store import StageStore
     from trainers.text.state import State
 
     run_id, arm = run
-    state = find_saved_state(run_id, "latest", settings, arm=arm)
-    return State.load(state.open()).agents[agent].model_name
+    folder, store = find_run(settings.runs, run_id), StageStore(settings.store_url)
+    kept = [
+        record
+        for record in folder.manifest.stages
+        if (record.arm, record.stage) in ((arm, "initial_state"), (arm, "await_fine_tune_jobs"))
+        and store.peek(record.key) is not None
+    ]
+    if not kept:
+        raise CheckPointNotFoundError(
+            f"exploit: run {run_id} has no models in the store {settings.store_url}, expected those"
+            f" after its training. Finish it with `ratchet resume {run_id}`."
+        )
+    last = max(kept, key=lambda record: (record.stage != "initial_state", record.iteration))
+    agents = State.load(store.open(last.key) / STATE_FOLDER).agents
+    return {name: agent.model_name for name, agent in agents.items()}
 
 
 def attack_grid(

@@ -226,7 +226,7 @@ def imitated_rollouts(
 
 
 _FIRST_STAGES = ("initial_state", "pretrained_state", "imitated_state")
-_TRAINING = ("train", "run_trainer", "await_fine_tune_jobs")
+_TRAINING = ("train", "run_trainer")
 
 
 def saved_states(
@@ -303,9 +303,6 @@ def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[i
 
 def _places(store: StageStore, stage: Manifest) -> Iterator[tuple[int, str]]:
     """Yield the states in a stage: number of iterations and folder of each."""
-    if stage.stage == "await_fine_tune_jobs":
-        yield stage.iteration + 1, STATE_FOLDER
-        return
     if stage.stage != "run_trainer":
         yield stage.iteration, STATE_FOLDER
         return
