@@ -22,7 +22,9 @@ def main(*overrides: str) -> tuple[ExperimentResult, ExperimentResult]:
     fork = fork_experiment(parent.run_id, 10, {"rl.lr": 0.001}, chosen.settings)
     for name, result in (("parent", parent), ("fork", fork)):
         accuracy = result.metrics["main"]["test"]["test_accuracy"]
-        print(f"{name}: {result.made} computed, {result.found} cached, accuracy {accuracy:.1%}")
+        print(
+            f"{name}: {result.computed} computed, {result.cached} cached, accuracy {accuracy:.1%}"
+        )
     return parent, fork
 
 

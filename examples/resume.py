@@ -41,7 +41,7 @@ def main(*overrides: str) -> ExperimentResult:
     runs = load_experiment(FILE, changes).settings.runs
     kill_after([str(RATCHET), "run", str(FILE), *changes], Path(runs) / RUN, iteration=4)
     result = resume_experiment(RUN, runs=runs)
-    print(f"{result.found} stages cached, {result.made} computed")
+    print(f"{result.cached} stages cached, {result.computed} computed")
     print(f"accuracy {result.metrics['main']['test']['test_accuracy']:.1%}")
     return result
 

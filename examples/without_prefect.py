@@ -22,7 +22,7 @@ def main(*overrides: str) -> ExperimentResult:
     """Run the main arm for a few iterations; a second call only finds cached stages."""
     file = load_experiment(FILE, ("arms=null", "rl.num_iterations=4", *overrides))
     result = run_without_prefect(file.hyper_params, file.settings, name=file.name)
-    print(f"{result.found} stages cached, {result.made} computed; report: {result.report}")
+    print(f"{result.cached} stages cached, {result.computed} computed; report: {result.report}")
     return result
 
 

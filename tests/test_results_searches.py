@@ -12,6 +12,7 @@ from tests.test_results_pages import (
     DEBATE,
     HELP,
     PAGES,
+    PROTOCOLS,
     PROVING,
     RESULTS,
     TEXT,
@@ -20,7 +21,8 @@ from tests.test_results_pages import (
     text_of,
 )
 
-SEARCHED = {CHANNEL: "rl.lr", HELP: "agents._default.agent_lr_factor.actor"}
+FACTOR = "agents._default.agent_lr_factor.actor"
+SEARCHED = {CHANNEL: "rl.lr", HELP: FACTOR, PROTOCOLS: FACTOR}
 """Pages with a search, and the parameter that it chose."""
 UNSEARCHED = {
     CREDIT: "One learning rate, chosen for the group baseline in earlier experiments",
@@ -29,7 +31,6 @@ UNSEARCHED = {
     TEXT: "chosen by [such runs]",
     VARIANTS: "Nothing was tuned for the variants",
     "zero_knowledge": "One game with one decision, one learning rate",
-    "graph_isomorphism_protocols": "one learning rate, one size and one mix of pairs were tried",
 }
 """Pages without a search, and what they say instead."""
 
@@ -74,10 +75,11 @@ def test_the_channel_has_the_learning_rate_of_the_highest_mean_over_arms():
     assert parameters(CHANNEL)["main"].rl.lr == max(scores, key=lambda lr: np.mean(scores[lr]))
 
 
-def test_each_arm_of_the_help_study_has_its_best_learning_rate():
-    arms = parameters(HELP)
-    for arm, by_factor in searched(HELP).items():
+@pytest.mark.parametrize("page", [HELP, PROTOCOLS])
+def test_each_arm_has_its_best_learning_rate(page):
+    arms = parameters(page)
+    for arm, by_factor in searched(page).items():
         best = max(by_factor, key=lambda factor: (np.mean(by_factor[factor]), factor == 1))
         agents = arms[arm].agents
-        for name in ("_default", "verifier", "prover"):
+        for name in ("_default", *arms[arm].agents):
             assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm

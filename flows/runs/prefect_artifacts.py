@@ -193,7 +193,7 @@ def _summary(run: ExperimentRun) -> str:
         "protocol": main["interaction_protocol"],
         "trainer": trainer if isinstance(trainer, str) else trainer.get("class_name"),
         "seed": main["seed"],
-        "stages": f"{run.recorder.made} computed, {run.recorder.found} cached",
+        "stages": f"{run.recorder.computed} computed, {run.recorder.cached} cached",
         "time in stages": f"{sum(stage.seconds for stage in manifest.stages):.1f} s",
     }
     lines = [f"# {folder.run_id}", *_rows(("", ""), facts.items())]

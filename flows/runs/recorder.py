@@ -75,7 +75,7 @@ class RunRecorder:
     ) -> None:
         self.folder = folder
         self.store = store
-        self.made = self.found = 0
+        self.computed = self.cached = 0
         self.metrics: dict[str, dict[str, dict[str, float]]] = {}
         self.states: dict[str, str] = {}
         self._drop_other_stages(arms)
@@ -105,8 +105,8 @@ class RunRecorder:
         changes: dict[str, Any] = {}
         if call.stage == "build_scenario":
             changes |= self._new_datasets(call.arm, manifest.key)
-        self.found += outcome.hit
-        self.made += not outcome.hit
+        self.cached += outcome.hit
+        self.computed += not outcome.hit
         record = StageRecord(
             arm=call.arm,
             stage=call.name,
@@ -140,11 +140,11 @@ class RunRecorder:
         """Emit the event of a finished stage, with usage and iterations of this run only."""
         call, seconds = outcome.call, outcome.manifest.seconds
         if outcome.hit:
-            self._observer.tell("stage.found", str(outcome), call, seconds=seconds)
+            self._observer.tell("stage.cached", str(outcome), call, seconds=seconds)
             return
         iterations = call.iteration - call.start_iteration if call.stage == "train" else 0
         self._observer.tell(
-            "stage.made",
+            "stage.computed",
             str(outcome),
             call,
             seconds=seconds,

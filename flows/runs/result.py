@@ -30,7 +30,7 @@ class ExperimentResult:
         Arm → name of a test ("test", "test-NAME") → its metrics.
     states
         Arm → key of its final state in the store; arms without a final state are omitted.
-    made, found
+    computed, cached
         Numbers of stages that this flow run computed, and that were cached.
     flow_run_id
         Id of the Prefect flow run.
@@ -40,8 +40,8 @@ class ExperimentResult:
     folder: str
     metrics: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
-    made: int = 0
-    found: int = 0
+    computed: int = 0
+    cached: int = 0
     flow_run_id: str | None = None
 
     @property
@@ -64,7 +64,7 @@ class ExperimentResult:
 
     def __repr__(self) -> str:
         """Return the table of tests, if its folder exists, below the numbers of stages."""
-        stages = f"{self.made} stages computed, {self.found} cached"
+        stages = f"{self.computed} stages computed, {self.cached} cached"
         head = f"Run {self.run_id}: {stages}, folder {self.folder}"
         has_table = (Path(self.folder) / "manifest.json").exists() and self.table.rows
         return f"{head}\n{self.table}" if has_table else head

@@ -68,8 +68,8 @@ class ExperimentRun:
             folder=str(self.folder.path),
             metrics=self.recorder.metrics,
             states=self.recorder.states,
-            made=self.recorder.made,
-            found=self.recorder.found,
+            computed=self.recorder.computed,
+            cached=self.recorder.cached,
             flow_run_id=flow_run_id,
         )
 

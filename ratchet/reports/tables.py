@@ -76,8 +76,8 @@ class StageSummary:
     arm: str
     stage: str
     iterations: int
-    found: int
-    made: int
+    cached: int
+    computed: int
     seconds: float
 
 

@@ -14,15 +14,15 @@ Kind: TypeAlias = Literal[
     "run.cancelled",
     "run.pruned",
     "stage.started",
-    "stage.made",
-    "stage.found",
+    "stage.computed",
+    "stage.cached",
     "stage.retried",
     "stage.failed",
     "stage.waited",
     "stage.stalled",
 ]
 """Kinds of events. "retried": the stage failed and is tried again. "waited": another process
-computed the stage. "made" and "found": the stage was computed, or a cache hit."""
+computed the stage. "cached": the stage was in the store."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RunEvent:
 
     @property
     def outcome(self) -> str:
-        """The kind without its prefix, such as "made"."""
+        """The kind without its prefix, such as "computed"."""
         return self.kind.partition(".")[2]
 
 

@@ -163,7 +163,7 @@ class Telemetry:
             self._stalls.add(1, stage)
         elif outcome != "started":
             self._stages.add(1, {**stage, "outcome": outcome})
-        if outcome != "made":
+        if outcome != "computed":
             return
         self._seconds.record(event.seconds or 0.0, stage)
         self._iterations.add(event.iterations, {"arm": event.arm})

@@ -156,7 +156,7 @@ def _compute(
             run_id=session.settings.run_id,
             versions=library_versions(),
         )
-    return StageOutcome(call, manifest, False, "made")
+    return StageOutcome(call, manifest, False, "computed")
 
 
 @contextmanager

@@ -49,14 +49,14 @@ def test_a_killed_run_resumes(overrides):
     result = example("resume").main(*overrides)
     trained = [each for each in RunFolder(result.folder).manifest.stages if each.stage == "train"]
     assert trained[-1].iteration == 30
-    assert result.found >= 3  # data, initial state, and the two training stages before the kill
-    assert result.made >= 1  # killed, not finished
+    assert result.cached >= 3  # data, initial state, and the two training stages before the kill
+    assert result.computed >= 1  # killed, not finished
     assert RunFolder(result.folder).manifest.status == "completed"
 
 
 def test_a_run_without_prefect_is_found_by_the_next(overrides):
     first, second = (example("without_prefect").main(*overrides) for _ in range(2))
-    assert (first.found, second.made, second.found) == (0, 0, first.made)
+    assert (first.cached, second.computed, second.cached) == (0, 0, first.computed)
 
 
 def test_a_fork_shares_earlier_stages(overrides):
@@ -69,7 +69,7 @@ def test_a_fork_shares_earlier_stages(overrides):
     first, second = trained(parent), trained(fork)
     assert set(first) == set(second) == {5, 10, 15, 20}
     assert [k for k in first if first[k] == second[k]] == [5, 10]
-    assert fork.made == 3  # two training stages, and the test
+    assert fork.computed == 3  # two training stages, and the test
 
 
 def test_a_sweep_is_compared_with_seeds_as_repetitions(overrides, tmp_path):

@@ -101,7 +101,7 @@ def test_each_saved_state_of_a_loop_is_retested(lab, first):
     assert sorted(entries) == [1, 2, 3, 4]
     assert entries[4]["total"] == first.metrics["main"]["test"]["total"]
     assert len({values["total"] for values in entries.values()}) == 4
-    assert again.made == 4, "the data are cached, and no training happens"
+    assert again.computed == 4, "the data are cached, and no training happens"
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_network_runs_killed_before_and_after_the_stop_give_the_same_result(lab,
     sampled = sorted(path.name for path in Path(result["folder"]).rglob("*.safetensors"))
     assert sampled == ["0.safetensors", "2.safetensors"]
     again = lab.run(params, pieces)
-    assert (again["made"], again["states"]) == (0, result["states"])
+    assert (again["computed"], again["states"]) == (0, result["states"])
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_chat_models_receive_no_requests_after_the_stop(lab, fault):
     assert lab.weights(result) == lab.hashes(stage)
     assert sorted(lab.metrics(result)) == sorted(lab.metrics(expected))
     again = lab.run(params)
-    assert (again["made"], again["states"]) == (0, result["states"])
+    assert (again["computed"], again["states"]) == (0, result["states"])

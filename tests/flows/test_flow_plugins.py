@@ -41,10 +41,10 @@ def test_a_killed_run_gives_bitwise_the_same_result(new_lab, case):
     expected = undisturbed.run(given, undisturbed.settings(**small))
     lab.kill("stage=train;iteration=4;within=0.05;seed=1", given, lab.settings(**small))
     result = lab.run(given, lab.settings(**small))
-    assert result["found"] > 0, "stages finished before the kill are stored"
+    assert result["cached"] > 0, "stages finished before the kill are stored"
     assert lab.weights(result) == undisturbed.weights(expected)
     assert lab.metrics(result) == undisturbed.metrics(expected)
     again = lab.run(given, lab.settings(**small))
-    assert (again["made"], again["found"]) == (0, result["made"] + result["found"])
+    assert (again["computed"], again["cached"]) == (0, result["computed"] + result["cached"])
     resumed = lab.run(action="resume", run=result["run_id"], settings=lab.settings(**small))
-    assert resumed["made"] == 0
+    assert resumed["computed"] == 0

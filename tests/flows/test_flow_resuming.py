@@ -56,10 +56,10 @@ def test_a_run_killed_in_a_stage_gives_the_same_result(lab, undisturbed, stage, 
 
 def test_a_second_run_is_fully_cached_without_heavy_imports(lab):
     first = lab.run(settings=lab.settings(tracking=True))
-    assert (first["made"], first["found"]) == (9, 0)
+    assert (first["computed"], first["cached"]) == (9, 0)
     pieces = lab.done()
     second = lab.run(settings=lab.settings(tracking=True))
-    assert (second["made"], second["found"]) == (0, 9)
+    assert (second["computed"], second["cached"]) == (0, 9)
     assert second["run_id"] == first["run_id"]
     assert second["metrics"] == first["metrics"]
     assert second["heavy"] == []
@@ -72,7 +72,7 @@ def test_a_failing_stage_is_retried_by_its_task(lab):
     settings = lab.settings(retries=2, retry_delay_seconds=0.01)
     result = lab.run(settings=settings, environment={"RATCHET_FAULT": fault})
     assert once.exists()
-    assert result["made"] == 9
+    assert result["computed"] == 9
 
 
 def test_results_do_not_depend_on_hash_randomisation(lab, undisturbed):
@@ -90,7 +90,7 @@ def test_two_equal_concurrent_runs_compute_each_stage_once(lab, undisturbed):
     assert [process.wait(240) for process, _ in processes] == [0, 0]
     assert Counter(lab.done()) == Counter(undisturbed["done"])
     results = [lab.read(path) for _, path in processes]
-    assert sum(result["made"] for result in results) == 9
+    assert sum(result["computed"] for result in results) == 9
     assert [lab.weights(result) for result in results] == [undisturbed["weights"]] * 2
     assert sorted(lab.metrics(results[0])) == sorted(undisturbed["metrics"])
 
@@ -112,4 +112,4 @@ def test_a_real_trainer_killed_in_training_gives_the_same_result(lab):
     stage = lab.folder / "whole" / "stages" / expected["states"]["main"]
     assert lab.weights(result) == lab.hashes(stage)
     assert lab.metrics(result) == lab.metrics(expected)
-    assert result["found"] >= 6
+    assert result["cached"] >= 6

@@ -80,7 +80,7 @@ def test_more_iterations_continue_training_and_changed_tests_only_test(lab):
     before = len(lab.done())
     longer = run(lab, rl__num_iterations=9)
     assert lab.done()[before:] == ["train 7", "train 8", "test test"]
-    assert longer.made == 2
+    assert longer.computed == 2
     before = len(lab.done())
     run(lab, rl__num_iterations=9, rl__num_test_iterations=3)
     assert lab.done()[before:] == ["test test"]
@@ -97,7 +97,7 @@ def test_stage_boundaries_change_neither_keys_nor_weights(lab, size):
     assert lab.hashes(stage) == lab.weights(reference.to_dict())
     assert lab.metrics(other.to_dict()) == lab.metrics(reference.to_dict())
     shared = run(lab, lab.settings(iterations_per_task=size, run_id=f"shared-{size}"))
-    assert shared.made == 0
+    assert shared.computed == 0
 
 
 def test_a_damaged_stage_is_detected_quarantined_and_recomputed(lab):
@@ -195,7 +195,7 @@ def test_the_planned_stages_are_the_executed_ones(lab):
     assert [stage.hit for stage in plan] == [False] * len(plan)
     assert lab.done() == []
     result = run(lab)
-    assert result.made == len(plan)
+    assert result.computed == len(plan)
     stages = RunFolder(result.folder).manifest.stages
     assert [(s.stage, s.iteration, s.key) for s in stages] == [
         (s.stage, s.iteration, s.key) for s in plan
@@ -210,7 +210,7 @@ def test_the_planned_stages_are_the_executed_ones(lab):
 def test_forced_stages_are_recomputed_with_equal_results(lab):
     first = run(lab)
     second = run(lab, force=True)
-    assert (second.made, second.found) == (first.made, 0)
+    assert (second.computed, second.cached) == (first.computed, 0)
     assert second.states == first.states
     assert Counter(lab.done())["train 0"] == 2
 
@@ -220,7 +220,7 @@ def test_force_recomputes_stages_that_arms_share_once(lab):
     first = run(lab, arms=arms)
     work = Counter(lab.done())
     second = run(lab, force=True, arms=arms)
-    assert (second.made, second.found) == (first.made, first.found)
+    assert (second.computed, second.cached) == (first.computed, first.cached)
     assert second.states == first.states
     assert Counter(lab.done()) == Counter({name: 2 * count for name, count in work.items()})
     assert lab.metrics(second.to_dict()) == lab.metrics(first.to_dict())
@@ -230,7 +230,7 @@ def test_a_trainer_without_stages_runs_as_one_stage(lab):
     trainer = {"module_path": "tiny_trainer.py", "class_name": "TinyWholeTrainer"}
     first = run(lab, trainer=trainer)
     second = run(lab, trainer=trainer)
-    assert (first.made, second.made, second.found) == (2, 0, 2)
+    assert (first.computed, second.computed, second.cached) == (2, 0, 2)
     assert lab.done() == ["run_trainer"]
     entries = lab.metrics(second.to_dict())
     assert ("main", "train", 2) in [entry[:3] for entry in entries]
@@ -276,7 +276,7 @@ def test_derived_files_of_a_run_folder_are_rebuilt_from_the_store(lab, again):
     else:
         settings = ExperimentSettings.from_dict(lab.settings())
         repeated = run(lab) if again == "run" else resume_experiment(folder.run_id, settings)
-        assert (repeated.made, repeated.run_id) == (0, folder.run_id)
+        assert (repeated.computed, repeated.run_id) == (0, folder.run_id)
     assert shown(RunFolder(folder.path)) == sound
     report = (folder.path / "report.html").read_text()
     assert "made_up" not in report

@@ -63,7 +63,7 @@ def test_a_retest_tests_the_states_in_order_without_training(lab):
     assert again.states == first.states
     assert RunFolder(again.folder).manifest.settings["tags"] == {"retest_of": first.run_id}
     before = len(lab.done())
-    assert retest_experiment(first.run_id, {"rl.num_test_iterations": 3}, settings).made == 0
+    assert retest_experiment(first.run_id, {"rl.num_test_iterations": 3}, settings).computed == 0
     assert lab.done()[before:] == []
 
 
@@ -76,7 +76,7 @@ def test_rerunning_tests_from_a_file_computes_the_planned_stages(lab):
     with_rates = {**hyper_params, "rl": {**lab.hyper_params()["rl"], "num_test_iterations": 2}}
     result = run_experiment(with_rates, settings)
     assert [p.hit for p in plan_experiment(with_rates, settings)] == [True] * (1 + 4)
-    assert (result.made, result.found) == (4, 1)
+    assert (result.computed, result.cached) == (4, 1)
     lost = {**with_rates, "base_run": {"base_run_type": "rerun_tests", "run_id": None}}
     with pytest.raises(ParameterError, match=r"base_run\.run_id: got None"):
         run_experiment(lost, settings)
@@ -101,7 +101,7 @@ def test_an_intact_run_is_verified_bit_for_bit(lab):
     before = sorted((lab.folder / "home" / "store" / "stages").iterdir())
     found = verify_run(result.run_id, settings)
     assert found.is_sound
-    assert len(found.stages) == result.made
+    assert len(found.stages) == result.computed
     assert (found.remade.record.stage, found.remade.record.iteration) == ("train", 7)
     for stage in ("train:3", "pretrain-prover", "pretrained_state", "test", "build_scenario"):
         remade = verify_run(result.run_id, settings, stage=stage).remade
@@ -199,7 +199,7 @@ def test_stored_rollouts_are_those_of_training(lab, small):
         rollout_sample_period=2,
         store=str(lab.folder / "other"),
     )
-    assert again.made == 0
+    assert again.computed == 0
     settings = ExperimentSettings.from_dict(
         lab.settings(run_id="kept", store=str(lab.folder / "other"))
     )
@@ -226,9 +226,9 @@ def test_an_agent_of_a_run_initialises_a_different_run(lab, small):
     assert copied.states == first.states
     same = {**changes, "agents.verifier.checkpoint_run_id": "copied"}
     third = run(lab, small.replace(same), run_id="third")
-    assert third.made == 0, "keys depend on the content, not on the run"
+    assert third.computed == 0, "keys depend on the content, not on the run"
     earlier = {**changes, "agents.verifier.checkpoint_version": "2"}
-    assert run(lab, small.replace(earlier), run_id="fourth").made > 0
+    assert run(lab, small.replace(earlier), run_id="fourth").computed > 0
     none = {**changes, "agents.verifier.checkpoint_version": "3"}
     with pytest.raises(CheckPointNotFoundError, match="those after 0, 2, 4 iterations"):
         run(lab, small.replace(none), run_id="fifth")
@@ -243,7 +243,7 @@ def test_the_verify_command_reports_its_findings(lab):
     runs = ["--runs-dir", str(lab.folder / "runs")]
     found = CliRunner().invoke(app, ["verify", result.run_id, *runs])
     assert found.exit_code == 0, found.output
-    assert f"{result.made} of {result.made} stages are unchanged." in found.output
+    assert f"{result.computed} of {result.computed} stages are unchanged." in found.output
     assert "bit for bit identical: train of arm main, 7 iterations" in found.output
     page, published = lab.folder / "page.md", lab.folder / "page.json"
     compared = CliRunner().invoke(

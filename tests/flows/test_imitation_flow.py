@@ -76,7 +76,7 @@ def test_plans_forks_and_verification_support_the_stage(lab, given):
     assert found["initial_state", 0]
     assert not any(found[name, 0] for name in IMITATING)
     fork = fork_experiment(first.run_id, 1, {"rl.lr": 0.001}, settings)
-    assert fork.found >= 5, "data, initial state, two stages of imitation, first iteration"
+    assert fork.cached >= 5, "data, initial state, two stages of imitation, first iteration"
     for stage in IMITATING:
         assert verify_run(first.run_id, settings, stage=stage).remade.differences == ()
     assert "correct actions" in build_report(RunFolder(Path(first.folder))).read_text()

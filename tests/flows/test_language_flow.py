@@ -49,7 +49,7 @@ def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path,
     where = "iteration=2" if stage == "rollouts" else "iteration=3"
     lab.kill(f"stage={stage};{where};within=0.1", CHOSEN, cut)
     resumed = lab.run(CHOSEN, cut)
-    assert resumed["found"] > 0
+    assert resumed["cached"] > 0
     fused = lab.settings(iterations_per_task=4, home=str(tmp_path / "other"))
     whole = lab.run(CHOSEN, fused)
     assert trained(lab, resumed) == trained(lab, whole)
@@ -65,9 +65,9 @@ def test_a_different_loss_shares_the_first_rollouts(lab):
     cut = lab.settings(iterations_per_task=1)
     lab.run(CHOSEN, cut)
     other = lab.run({**CHOSEN, "grpo": {"variant": "grpo", "clip_high": 0.28}}, cut)
-    assert other["found"] == 3, "data, initial model, first rollouts"
+    assert other["cached"] == 3, "data, initial model, first rollouts"
     played = list((lab.folder / "home" / "store" / "stages").glob("*/trajectories.jsonl"))
     assert len(played) == 4 + 3
     assert all(len(load_trajectories(file)) == 16 for file in played)
     longer = lab.run({**CHOSEN, "rl": {"num_iterations": 5}}, cut)
-    assert longer["made"] == 3, "one more rollout stage, one more step, and the test"
+    assert longer["computed"] == 3, "one more rollout stage, one more step, and the test"

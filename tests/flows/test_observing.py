@@ -81,7 +81,7 @@ def test_stalled_and_retried_stages_are_reported_everywhere(lab: Any, client: An
     soon(lambda: events(client, "ratchet.run.completed", flow_run))
     told = events(client, "ratchet.", flow_run)
     counts = Counter(event["event"].removeprefix("ratchet.") for event in told)
-    assert counts["stage.made"] == 9
+    assert counts["stage.computed"] == 9
     assert counts["stage.retried"] == counts["run.started"] == counts["run.completed"] == 1
     stalls = [event for event in told if event["event"] == "ratchet.stage.stalled"]
     (hung,) = (event for event in stalls if event["resource"]["prefect.resource.id"] == place)

@@ -57,7 +57,7 @@ def undisturbed(new_lab):
     """Return the result of one process that alternates between rollouts and learning."""
     lab = new_lab()
     result = lab.run(CHOSEN, lab.settings(iterations_per_task=3))
-    assert result["made"] == 4
+    assert result["computed"] == 4
     return result["states"], outcome(lab, result)
 
 
@@ -103,7 +103,7 @@ def test_kills_of_either_process_do_not_change_the_result(scene, undisturbed):
     assert has_ended(second), "it must end with its parent"
     before = len(scene.log.read_text().splitlines())
     resumed = lab.run(CHOSEN, scene.cut, environment=scene.environment)
-    assert resumed["found"] == 3, "data, initial model, first rollouts"
+    assert resumed["cached"] == 3, "data, initial model, first rollouts"
     states, ended = undisturbed
     assert (resumed["states"], outcome(lab, resumed)) == (states, ended)
     played = len(scene.log.read_text().splitlines()) - before

@@ -28,7 +28,7 @@ def test_forks_share_the_phases_before_the_fork_point(lab):
     changes = {"phases.joint.changes.rl.lr": 0.01, "phases.joint.num_iterations": 2}
     request = {"run": parent["run_id"], "from": 5, "changes": changes}
     fork = lab.run(hyper_params, action="fork", **request)
-    assert fork["made"] == 4, "the joint phase: its state, two training stages, the test"
+    assert fork["computed"] == 4, "the joint phase: its state, two training stages, the test"
     shared = {("train", i) for i in range(5)}
     metrics = {line[1:3]: line[3] for line in lab.metrics(fork)}
     before = {line[1:3]: line[3] for line in lab.metrics(parent)}
@@ -36,4 +36,4 @@ def test_forks_share_the_phases_before_the_fork_point(lab):
     assert metrics["train", 5] != before["train", 5]
     assert ("train", 7) not in metrics
     again = lab.run(action="resume", run=parent["run_id"])
-    assert (again["made"], again["states"]) == (0, parent["states"])
+    assert (again["computed"], again["states"]) == (0, parent["states"])

@@ -197,7 +197,7 @@ def stored_content(lab, result):
     stages = [record.model_dump(exclude={"seconds"}) for record in manifest.stages]
     tables = [(t.arm, t.name, t.columns) for t in folder.read_tables()]
     ordered = [list(manifest.read_parameters.items()), list(manifest.dataset_hashes.items())]
-    result = {name: result[name] for name in ("metrics", "states", "made", "found")}
+    result = {name: result[name] for name in ("metrics", "states", "computed", "cached")}
     weights = [lab.weights(result, arm) for arm in result["states"]]
     return json.dumps([result, stages, tables, ordered, weights]), folder.read_metrics()
 

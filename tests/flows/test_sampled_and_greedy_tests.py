@@ -20,7 +20,9 @@ def test_both_accuracies_are_in_the_results_the_report_and_comparisons(lab):
     given = {"trainer": "vanilla_ppo", "pretrain_agents": False, "agents": {"_default": SMALL}}
     alone = lab.run(lab.hyper_params(**given, rl=RL))
     both = lab.run(lab.hyper_params(**given, rl={**RL, "test_by_sampling": "both"}))
-    assert (both["made"], both["found"]) == (1, alone["made"]), "only the missing test is computed"
+    assert (both["computed"], both["cached"]) == (1, alone["computed"]), (
+        "only the missing test is computed"
+    )
     tests = both["metrics"]["main"]
     assert tests["test"] == alone["metrics"]["main"]["test"]
     assert tests["test-by-sampling"]["test_accuracy"] != tests["test"]["test_accuracy"]

@@ -55,7 +55,7 @@ def test_a_killed_run_resumes_on_a_different_machine_without_repeated_work(
     server.forget()
     lab.environment |= two.environment
     result = lab.run(None, {**two.settings, "lease_seconds": 60.0})
-    assert result["found"] > 0
+    assert result["cached"] > 0
     counts = Counter(lab.done())
     assert {piece for piece, count in counts.items() if count > 1} <= {
         piece for piece in before if piece.startswith("train")
@@ -68,7 +68,7 @@ def test_a_killed_run_resumes_on_a_different_machine_without_repeated_work(
         for manifest in store.iterate()
         if server.asked(f"PUT /{BUCKET}/killed/stages/{manifest.key}")
     ]
-    assert len(made) == result["made"]
+    assert len(made) == result["computed"]
     for manifest in made:
         waits = 20 if manifest.iteration == 6 else 0  # checks whether the killed process is alive
         of_stage = [each for each in asked if f"{manifest.key}/" in each]
@@ -76,7 +76,7 @@ def test_a_killed_run_resumes_on_a_different_machine_without_repeated_work(
         assert len(of_stage) <= len(manifest.files) + 3 + by_progress + waits, of_stage
     lab.environment |= one.environment
     again = lab.run(None, one.settings)
-    assert (again["made"], again["found"]) == (0, 9)
+    assert (again["computed"], again["cached"]) == (0, 9)
     assert again["states"] == result["states"]
     assert Counter(lab.done()) == counts
 
@@ -120,7 +120,7 @@ def test_runs_in_a_bucket_are_exported_imported_verified_and_collected(
     assert told.exit_code == 0, told.output
     assert 0 < len(list(StageStore(one.store).iterate())) < before
     assert verify_run(kept.run_id, here).is_sound
-    assert resume_experiment(kept.run_id, here).made == 0
+    assert resume_experiment(kept.run_id, here).computed == 0
 
     packed: Path = lab.folder / "run.zip"
     exported = export_run(kept.run_id, packed, here.runs)

@@ -58,7 +58,7 @@ def test_a_result_prints_as_a_short_table(tmp_path: Path) -> None:
     assert len(table) < 6
     assert str(found) == repr(found)
     assert repr(found.table).startswith("DisplayTable(")
-    gone = ExperimentResult("gone", str(tmp_path / "gone"), made=2)
+    gone = ExperimentResult("gone", str(tmp_path / "gone"), computed=2)
     assert repr(gone).startswith("Run gone: 2 stages computed, 0 cached, folder ")
 
 

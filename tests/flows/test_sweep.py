@@ -57,7 +57,7 @@ def test_members_share_stages_and_a_second_sweep_is_fully_cached(lab):
     }
     assert len(datasets) == 1
     again = sweep(lab)
-    assert [result.made for result in again] == [0, 0, 0, 0]
+    assert [result.computed for result in again] == [0, 0, 0, 0]
     assert [result.states for result in again] == [result.states for result in results]
     assert lab.done() == done
 

@@ -44,7 +44,7 @@ def test_expert_iteration_learns_despite_a_kill(lab):
     settings = lab.settings(**SETTINGS)
     lab.kill("stage=await_fine_tune_jobs;iteration=1", chosen, settings)
     result = lab.run(chosen, settings)
-    assert result["found"] > 0
+    assert result["cached"] > 0
     first, last = first_and_last(result)
     assert first.n == last.n == 300
     assert 0.5 < first.value < 0.65

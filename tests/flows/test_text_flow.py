@@ -69,7 +69,7 @@ def test_every_stage_of_every_iteration_is_done_once(undisturbed):
         "await 0",
         "await 1",
     }, "the last iteration has already tested the final state"
-    assert undisturbed["result"]["made"] == 16
+    assert undisturbed["result"]["computed"] == 16
     points = [entry[1:3] for entry in undisturbed["metrics"]]
     assert Counter(points) == Counter(set(points))
     for stage in ("sample_rollouts", "log_stats", "test_during_training"):
@@ -130,7 +130,7 @@ def test_a_second_run_is_fully_cached(lab):
     first = lab.run(params)
     done = lab.done()
     second = lab.run(params)
-    assert (second["made"], second["found"]) == (0, first["made"])
+    assert (second["computed"], second["cached"]) == (0, first["computed"])
     assert second["metrics"] == first["metrics"]
     assert lab.done() == done
 
@@ -157,7 +157,7 @@ def test_a_failing_stage_is_retried_by_its_task(lab):
     settings = lab.settings(retries=2, retry_delay_seconds=0.01)
     result = lab.run(text_params(lab), settings, environment={"RATCHET_FAULT": fault})
     assert once.exists()
-    assert result["made"] == 16
+    assert result["computed"] == 16
 
 
 def test_two_equal_concurrent_runs_pay_once(lab, undisturbed):
@@ -166,7 +166,7 @@ def test_two_equal_concurrent_runs_pay_once(lab, undisturbed):
     processes = [lab.start(params) for _ in range(2)]
     assert [process.wait(240) for process, _ in processes] == [0, 0]
     assert Counter(lab.done()) == Counter(undisturbed["done"])
-    assert sum(lab.read(path)["made"] for _, path in processes) == 16
+    assert sum(lab.read(path)["computed"] for _, path in processes) == 16
 
 
 def test_an_interrupted_run_ends_immediately_and_loses_no_finished_call(lab):

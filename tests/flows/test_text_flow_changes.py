@@ -68,8 +68,8 @@ def test_a_fork_from_a_stage_shares_and_does_not_repay_earlier_stages(lab):
     assert all(metrics[place] == theirs[place] for place in shared)
     before = len(lab.done())
     again = fork_experiment(parent.run_id, "1:create_fine_tune_jobs", change, settings(lab))
-    assert (again.run_id, again.made) == (child.run_id, 0)
-    assert resume_experiment(child.run_id, settings(lab)).made == 0
+    assert (again.run_id, again.computed) == (child.run_id, 0)
+    assert resume_experiment(child.run_id, settings(lab)).computed == 0
     assert news(lab, before) == []
 
 
@@ -106,7 +106,7 @@ def test_resume_reuses_finished_stages_after_a_code_change(lab, monkeypatch):
     events = (Path(resumed.folder) / "events.jsonl").read_text()
     assert "tiny_text_trainer changed" in events
     before = len(lab.done())
-    assert resume_experiment(folder.name, own).made == 0
+    assert resume_experiment(folder.name, own).computed == 0
     assert news(lab, before) == []
 
 
@@ -138,7 +138,7 @@ def test_a_run_stops_at_its_budget_and_resumes_with_a_higher_one(lab):
 def test_cached_stages_do_not_count_towards_the_budget(lab):
     run(lab)
     other = run(lab, settings(lab, budget=0.135, run_id="other"), num_iterations=4)
-    assert other.made > 0
+    assert other.computed > 0
 
 
 def test_the_plan_contains_requests_and_is_refused_above_the_budget(lab):
@@ -172,7 +172,7 @@ def test_a_run_inherits_the_parameters_of_its_base_run(lab):
     )
     assert set(news(lab, before)) >= {"sample 3", "await 2", "test 3"}
     assert "sample 2" not in news(lab, before)
-    assert later.made == 6
+    assert later.computed == 6
 
 
 def test_tests_are_rerun_on_the_states_of_an_earlier_run(lab):

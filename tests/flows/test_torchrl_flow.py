@@ -66,7 +66,7 @@ def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, small, al
     lab.kill("stage=train;iteration=3;within=0.02", chosen.to_dict(), settings)
     before = {path.name for path in stages(lab).iterdir()}
     result = lab.run(chosen.to_dict(), settings)
-    assert result["found"] == len(before) == 4  # data, initial state, two iterations
+    assert result["cached"] == len(before) == 4  # data, initial state, two iterations
     whole = small.build(chosen)
     whole.initial_state()
     metrics = whole.run_iterations(0, 4)
@@ -77,7 +77,7 @@ def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, small, al
         assert stored_frames(lab) == 4 * 48  # each frame once
     longer = chosen.replace({"trainer.total_frames": 240}).to_dict()
     more = lab.run(longer, settings)
-    assert more["made"] == 2  # one more iteration, and its test
+    assert more["computed"] == 2  # one more iteration, and its test
 
 
 def returns_in_mlflow(lab, result):

@@ -31,8 +31,8 @@ def test_a_run_finds_the_stages_of_the_one_before_it(new_lab, family, actions):
     lab = new_lab()
     hyper_params = CHAT if family == "chat" else lab.hyper_params()
     first, second = (lab.run(hyper_params, action=action) for action in actions)
-    assert first["made"] == second["found"] > 5
-    assert first["found"] == second["made"] == 0
+    assert first["computed"] == second["cached"] > 5
+    assert first["cached"] == second["computed"] == 0
     for name in ("run_id", "metrics", "states"):
         assert first[name] == second[name]
     folder = RunFolder(first["folder"])
@@ -47,8 +47,8 @@ def test_a_killed_run_is_resumed_to_the_same_end(new_lab, action):
     expected = whole.run(action=PLAIN)
     lab.kill("stage=train;iteration=6", action=PLAIN)
     result = lab.run(action=action)
-    assert result["found"] > 0
-    assert result["made"] < expected["made"]
+    assert result["cached"] > 0
+    assert result["computed"] < expected["computed"]
     assert lab.weights(result) == whole.weights(expected)
     assert lab.metrics(result) == whole.metrics(expected)
 
@@ -68,5 +68,7 @@ def test_a_stage_is_retried_and_then_its_error_ends_the_run(tmp_path, monkeypatc
     assert "log stats main 0 failed at attempt 2, no retries left" in log
     monkeypatch.delenv(VARIABLE)
     result = run_without_prefect(CHAT, settings)
-    assert (result.made, result.found) == (4, 5), "concurrent stages have finished nevertheless"
+    assert (result.computed, result.cached) == (4, 5), (
+        "concurrent stages have finished nevertheless"
+    )
     assert RunFolder(folder.path).manifest.status == "completed"

@@ -152,7 +152,7 @@ def test_parameters_of_an_unknown_scenario_are_shown_unchanged(tmp_path):
 
 def test_stages_are_summed_by_arm_and_kind(arms):
     train = next(row for row in stage_summaries(arms) if (row.arm, row.stage) == ("main", "train"))
-    assert (train.iterations, train.found, train.made) == (240, 9, 15)
+    assert (train.iterations, train.cached, train.computed) == (240, 9, 15)
     assert train.seconds == pytest.approx(24 * 6.2)
 
 

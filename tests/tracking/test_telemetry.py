@@ -51,11 +51,11 @@ def play(run: RunObserver) -> None:
         run.failed(stage("train", 4), RuntimeError("lost"), again=True)
         with run.under_way(stage("train", 4)):
             run.live.advance(4)
-        run.tell("stage.made", "", stage("train", 4), seconds=2.5, iterations=4)
-        run.tell("stage.found", "", stage("test", 4), seconds=1.0)
+        run.tell("stage.computed", "", stage("train", 4), seconds=2.5, iterations=4)
+        run.tell("stage.cached", "", stage("test", 4), seconds=1.0)
         run.waited(stage("sample_rollouts"), 7.0)
         run.tell("stage.stalled", "", stage("sample_rollouts"), seconds=700.0)
-        run.tell("stage.made", "", stage("sample_rollouts"), seconds=0.5, usage=[USED])
+        run.tell("stage.computed", "", stage("sample_rollouts"), seconds=0.5, usage=[USED])
         run.folder.set_status("failed", "RuntimeError: lost")
     assert time.time() - begin < 10
 
@@ -63,12 +63,12 @@ def play(run: RunObserver) -> None:
 def test_counters_of_a_run_are_pushed_at_its_end(collector: Collector, tmp_path: Path) -> None:
     play(observer(tmp_path))
     value = collector.value
-    outcomes = ("retried", "made", "failed")
+    outcomes = ("retried", "computed", "failed")
     counted = [value("ratchet.stages", stage="train", outcome=each) for each in outcomes]
     assert counted == [1, 1, 0]
     assert value("ratchet.stages") == 4
     assert value("ratchet.stage.stalls") == 1
-    assert value("ratchet.stages", stage="test", outcome="found") == 1
+    assert value("ratchet.stages", stage="test", outcome="cached") == 1
     assert value("ratchet.stage.duration", stage="train") == 2.5
     assert value("ratchet.stage.wait") == 7.0
     assert value("ratchet.iterations", arm="main") == 4

@@ -72,7 +72,7 @@ def test_a_run_with_a_custom_trainer_survives_gc_and_is_recomputed_after_import(
     assert len(list(store.iterate())) == before - len(removed)
     assert verify_run(fork.run_id, here).is_sound
     done = lab.done()
-    assert resume_experiment(fork.run_id, here).made == 0, "its parent is deleted"
+    assert resume_experiment(fork.run_id, here).computed == 0, "its parent is deleted"
     assert lab.done() == done
 
     packed = lab.folder / "run.zip"
@@ -93,4 +93,4 @@ def test_a_run_with_a_custom_trainer_survives_gc_and_is_recomputed_after_import(
     assert found.remade.record.stage == "train"
     assert found.remade.code_changes == ()
     again = run_experiment({**small, "rl": {**small["rl"], "lr": 0.25}}, moved, name="tiny")
-    assert again.found > 0, "the same experiment reuses the imported stages"
+    assert again.cached > 0, "the same experiment reuses the imported stages"
