@@ -54,7 +54,7 @@ search-protocols: $(CORE)  ## choose learning rates of results on the validation
 results: $(CORE)  ## run or resume the study of protocols; write docs/results (an hour)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=300..307
 	$(BIN)/ratchet compare $(STUDY) --by-arm $(call protocol_pairs,$(PROTOCOLS)) \
-		--update-page docs/results/$(STUDY).md \
+		--metric test/test_mean_episode_length --update-page docs/results/$(STUDY).md \
 		--reference "accept if alike, exact=0.650" --title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
