@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -56,6 +56,14 @@ results: $(CORE)  ## run or resume the study of protocols; write docs/results (a
 	$(BIN)/ratchet compare $(STUDY) --by-arm $(call protocol_pairs,$(PROTOCOLS)) \
 		--metric test/test_mean_episode_length --update-page docs/results/$(STUDY).md \
 		--reference "accept if alike, exact=0.650" --title "Protocols on graph isomorphism"
+
+results-exploratory: $(CORE)  ## after results: alone with a lower learning rate, and exact worst messages of adp
+	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY)_exploratory --parallel 2 \
+		seed=300..307 interaction_protocol=solo_verifier,adp arms=null preregistered=null \
+		"agents._default.agent_lr_factor={actor: 1, critic: 1}" "callbacks=[best_response]"
+	$(BIN)/ratchet compare $(STUDY)_exploratory --metric test/test_best_response.accuracy \
+		--metric test/test_any_messages.accuracy --reference "accept if alike, exact=0.650" \
+		--update-page docs/results/exploratory/$(STUDY).md --title "After the study of protocols"
 
 HELP_STUDY := graph_isomorphism_help
 search-help: $(CORE)  ## choose learning rates of results-help on the validation split (half an hour)

@@ -14,6 +14,7 @@ from ratchet.statistics import mean
 from tests.test_results_pages import (
     EXPERIMENTS,
     HELP,
+    PROTOCOLS,
     RESULTS,
     VARIANTS,
     differences,
@@ -176,3 +177,72 @@ def test_frames_of_the_variants():
     assert f"{scratch['train']:,} frames of PPO" in variants
     more = sum(scratch.values()) / sum(main.values())
     assert f"{more:.1f} times main's frames" in variants
+
+
+def range_of(values: Sequence[float], digits: int = 1) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def exploratory_scores(name: str) -> dict[str, list[float]]:
+    """Return a score in percent of the runs after the study of protocols, by protocol."""
+    found: dict[str, list[float]] = {}
+    for run in read_published(RESULTS / "exploratory" / f"{PROTOCOLS}.json").runs:
+        found.setdefault(run.differing["interaction_protocol"], []).append(100 * run.scores[name])
+    return found
+
+
+def protocol_sentences() -> Iterator[str]:
+    """Yield what the page on protocols must say."""
+    found, lengths = scores(PROTOCOLS, GREEDY), scores(PROTOCOLS, "test/test_mean_episode_length")
+    means = {arm: mean(values) for arm, values in found.items()}
+    free = ("nip", "debate", "mnip")
+    yield f"ends at {range_of([means[arm] for arm in free])} % with nip, debate and mnip"
+    yield f"at {means['adp']:.1f} and {means['merlin_arthur']:.1f} % with adp and merlin_arthur"
+    low = [value for value in found["main"] if value < 60]
+    high = [value for value in found["main"] if value >= 60]
+    assert (len(low), len(high)) == (3, 5)
+    yield f"a mean of {means['main']:.1f} %: in five seeds {range_of(high)} %, in three"
+    yield f"in three {range_of(low)} %"
+    rounds = [each / 100 for arm in free for each in lengths[arm]]
+    long = [each for each in rounds if each > 1.05]
+    assert (len(rounds), len(long)) == (24, 7)
+    yield f"{len(rounds) - len(long)} of {len(rounds)} runs episodes have 1.0 rounds"
+    yield f"{range_of(long)} rounds on average"
+    second = table(PROTOCOLS, "By the Weisfeiler–Leman round")["round 2"]
+    iqms = dict(zip(found, (cell.partition(" ")[0] for cell in second), strict=True))
+    least = min((iqms[arm] for arm in free), key=float)
+    yield f"{iqms['adp']} and {iqms['merlin_arthur']} % (IQM) instead of {least} and more"
+    alone, adp = (exploratory_scores(GREEDY)[name] for name in ("solo_verifier", "adp"))
+    assert adp == pytest.approx(found["adp"])
+    yield f"have {mean(alone):.1f} % ({range_of(alone)} % in the seeds)"
+    best, worst = (exploratory_scores(name)["adp"] for name in (BEST, ANY))
+    yield f"leaves {mean(best):.1f} % ({range_of(best)} % in the seeds), the worst messages"
+    yield f"the worst messages {mean(worst):.1f} %"
+
+
+@pytest.mark.parametrize("sentence", protocol_sentences())
+def test_figures_of_the_study_of_protocols_agree_with_the_data(sentence):
+    assert sentence in text_of(f"docs/results/{PROTOCOLS}.md")
+
+
+def test_new_provers_change_as_little_as_the_page_of_protocols_says():
+    found = scores(PROTOCOLS, GREEDY)
+    for arm, most in (("nip", 0), ("debate", 0), ("mnip", 0.99), ("merlin_arthur", 0.99)):
+        pairs = zip(found[f"{arm}_attacked"], found[arm], strict=True)
+        assert max(abs(after - before) for after, before in pairs) <= most
+    row = differences(PROTOCOLS)["adp_attacked − adp"]
+    low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
+    written = f"by {row['difference of means']} points on average ({low} to {high})"
+    assert written in text_of(f"docs/results/{PROTOCOLS}.md")
+    assert all(float(row["corrected p"]) > 0.05 for row in differences(PROTOCOLS).values())
+
+
+def test_figures_of_the_exploratory_page_agree_with_its_data():
+    page = text_of(f"docs/results/exploratory/{PROTOCOLS}.md")
+    alone = exploratory_scores(GREEDY)["solo_verifier"]
+    best, worst = (exploratory_scores(name)["adp"] for name in (BEST, ANY))
+    assert f"ends at {mean(alone):.1f} % ({range_of(alone)} %)" in page
+    assert f"leave {mean(best):.1f} % ({range_of(best)} %)" in page
+    assert f"even for the prover, leave {mean(worst):.1f} %" in page
+    assert "adp is then 6.5 points lower (5.2 to 8.4)" in page
+    assert "| solo_verifier − adp | +6.5 | [+5.2, +8.4] |" in page

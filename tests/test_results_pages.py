@@ -70,7 +70,8 @@ def accuracies(page: str, test: str = "test") -> dict[str, dict[int, float]]:
     for run in read_published(RESULTS / f"{page}.json").runs:
         accuracy = run.tests[test].accuracy
         score = run.scores[f"{test} agent.return"] if accuracy is None else 100 * accuracy
-        found.setdefault(run.arm, {})[run.seed] = score
+        group = str(run.differing.get("interaction_protocol", run.arm))
+        found.setdefault(group, {})[run.seed] = score
     return found
 
 
@@ -82,7 +83,8 @@ def table(page: str, heading: str | None = None) -> dict[str, list[str]]:
     """Return the first table below a heading of a page: first cell of each row → other cells."""
     text = (RESULTS / f"{page}.md").read_text()
     heading = heading or HEADINGS.get(page, "accuracy on the test set")
-    (part,) = re.findall(rf"^## {heading}.*\n+((?:\|.*\n)+)", text, re.MULTILINE | re.IGNORECASE)
+    pattern = rf"^## {heading}.*\n+(?:[^#|\n].*\n+)?((?:\|.*\n)+)"  # perhaps below a sentence
+    (part,) = re.findall(pattern, text, re.MULTILINE | re.IGNORECASE)
     rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in part.splitlines()]
     return {row[0]: row[1:] for row in rows[2:]}
 
