@@ -99,10 +99,10 @@ results-zero-knowledge: $(CORE)  ## study of simulators' likeness: eight seeds o
 		--reference "known alone=0.6" --reference "known=0.9" --title "Zero knowledge and likeness"
 
 TEXT_STUDY := text_protocols
-results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (an hour)
-	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=100..107
-	$(BIN)/ratchet compare $(TEXT_STUDY) --by-arm $(call protocol_pairs,$(PROTOCOLS)) \
-		--update-page docs/results/$(TEXT_STUDY).md \
+results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (half an hour)
+	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=0..4 \
+		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
+	$(BIN)/ratchet compare $(TEXT_STUDY) --update-page docs/results/$(TEXT_STUDY).md \
 		--metric test/test_always_failed_proportion --metric test/test_mean_episode_length \
 		--curve log_stats/accuracy --x-axis iterations --title "Protocols on programs"
 

@@ -19,7 +19,7 @@ from ratchet.reports.comparison.published import read_published
 from ratchet.reports.comparison.training_costs import planned_frames
 from ratchet.scenarios.binary_erasure_channel import analytic_solution
 from ratchet.scenarios.code_validation.tiny_model import pretraining
-from ratchet.statistics import Contrast, interquartile_mean, mean, permutation_tests
+from ratchet.statistics import Contrast, interquartile_mean, mean, permutation_tests, smallest_p
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
@@ -377,6 +377,9 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
     corrected = {channel[pair]["corrected p"] for pair in pairs}
     (p,) = corrected
     assert f"corrected p {p} for both" in text_of("docs/results/binary_erasure_channel_proof.md")
+    (seeds,) = {len(by_seed) for by_seed in accuracies(TEXT).values()}
+    least = f"{smallest_p(seeds, paired=True):.3f}"
+    assert f"no p can be below {least}" in text_of(f"docs/results/{TEXT}.md")
 
 
 @pytest.mark.parametrize(
