@@ -109,7 +109,7 @@ def test_an_import_restores_the_run_with_all_inputs_of_its_stages(
     assert told["torch"][0] == "0.1"
     assert told["code"][0] == "c" * 12 + " with changes"
     again = unpack(packed, tmp_path)
-    assert (again.new, again.cached) == (0, 3), "a repeated import changes nothing"
+    assert (again.new, again.found) == (0, 3), "a repeated import changes nothing"
     assert not [path for path in done.folder.path.parent.iterdir() if path.name[0] == "."]
 
 
