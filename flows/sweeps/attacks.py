@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, nearest
 from ratchet.experiment_files.base_run import name_arm
@@ -17,7 +17,7 @@ from trainers.registry import trainer_class
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
 
-_LEARNS = {"update_schedule": {"kind": "constant"}}
+_LEARNS: dict[str, Any] = {"update_schedule": {"kind": "constant"}}
 
 
 def is_chat_run(trained: HyperParameters) -> bool:
@@ -55,25 +55,11 @@ def attack_parameters(
         If the run has no state with the trained model.
     """
     others = other_agents(names, agent)
-    data = trained.to_dict()
     if is_chat_run(trained):
-        new: dict[str, Any] = {"freeze_agent": False, **_LEARNS}
-        frozen: dict[str, Any] = {
-            "model_name": trained_models(run, settings)[agent],
-            "shared_model_group": None,
-            "freeze_agent": True,
-        }
+        new, frozen = _chat_models(trained_models(run, settings)[agent])
     else:
-        new = {"load_checkpoint_and_parameters": False, "checkpoint_run_id": None, **_LEARNS}
-        new |= {"is_random": False, "use_manual_architecture": False}
-        new |= {name: {} for name in trained.agents[agent].to_dict() if name.endswith("lr_factor")}
-        block = {"agents": others, "num_iterations": 1}
-        frozen = {
-            "load_checkpoint_and_parameters": True,
-            "checkpoint_run_id": name_arm(*run),
-            "checkpoint_version": "latest",
-            "update_schedule": {"kind": "alternating_blocks", "blocks": [block]},
-        }
+        new, frozen = _networks(trained, name_arm(*run), agent, others)
+    data = trained.to_dict()
     data["agents"] |= {name: {**trained.agents[name].to_dict(), **new} for name in others}
     data["agents"][agent] = {**trained.agents[agent].to_dict(), **frozen}
     data |= {"phases": [], "callbacks": [], "pretrain_agents": False}
@@ -81,6 +67,32 @@ def attack_parameters(
     data["protocol_common"] |= {"shared_reward": False}
     data["imitation"] |= {"agents": [n for n in trained.imitation.agents if n in others]}
     return HyperParameters.from_dict(fixed_data(data, trained))
+
+
+_Changes: TypeAlias = dict[str, Any]
+
+
+def _chat_models(trained_model: str) -> tuple[_Changes, _Changes]:
+    """Return the changes of the attackers, and those of the attacked agent."""
+    frozen = {"model_name": trained_model, "shared_model_group": None, "freeze_agent": True}
+    return {"freeze_agent": False, **_LEARNS}, frozen
+
+
+def _networks(
+    trained: HyperParameters, source: str, agent: str, others: Sequence[str]
+) -> tuple[_Changes, _Changes]:
+    """Return the changes of the attackers, and those of the attacked agent, as for chat models."""
+    new = {"load_checkpoint_and_parameters": False, "checkpoint_run_id": None, **_LEARNS}
+    new |= {"is_random": False, "use_manual_architecture": False}
+    new |= {name: {} for name in trained.agents[agent].to_dict() if name.endswith("lr_factor")}
+    block = {"agents": others, "num_iterations": 1}
+    frozen = {
+        "load_checkpoint_and_parameters": True,
+        "checkpoint_run_id": source,
+        "checkpoint_version": "latest",
+        "update_schedule": {"kind": "alternating_blocks", "blocks": [block]},
+    }
+    return new, frozen
 
 
 def other_agents(names: Sequence[str], agent: str) -> list[str]:
