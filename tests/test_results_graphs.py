@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -17,6 +18,7 @@ from tests.test_results_pages import (
     PROTOCOLS,
     RESULTS,
     VARIANTS,
+    compare_command,
     differences,
     parameters,
     table,
@@ -239,6 +241,9 @@ def test_new_provers_change_as_little_as_the_page_of_protocols_says():
 
 def test_figures_of_the_exploratory_page_agree_with_its_data():
     page = text_of(f"docs/results/exploratory/{PROTOCOLS}.md")
+    published = read_published(RESULTS / "exploratory" / f"{PROTOCOLS}.json")
+    assert shlex.split(published.commands[1]) == compare_command(PROTOCOLS, "results-exploratory")
+    assert published.preregistered is None
     alone = exploratory_scores(GREEDY)["solo_verifier"]
     best, worst = (exploratory_scores(name)["adp"] for name in (BEST, ANY))
     assert f"ends at {mean(alone):.1f} % ({range_of(alone)} %)" in page

@@ -27,7 +27,7 @@ def is_chat_run(trained: HyperParameters) -> bool:
 
 def attack_parameters(
     trained: HyperParameters,
-    names: Sequence[str],
+    others: Sequence[str],
     run: tuple[str, str],
     agent: str,
     settings: ExperimentSettings,
@@ -38,8 +38,8 @@ def attack_parameters(
     ----------
     trained
         Parameters of the attacked arm.
-    names
-        Its agents.
+    others
+        The attackers.
     run
         Id of the run, and the arm.
     agent
@@ -49,12 +49,9 @@ def attack_parameters(
 
     Raises
     ------
-    ParameterError
-        If there is no such agent, or no other.
     CheckPointNotFoundError
-        If the run has no state with the trained model.
+        If the run has no state with the trained chat model.
     """
-    others = other_agents(names, agent)
     if is_chat_run(trained):
         new, frozen = _chat_models(trained_models(run, settings)[agent])
     else:
