@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,6 +40,8 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 
 FACTORS := {actor: 0.3, critic: 0.3},{actor: 1, critic: 1},{actor: 3, critic: 3}
 protocol_pairs = $(foreach name,$(1),--pair "$(name) vs main" --pair "$(name)_attacked vs $(name)")
+rate_pairs = $(foreach arm,$(3),$(foreach rate,$(1),\
+	--pair "$(arm) · lr=$(rate) vs $(arm) · lr=$(2)"))
 factor_pairs = $(foreach arm,$(1),$(foreach factor,0.3 3,\
 	--pair "$(arm) · actor=$(factor) · critic=$(factor) vs $(arm) · actor=1 · critic=1"))
 
@@ -125,10 +127,26 @@ results-channel: $(CORE)  ## comparison with the analytic solution, and attacks:
 		--title "The game with a known answer"
 
 PROVING_STUDY := self_proving_gcd
+PROVING_PAIRS := --pair "feedback vs main" --pair "annotated vs main" \
+	--pair "annotated_feedback vs annotated" --pair "few vs annotated" --pair "shifted vs few"
+search-self-proving: $(CORE)  ## choose learning rates of results-self-proving on validation pairs (half an hour)
+	$(BIN)/ratchet sweep experiments/$(PROVING_STUDY).yaml --name $(PROVING_STUDY)_search --parallel 2 \
+		seed=0..3 agents._default.warm_up.lr=0.001,0.003,0.01 validation.replaces_test=true \
+		arms.feedback.rl.num_iterations=0 arms.annotated_feedback.rl.num_iterations=0
+	$(BIN)/ratchet compare $(PROVING_STUDY)_search --by-arm $(call rate_pairs,0.001 0.01,0.003,\
+		main annotated few shifted) --update-page docs/results/searches/$(PROVING_STUDY).md \
+		--title "Search: learning rate of transcripts"
+	$(BIN)/ratchet sweep experiments/$(PROVING_STUDY).yaml --name $(PROVING_STUDY)_search_feedback \
+		--parallel 2 seed=0..3 language.optimizer.lr=0.0001,0.0004,0.0016 validation.replaces_test=true
+	$(BIN)/ratchet compare $(PROVING_STUDY)_search_feedback --by-arm \
+		$(call rate_pairs,0.0001 0.0016,0.0004,feedback annotated_feedback) \
+		--update-page docs/results/searches/$(PROVING_STUDY)_feedback.md \
+		--title "Search: learning rate of feedback"
+
 results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds (half an hour)
 	$(BIN)/ratchet sweep experiments/$(PROVING_STUDY).yaml --name $(PROVING_STUDY) --parallel 2 \
-		seed=100..107
-	$(BIN)/ratchet compare $(PROVING_STUDY) --by-arm --baseline main --baseline annotated \
+		seed=200..207
+	$(BIN)/ratchet compare $(PROVING_STUDY) --by-arm $(PROVING_PAIRS) \
 		--update-page docs/results/$(PROVING_STUDY).md --metric test/test_correct \
 		--title "A model that proves its divisors"
 

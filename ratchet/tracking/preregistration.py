@@ -54,7 +54,8 @@ class Preregistration(BaseModel):
     Attributes
     ----------
     metrics
-        "accuracy" on the test set, or recorded metrics ``STAGE/NAME``.
+        "accuracy" on the test set, mean returns ``test/AGENT.return``, or recorded metrics
+        ``STAGE/NAME``.
     baselines
         Groups with which all others are compared.
     pairs

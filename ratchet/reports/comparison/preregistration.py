@@ -41,7 +41,7 @@ def check_preregistration(
         *_differences_of_groups(comparison, content),
     ]
     names = {
-        ACCURACY if each.metric.name == MAIN_TEST else each.metric.name
+        ACCURACY if each.metric.name == MAIN_TEST else each.metric.name.replace(" ", "/")
         for each in comparison.metrics
     }
     differences += [f"no metric {name}" for name in content.metrics if name not in names]
