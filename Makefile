@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -101,12 +101,16 @@ results-zero-knowledge: $(CORE)  ## study of simulators' likeness: eight seeds o
 		--reference "known alone=0.6" --reference "known=0.9" --title "Zero knowledge and likeness"
 
 TEXT_STUDY := text_protocols
-results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (half an hour)
-	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=0..4 \
-		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
-	$(BIN)/ratchet compare $(TEXT_STUDY) --update-page docs/results/$(TEXT_STUDY).md \
+results-text: $(LLM)  ## the study of protocols with chat models: no key, no network (an hour)
+	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=100..107
+	$(BIN)/ratchet compare $(TEXT_STUDY) --by-arm $(call protocol_pairs,$(PROTOCOLS)) \
+		--update-page docs/results/$(TEXT_STUDY).md \
 		--metric test/test_always_failed_proportion --metric test/test_mean_episode_length \
 		--curve log_stats/accuracy --x-axis iterations --title "Protocols on programs"
+
+attacks-text: $(LLM)  ## after results-text: new provers against its verifiers (half an hour)
+	$(BIN)/ratchet exploit $(TEXT_STUDY) $(addprefix --arm ,$(PROTOCOLS)) --seeds 0 --parallel 2 \
+		--json > docs/results/attacks/$(TEXT_STUDY).json
 
 CHANNEL_STUDY := binary_erasure_channel_proof
 search-channel: $(CORE)  ## choose the learning rate of results-channel on the validation split (five minutes)
