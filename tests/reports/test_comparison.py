@@ -16,7 +16,7 @@ from ratchet.reports.comparison.display_tables import learning_table, pair_table
 from ratchet.reports.comparison.figures import aggregate_figures, learning_figures
 from ratchet.reports.comparison.files import BEGIN, END, to_data, write_comparison, write_document
 from ratchet.reports.comparison.options import Options, planned_pairs, reference_values
-from ratchet.reports.comparison.svg_figure import draw_svg
+from ratchet.reports.comparison.svg_figure import draw_svg, look_of
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.reports.labels import ranges
 
@@ -344,6 +344,10 @@ def test_the_picture_is_deterministic_and_shows_every_group(sweep):
     assert picture.startswith("<?xml")
     assert ">adp</text>" in picture
     assert ">nip</text>" in picture
+
+
+def test_thirty_groups_look_different():
+    assert len({look_of(place) for place in range(30)}) == 30
 
 
 def test_manually_written_parts_of_a_document_are_preserved(sweep, tmp_path):

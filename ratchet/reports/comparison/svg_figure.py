@@ -21,6 +21,8 @@ COLORS = (
     *("#2457d6", "#d1700a", "#0c8a63", "#a936b8", "#c3303b"),
     *("#0f83a0", "#7a6a12", "#59606e", "#e2739a", "#7fb135"),
 )
+ROUNDS = (("-", "o"), ("--", "s"), (":", "^"))
+"""Line style and marker of the groups with each colour, from the first to the third."""
 LEGEND_CHARS = 110
 """Characters per legend line; a marker with its gaps counts as eight."""
 TITLE_CHARS = 90
@@ -118,7 +120,7 @@ def _draw_groups(
     scale = 100.0 if found.metric.kind != "metric" else 1.0
     for row in found.rows:
         place = labels.index(row.group.label)
-        color = COLORS[place % len(COLORS)]
+        color, _, marker = look_of(place)
         scores = [scale * score for task in row.scores for score in task]
         axes.scatter(
             scores, [place + 0.22] * len(scores), s=14, facecolors="none", edgecolors=color
@@ -127,7 +129,7 @@ def _draw_groups(
             axes.plot(
                 [scale * row.iqm.low, scale * row.iqm.high], [place, place], color=color, lw=2
             )
-        axes.scatter([scale * row.iqm.value], [place], s=42, color=color, zorder=3)
+        axes.scatter([scale * row.iqm.value], [place], s=42, color=color, marker=marker, zorder=3)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     title = _upper(found.metric.title) + ("; less is better" if found.metric.less_is_better else "")
@@ -143,10 +145,9 @@ def _draw_learning(
 ) -> None:
     scale = 100.0 if found.is_share else 1.0
     for place, row in enumerate(found.rows):
-        color, band = COLORS[place % len(COLORS)], row.band
-        axes.plot(
-            band.positions, [scale * y for y in band.values], color=color, label=row.group.label
-        )
+        (color, line_style, _), band = look_of(place), row.band
+        values = [scale * y for y in band.values]
+        axes.plot(band.positions, values, line_style, color=color, label=row.group.label)
         lows, highs = ([scale * y for y in ends] for ends in (band.lows, band.highs))
         axes.fill_between(band.positions, lows, highs, color=color, alpha=0.15, lw=0)  # NaN: none
     for line in lines if found.is_accuracy else ():
@@ -163,15 +164,14 @@ def _draw_by_group(axes: Axes, found: Sequence[MetricComparison], *, with_legend
     labels = [row.group.label for row in found[0].rows]
     width = min(0.13, 0.75 / len(labels))
     for place, label in enumerate(labels):
-        color = COLORS[place % len(COLORS)]
+        color, _, marker = look_of(place)
         for k, each in enumerate(found):
             estimate = each.rows[place].iqm
             x = k + (place - (len(labels) - 1) / 2) * width
             if not math.isnan(estimate.low):
                 axes.plot([x, x], [100 * estimate.low, 100 * estimate.high], color=color, lw=1.6)
-            axes.scatter(
-                [x], [100 * estimate.value], s=24, color=color, label=label if not k else ""
-            )
+            named = label if not k else ""
+            axes.scatter([x], [100 * estimate.value], s=24, color=color, marker=marker, label=named)
     axes.axhline(50, color=_GREY, lw=0.8, ls=":")
     axes.set_xticks(range(len(found)), [each.metric.title for each in found])
     axes.set_ylim(-3, 103)
@@ -179,6 +179,12 @@ def _draw_by_group(axes: Axes, found: Sequence[MetricComparison], *, with_legend
     if with_legend:
         _legend_below(axes, labels, -0.12)
     axes.tick_params(length=0)
+
+
+def look_of(place: int) -> tuple[str, str, str]:
+    """Return the colour, line style and marker of a group, which differ from all others'."""
+    line_style, marker = ROUNDS[place // len(COLORS) % len(ROUNDS)]
+    return COLORS[place % len(COLORS)], line_style, marker
 
 
 def _legend_below(axes: Axes, labels: Sequence[str], height: float) -> None:
