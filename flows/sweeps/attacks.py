@@ -63,6 +63,7 @@ def attack_parameters(
     data["rl"] |= {"test_by_sampling": False}
     data["protocol_common"] |= {"shared_reward": False}
     data["imitation"] |= {"agents": [n for n in trained.imitation.agents if n in others]}
+    data["pure_text_grpo"]["redraws"].pop(agent, None)
     return HyperParameters.from_dict(fixed_data(data, trained))
 
 
