@@ -138,12 +138,13 @@ search-self-proving: $(CORE)  ## choose learning rates of results-self-proving o
 		seed=0..3 agents._default.warm_up.lr=0.001,0.003,0.01 validation.replaces_test=true \
 		arms.feedback.rl.num_iterations=0 arms.annotated_feedback.rl.num_iterations=0
 	$(BIN)/ratchet compare $(PROVING_STUDY)_search --by-arm $(call rate_pairs,0.001 0.01,0.003,\
-		main annotated few shifted) --update-page docs/results/searches/$(PROVING_STUDY).md \
+		main annotated few shifted) --allow-data-mismatch \
+		--update-page docs/results/searches/$(PROVING_STUDY).md \
 		--title "Search: learning rate of transcripts"
 	$(BIN)/ratchet sweep experiments/$(PROVING_STUDY).yaml --name $(PROVING_STUDY)_search_feedback \
 		--parallel 2 seed=0..3 language.optimizer.lr=0.0001,0.0004,0.0016 validation.replaces_test=true
 	$(BIN)/ratchet compare $(PROVING_STUDY)_search_feedback --by-arm \
-		$(call rate_pairs,0.0001 0.0016,0.0004,feedback annotated_feedback) \
+		$(call rate_pairs,0.0001 0.0016,0.0004,feedback annotated_feedback) --allow-data-mismatch \
 		--update-page docs/results/searches/$(PROVING_STUDY)_feedback.md \
 		--title "Search: learning rate of feedback"
 

@@ -22,12 +22,20 @@ from tests.test_results_pages import (
 )
 
 FACTOR = "agents._default.agent_lr_factor.actor"
-SEARCHED = {CHANNEL: "rl.lr", HELP: FACTOR, PROTOCOLS: FACTOR}
-"""Pages with a search, and the parameter that it chose."""
+FEEDBACK = f"{PROVING}_feedback"
+SEARCHED = {
+    CHANNEL: "rl.lr",
+    HELP: FACTOR,
+    PROTOCOLS: FACTOR,
+    PROVING: "agents._default.warm_up.lr",
+    FEEDBACK: "language.optimizer.lr",
+}
+"""Searches by the name of their page, and the parameter that each chose."""
+STUDIES = {name: PROVING if name == FEEDBACK else name for name in SEARCHED}
+"""The study that follows each search."""
 UNSEARCHED = {
     CREDIT: "One learning rate, chosen for the group baseline in earlier experiments",
     DEBATE: "they were not tuned",
-    PROVING: "chosen in single runs with other seeds, in part by accuracy on these test pairs",
     TEXT: "chosen by [such runs]",
     VARIANTS: "Nothing was tuned for the variants",
     "zero_knowledge": "One game with one decision, one learning rate",
@@ -40,7 +48,8 @@ def searched(page: str) -> dict[str, dict[float, list[float]]]:
     found: dict[str, dict[float, list[float]]] = {}
     for run in read_published(RESULTS / "searches" / f"{page}.json").runs:
         by_value = found.setdefault(run.arm, {})
-        by_value.setdefault(run.differing[SEARCHED[page]], []).append(run.scores["test"])
+        score = run.scores.get("test", run.scores.get("test agent.return"))
+        by_value.setdefault(run.differing[SEARCHED[page]], []).append(score)
     return found
 
 
@@ -49,7 +58,7 @@ def test_each_search_is_checked():
 
 
 def test_each_page_without_a_search_says_how_its_settings_were_chosen():
-    assert sorted([*SEARCHED, *UNSEARCHED]) == PAGES
+    assert sorted([*set(STUDIES.values()), *UNSEARCHED]) == PAGES
     for page, sentence in UNSEARCHED.items():
         written = text_of(f"docs/results/{page}.md").partition("<!-- begin")[0]
         assert sentence in written, page
@@ -57,7 +66,8 @@ def test_each_page_without_a_search_says_how_its_settings_were_chosen():
 
 @pytest.mark.parametrize("page", SEARCHED)
 def test_a_search_touches_no_test_data_and_no_seed_of_its_study(page):
-    search, study = (read_published(RESULTS / at / f"{page}.json") for at in ("searches", ""))
+    search = read_published(RESULTS / "searches" / f"{page}.json")
+    study = read_published(RESULTS / f"{STUDIES[page]}.json")
     tested, published = ({run.data["test"] for run in each.runs} for each in (search, study))
     assert not tested & published
     assert not {run.seed for run in search.runs} & {run.seed for run in study.runs}
@@ -83,3 +93,23 @@ def test_each_arm_has_its_best_learning_rate(page):
         agents = arms[arm].agents
         for name in ("_default", *arms[arm].agents):
             assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm
+
+
+@pytest.mark.parametrize(
+    ("search", "searched_arms"),
+    [
+        (PROVING, ["main", "annotated", "few", "shifted"]),
+        (FEEDBACK, ["feedback", "annotated_feedback"]),
+    ],
+)
+def test_each_arm_that_proves_has_its_best_learning_rate(search, searched_arms):
+    arms = parameters(PROVING)
+    for arm in searched_arms:
+        by_rate = searched(search)[arm]
+        best = max(by_rate, key=lambda rate: np.mean(by_rate[rate]))
+        chosen = arms[arm]
+        rate = (
+            chosen.agents["agent"].warm_up.lr if search == PROVING else chosen.language.optimizer.lr
+        )
+        assert rate == best, arm
+    assert arms["feedback"].agents["agent"].warm_up == arms["main"].agents["agent"].warm_up

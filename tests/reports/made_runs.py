@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -34,17 +35,19 @@ def table(name, right, size=60):
     return ResultTable(name, columns)
 
 
-def make_run(runs: Path, run_id: str, right: int, *, status="completed", size=60, **changes):
+def make_run(
+    runs: Path, run_id: str, right: int, *, status="completed", size=60, arm="main", **changes
+):
     """Create a run with curves and one test; ``right`` of ten decisions are correct."""
     params = hyper_params(**changes)
     manifest = RunManifest(
         run_id=run_id,
         name="made",
         status=status,
-        arms={"main": params.to_dict()},
-        seeds={"main": params.seed},
+        arms={arm: params.to_dict()},
+        seeds={arm: params.seed},
         code=CodeState(commit="c0ffee" * 7, dirty=False),
-        dataset_hashes={"main": {"train": "a" * 64, "test": "b" * 64, "hard": "c" * 64}},
+        dataset_hashes={arm: {"train": "a" * 64, "test": "b" * 64, "hard": "c" * 64}},
         command=["ratchet", "sweep", "made.yaml", "seed=0..2"],
     )
     folder = RunFolder.create(runs, manifest)
@@ -53,7 +56,7 @@ def make_run(runs: Path, run_id: str, right: int, *, status="completed", size=60
         value = 0.5 + 0.05 * iteration + rng.gauss(0, 0.02)
         folder.append_metrics("train", iteration, {"verifier.accuracy": value})
     folder.append_metrics("test", 6, {"accuracy": right / 10, "mean_episode_length": 1.0 + right})
-    folder.write_table(table("test", right, size))
+    folder.write_table(replace(table("test", right, size), arm=arm))
     return folder
 
 

@@ -147,6 +147,13 @@ def test_a_repeated_experiment_counts_once(tmp_path, sweep):
     assert any("Counted once" in note and "nip-2, again" in note for note in comparison.notes)
 
 
+def test_arms_that_are_one_experiment_count_once(tmp_path, sweep):
+    again = make_run(tmp_path, "again", 9, interaction_protocol="nip", seed=2, arm="other")
+    comparison = compare_runs([*sweep, again], options=QUICK)
+    (note,) = (note for note in comparison.notes if "Counted once" in note)
+    assert "nip-2, again" in note
+
+
 def test_a_repeated_experiment_with_different_results_is_refused(tmp_path, sweep):
     again = make_run(tmp_path, "again", 7, interaction_protocol="nip", seed=2)
     with pytest.raises(DataError, match="nip-2 and again are the same experiment"):

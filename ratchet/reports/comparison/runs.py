@@ -201,6 +201,11 @@ def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
     return flatten({name: v for name, v in hyper_params.items() if name not in left_out})
 
 
+def _results(run: ComparedRun) -> dict[str, Any]:
+    """Return the columns of a run's tables, whatever its arm is called."""
+    return {name: table.columns for name, table in run.tables.items()}
+
+
 def _merge_identical(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[str]]:
     """Merge duplicate experiments; return the distinct ones and notes.
 
@@ -214,18 +219,18 @@ def _merge_identical(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], li
         first = kept.setdefault(key, run)
         if first is run:
             continue
-        if first.tables != run.tables:
+        if _results(first) != _results(run):
             raise DataError(
                 f"compare: {first.label} and {run.label} are the same experiment with the same seed"
                 f" ({run.seed}) but have other results, of other code perhaps; expected each once."
                 " Leave one out."
             )
         copies[first.label].append(run.label)
-    notes = [
-        f"Counted once, since they are one experiment: {first}, {_some(others)}."
-        for first, others in copies.items()
-    ]
-    return list(kept.values()), notes
+    if not copies:
+        return list(kept.values()), []
+    named = [f"{first}, {_some(others)}" for first, others in copies.items()]
+    note = f"Counted once, since they are one experiment: {_some(named, '; ')}."
+    return list(kept.values()), [note]
 
 
 def _tested_on(run: ComparedRun, table: str) -> str:
@@ -248,8 +253,8 @@ def _advice(runs: Sequence[ComparedRun]) -> str:
     )
 
 
-def _some(labels: Sequence[str]) -> str:
-    shown = ", ".join(labels[:3])
+def _some(labels: Sequence[str], separator: str = ", ") -> str:
+    shown = separator.join(labels[:3])
     return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown
 
 
