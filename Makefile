@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo attacks-credit attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-unbalanced results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -82,6 +82,13 @@ results-help: $(CORE)  ## study of learned provers and a weak verifier: eight se
 		--metric test/test_best_response.accuracy --metric test/test_any_messages.accuracy \
 		--reference "accept if alike, exact=0.650" --reference "random question, exact=0.928" \
 		--title "Provers that help, on graph isomorphism"
+
+results-unbalanced: $(CORE)  ## after results-help: main and alone on pairs whose sizes reveal labels (a quarter of an hour)
+	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY)_unbalanced --parallel 2 \
+		seed=200..207 graph_isomorphism.balanced=false preregistered=null \
+		'~arms.honest' '~arms.hand_made' '~arms.random' '~arms.alone_scratch'
+	$(BIN)/ratchet compare $(HELP_STUDY)_unbalanced --by-arm --baseline main \
+		--update-page docs/results/exploratory/$(HELP_STUDY).md --title "Pairs that are not balanced"
 
 VARIANTS := graph_isomorphism_help_variants
 results-variants: $(CORE)  ## ablation of results-help: five seeds of each variant (two hours)
@@ -162,6 +169,10 @@ results-credit: $(LLM)  ## replayed credit compared with group baselines: eight 
 	$(BIN)/ratchet compare $(CREDIT_STUDY) --by-arm --baseline main \
 		--curve log_stats/accuracy --x-axis sampled_tokens --threshold 0.8 --threshold 0.9 \
 		--update-page docs/results/$(CREDIT_STUDY).md --title "Replayed credit on programs"
+
+attacks-credit: $(LLM)  ## after results-credit: new provers against its verifiers (a quarter of an hour)
+	$(BIN)/ratchet exploit $(CREDIT_STUDY) --arm main --arm verifier --arm both --seeds 0 --parallel 2 \
+		--json > docs/results/attacks/$(CREDIT_STUDY).json
 
 DEBATE_STUDY := debaters
 DEBATES := main open_consultancy debate open_debate proposer_critic
