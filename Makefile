@@ -155,7 +155,7 @@ search-self-proving: $(CORE)  ## choose learning rates of results-self-proving o
 		--update-page docs/results/searches/$(PROVING_STUDY)_feedback.md \
 		--title "Search: learning rate of feedback"
 
-results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds (half an hour)
+results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds (25 minutes)
 	$(BIN)/ratchet sweep experiments/$(PROVING_STUDY).yaml --name $(PROVING_STUDY) --parallel 2 \
 		seed=200..207
 	$(BIN)/ratchet compare $(PROVING_STUDY) --by-arm $(PROVING_PAIRS) \

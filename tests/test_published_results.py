@@ -28,7 +28,7 @@ CHOSEN = {
     "graph_isomorphism_help": ["seed=203", "arms=null"],
     "graph_isomorphism_help_variants": ["seed=202", "arms=null"],
     "graph_isomorphism_protocols": ["seed=302", "arms=null"],
-    "self_proving_gcd": ["seed=103", "arms=null"],
+    "self_proving_gcd": ["seed=203", "arms=null"],
     "text_protocols": ["seed=101", "arms=null"],
     "zero_knowledge": ["seed=103", "arms=null"],
 }
