@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shlex
 import subprocess
@@ -75,6 +76,21 @@ def accuracies(page: str, test: str = "test") -> dict[str, dict[int, float]]:
         accuracy = run.tests[test].accuracy
         score = run.scores[f"{test} agent.return"] if accuracy is None else 100 * accuracy
         found.setdefault(run.arm, {})[run.seed] = score
+    return found
+
+
+def attacked_accuracies(page: str) -> dict[str, list[float]]:
+    """Return the accuracies against new provers in percent: arm → one for each seed, in order."""
+    content = json.loads((RESULTS / "attacks" / f"{page}.json").read_text())
+    (rows,) = (each["rows"] for each in content["tables"])
+    found: dict[str, list[float]] = {}
+    own: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["arm"], []).append(100 * row["worst"]["value"])
+        own.setdefault(row["arm"], []).append(100 * row["own"]["value"])
+    published = accuracies(page)
+    for arm, values in own.items():
+        assert values == pytest.approx([published[arm][seed] for seed in sorted(published[arm])])
     return found
 
 
@@ -250,6 +266,10 @@ def credit_sentences() -> Iterator[str]:
     in_thousands = {arm: f"{round(number, -3):,}" for arm, number in tokens.items()}
     yield f"training used {in_thousands['main']} tokens of prompts and completions in main"
     yield f"{in_thousands['verifier']} in verifier and {in_thousands['both']} in both"
+    attacked = attacked_accuracies(CREDIT)
+    after = {arm: f"{mean(values):.1f} % in {arm}" for arm, values in attacked.items()}
+    yield f"to {after['main']}, {after['verifier']} and {after['both']}"
+    yield f"at most {max(max(values) for values in attacked.values()):.1f} % in any seed"
     factors = [f"{labels[arm] / labels['main']:.1f}" for arm in seen]
     yield f"use {factors[0]} and {factors[1]} times the rewards"
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from ratchet.statistics import interquartile_mean, mean
-from tests.test_results_pages import RESULTS, TEXT, accuracies, differences, table, text_of
+from tests.test_results_pages import (
+    TEXT,
+    accuracies,
+    attacked_accuracies,
+    differences,
+    table,
+    text_of,
+)
 
 PROTOCOLS = ("adp", "nip", "debate", "merlin_arthur", "mnip")
 ATTACKED = [f"{name}_attacked" for name in PROTOCOLS]
@@ -34,20 +40,6 @@ def span(values: Sequence[float], digits: int = 0) -> str:
     return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
-def new_provers() -> dict[str, list[float]]:
-    """Return the accuracies against new provers in percent, by protocol."""
-    content = json.loads((RESULTS / "attacks" / f"{TEXT}.json").read_text())
-    (rows,) = (each["rows"] for each in content["tables"])
-    found: dict[str, list[float]] = {}
-    own: dict[str, list[float]] = {}
-    for row in rows:
-        found.setdefault(row["arm"], []).append(100 * row["worst"]["value"])
-        own.setdefault(row["arm"], []).append(100 * row["own"]["value"])
-    for name in PROTOCOLS:
-        assert own[name] == pytest.approx(values_of(name))
-    return found
-
-
 def interval(pair: str) -> str:
     """Return a difference of means with its interval as in a sentence."""
     row = differences(TEXT)[pair]
@@ -59,7 +51,7 @@ def sentences() -> Iterator[tuple[str, str]]:
     """Yield documents and what they must contain."""
     (alone,) = iqms(["main"])
     helped, attacked = iqms(PROTOCOLS), iqms(ATTACKED)
-    anew = new_provers()
+    anew = attacked_accuracies(TEXT)
     means = [mean(values_of(name)) for name in ("main", *PROTOCOLS)]
     yield "README.md", f"{means[0]:.0f} % by itself, {span(means[1:])} % with provers"
     yield "README.md", f"{span([mean(each) for each in anew.values()])} % against new provers"
