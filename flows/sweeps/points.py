@@ -35,7 +35,8 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
     assignments
         ``a.b=VALUES``. Values are YAML separated by commas; ``0..4`` denotes the integers from 0
         to 4. A value that is a list is written in brackets: ``[7,8],[9]`` are two values.
-        Assignments to ``sweep.…`` and ``preregistered.…`` override the file's sections.
+        Assignments to ``sweep.…`` and ``preregistered.…`` override the file's sections, and
+        ``~a.b`` removes a part of the file.
 
     Raises
     ------
@@ -49,6 +50,9 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         path = path.strip()
+        if path.startswith("~") and not equals:
+            overrides.append(assignment)
+            continue
         if not equals or not all(path.split(".")):
             raise ParameterError(
                 f"sweep: got {assignment!r}, expected a.b=VALUES, e.g. seed=0..4 or rl.lr=0.1,0.01."

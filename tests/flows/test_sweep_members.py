@@ -54,6 +54,10 @@ def test_ranges_and_lists_are_read(text, values):
     assert read_grid([text]) == ({text.partition("=")[0]: values}, [])
 
 
+def test_parts_of_the_file_can_be_removed():
+    assert read_grid(["seed=0,1", "~arms.honest"]) == ({"seed": [0, 1]}, ["~arms.honest"])
+
+
 def test_a_single_value_applies_to_all_members():
     grid, overrides = read_grid(["seed=0,1", "rl.lr=0.1", "settings.home=/x", "a.sizes=[7,8]"])
     assert grid == {"seed": [0, 1]}
