@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo attacks-credit attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-unbalanced results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-unbalanced results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -186,6 +186,11 @@ results-debate: $(LLM)  ## debaters and consultants before a weak judge: eight s
 		--update-page docs/results/$(DEBATE_STUDY).md \
 		--metric test/test_verification --metric test/test_trust --metric test/test_true_arguments \
 		--title "Debaters before a weak judge"
+
+ATTACKED_DEBATES := main debate proposer_critic
+attacks-debate: $(LLM)  ## after results-debate: new debaters against judges that learned (a quarter of an hour)
+	$(BIN)/ratchet exploit $(DEBATE_STUDY) $(ATTACKED_DEBATES:%=--arm %_ei_judge_learns) --seeds 0 \
+		--parallel 2 --json > docs/results/attacks/$(DEBATE_STUDY).json
 
 test: setup  ## run the default tests (under five minutes on two cores)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)

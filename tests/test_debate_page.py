@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from ratchet.reports.comparison.published import read_published
 from ratchet.statistics import mean
-from tests.test_results_pages import differences
+from tests.test_results_pages import accuracies, attacked_accuracies, differences
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 TEXT = " ".join((RESULTS / "debaters.md").read_text().partition("<!-- begin")[0].split())
@@ -96,6 +96,18 @@ def test_changes_of_frozen_judges(scores, changes):
     lowest = min(FROZEN, key=lambda cell: mean(scores["test"][cell[0]]))[0]
     assert lowest == "open_debate_dpo"
     assert f"lowest accuracy is {mean(scores['test'][lowest]):.1f} %" in TEXT
+
+
+def test_attacks_on_judges_that_have_learned():
+    attacked, own = attacked_accuracies("debaters"), accuracies("debaters")
+    assert sum(map(len, attacked.values())) == 24
+    falls = {
+        arm: f"from {mean(list(own[arm].values())):.1f} to {mean(values):.1f} %"
+        for arm, values in attacked.items()
+    }
+    assert f"lower its accuracy {falls['debate_ei_judge_learns']}" in TEXT
+    assert f"the side is sampled, {falls['main_ei_judge_learns']}" in TEXT
+    assert f"judge's side, {falls['proposer_critic_ei_judge_learns']}" in TEXT
 
 
 def test_corrected_p_values_of_frozen_judges():
