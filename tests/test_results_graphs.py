@@ -251,3 +251,28 @@ def test_figures_of_the_exploratory_page_agree_with_its_data():
     assert f"even for the prover, leave {mean(worst):.1f} %" in page
     assert "adp is then 6.5 points lower (5.2 to 8.4)" in page
     assert "| solo_verifier − adp | +6.5 | [+5.2, +8.4] |" in page
+
+
+def test_figures_of_pairs_that_are_not_balanced_agree_with_their_data():
+    page = text_of(f"docs/results/exploratory/{HELP}.md")
+    published = read_published(RESULTS / "exploratory" / f"{HELP}.json")
+    assert shlex.split(published.commands[1]) == compare_command(HELP, "results-unbalanced")
+    assert published.preregistered is None
+    found: dict[str, list[float]] = {}
+    for run in published.runs:
+        found.setdefault(run.arm, []).append(100 * run.scores[GREEDY])
+    balanced = scores(HELP, GREEDY)
+    for arm in ("main", "alone"):
+        cells = " | ".join(
+            f"{mean(values):.1f} ({range_of(values)})" for values in (balanced[arm], found[arm])
+        )
+        assert f"| {arm} | {cells} |" in page
+    assert min(found["alone"]) > 65
+    gains = {arm: mean(found[arm]) - mean(balanced[arm]) for arm in found}
+    assert abs(gains["main"]) < 0.1
+    assert f"gains {gains['alone']:.1f} points" in page
+    less, more = (mean(each["main"]) - mean(each["alone"]) for each in (found, balanced))
+    assert f"{less:.1f} points better than alone" in page
+    assert f"instead of {more:.1f} on balanced pairs" in page
+    there = text_of(f"docs/results/{HELP}.md")
+    assert f"there alone has {mean(found['alone']):.1f} %" in there
