@@ -161,7 +161,7 @@ def compare(
     from ratchet.reports.comparison.comparing import compare_runs
     from ratchet.reports.comparison.options import Options, planned_pairs, reference_values
 
-    folders, sweeps, sweep = _find(runs, names)
+    folders, sweeps, sweep = find_runs("compare", runs, names)
     comparison = compare_runs(
         folders,
         title=title,
@@ -188,8 +188,8 @@ def compare(
     _publish(replace(comparison, commands=_commands(sweeps)), folder, update_page)
 
 
-def _find(
-    runs: str, names: list[str]
+def find_runs(
+    command: str, runs: str, names: list[str]
 ) -> tuple[list[RunFolder], list[SweepRecord], SweepRecord | None]:
     """Find runs and the members of sweeps, without duplicates, in order.
 
@@ -212,7 +212,7 @@ def _find(
             path = Path(runs) / member.run_id
             if not (path / "manifest.json").exists():
                 raise RunNotFoundError(
-                    f"compare: the member {member.run_id} of {sweep.sweep_id} has not started."
+                    f"{command}: the member {member.run_id} of {sweep.sweep_id} has not started."
                     f" Resume the sweep: {_command(sweep.command)}"
                 )
             folders.setdefault(member.run_id, RunFolder(path))
