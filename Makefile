@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-unbalanced results-zero-knowledge search-channel search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-unbalanced results-zero-knowledge search-channel search-credit search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -163,6 +163,14 @@ results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds 
 		--title "A model that proves its divisors"
 
 CREDIT_STUDY := code_validation_credit
+search-credit: $(LLM)  ## choose learning rates of results-credit on validation programs (half an hour)
+	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY)_search --parallel 2 \
+		seed=0..3 pure_text_grpo.lr=0.0003,0.001,0.003 validation.replaces_test=true
+	$(BIN)/ratchet compare $(CREDIT_STUDY)_search --by-arm \
+		$(call rate_pairs,0.0003 0.003,0.001,main verifier both) --allow-data-mismatch \
+		--update-page docs/results/searches/$(CREDIT_STUDY).md \
+		--title "Search: replayed credit on programs"
+
 results-credit: $(LLM)  ## replayed credit compared with group baselines: eight seeds of each arm (half an hour)
 	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY) --parallel 2 \
 		seed=100..107
