@@ -15,7 +15,7 @@ Run it:  python benchmarks/replayed_credit.py     # 20 CPU-seconds
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,15 +45,15 @@ class Game:
         """The number of turns; each has a separate policy."""
         return len(self.sees)
 
-    def cost(self, turns: Iterable[int], redraws: int) -> float:
-        """Return the tokens of an episode and its redraws, in episodes."""
+    def cost(self, redraws: Mapping[int, int]) -> float:
+        """Return the tokens of an episode and its redraws of each turn, in episodes."""
         spent = sum(self.tokens)
-        for turn in turns:
+        for turn, number in redraws.items():
             affected = {turn}
             for later in range(turn + 1, self.num_turns):
                 if affected & set(self.sees[later]):
                     affected.add(later)
-            spent += redraws * sum(self.tokens[each] for each in affected)
+            spent += number * sum(self.tokens[each] for each in affected)
         return spent / sum(self.tokens)
 
 
@@ -176,23 +176,23 @@ def replayed_variance(
     return total, square - float(total @ total)
 
 
-def ratios(game: Game, turns: Messages, redraws: int, seed: int) -> Floats:
+def ratios(game: Game, redraws: Mapping[int, int], seed: int) -> Floats:
     """Return variance × tokens of replayed credit relative to that of groups.
 
     With common random numbers and with fresh ones, each relative to a group of equal tokens; with
     common ones relative to a group without limit.
     """
     sampled = Sampled(game, seed)
-    cost = game.cost(turns, redraws)
+    cost = game.cost(redraws)
     size = max(2.0, cost)
     found = np.zeros(4)
-    for turn in turns:
+    for turn, number in redraws.items():
         gradient, group = group_variance(sampled, turn, size)
-        replayed, variance = replayed_variance(sampled, turn, redraws, common=True)
+        replayed, variance = replayed_variance(sampled, turn, number, common=True)
         np.testing.assert_allclose(replayed, gradient, rtol=0, atol=1e-9)
         found += [
             variance,
-            replayed_variance(sampled, turn, redraws, common=False)[1],
+            replayed_variance(sampled, turn, number, common=False)[1],
             group * size / cost,
             group_variance(sampled, turn, NO_LIMIT)[1] * NO_LIMIT / cost,
         ]
@@ -221,19 +221,27 @@ GAMES = {
 def main() -> None:
     """Print a table: for the first turn, the last and all turns, each number of redraws."""
     print(
-        f"{'game':31}{'redrawn':9}{'k':>2}{'tokens':>8}{'common':>9}{'fresh':>7}"
+        f"{'game':31}{'redrawn':9}{'k':>5}{'tokens':>8}{'common':>9}{'fresh':>7}"
         f"{'unlimited group':>17}"
     )
     for name, game in GAMES.items():
         last = game.num_turns - 1
-        for label, turns in (("first", (0,)), ("last", (last,)), ("all", tuple(range(last + 1)))):
-            for redraws in REDRAWS:
-                found = np.mean([ratios(game, turns, redraws, seed) for seed in SEEDS], axis=0)
-                print(
-                    f"{name:31}{label:9}{redraws:>2}{game.cost(turns, redraws):>7.1f}x"
-                    f"{found[0]:>9.2f}{found[1]:>7.2f}{found[2]:>17.2f}",
-                    flush=True,
-                )
+        for label, turns in (("first", (0,)), ("last", (last,)), ("all", range(last + 1))):
+            for number in REDRAWS:
+                print_row(name, label, dict.fromkeys(turns, number))
+    print_row("prover 50 tokens, judge 4", "all", {0: 1, 1: 3})
+
+
+def print_row(name: str, label: str, redraws: Mapping[int, int]) -> None:
+    """Print the mean ratios of a game over the seeds."""
+    game = GAMES[name]
+    found = np.mean([ratios(game, redraws, seed) for seed in SEEDS], axis=0)
+    numbers = ", ".join(str(number) for number in sorted(set(redraws.values())))
+    print(
+        f"{name:31}{label:9}{numbers:>5}{game.cost(redraws):>7.1f}x"
+        f"{found[0]:>9.2f}{found[1]:>7.2f}{found[2]:>17.2f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
