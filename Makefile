@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-unbalanced results-zero-knowledge search-channel search-credit search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-sum-check results-unbalanced results-zero-knowledge search-channel search-credit search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -161,6 +161,13 @@ results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds 
 	$(BIN)/ratchet compare $(PROVING_STUDY) --by-arm $(PROVING_PAIRS) \
 		--update-page docs/results/$(PROVING_STUDY).md --metric test/test_correct \
 		--title "A model that proves its divisors"
+
+SUM_STUDY := self_proving_sum_check
+results-sum-check: $(CORE)  ## models that prove sums in an interactive proof: eight seeds (a quarter of an hour)
+	$(BIN)/ratchet sweep experiments/$(SUM_STUDY).yaml --name $(SUM_STUDY) --parallel 2 seed=200..207
+	$(BIN)/ratchet compare $(SUM_STUDY) --by-arm --pair "annotated vs main" --pair "few vs annotated" \
+		--update-page docs/results/$(SUM_STUDY).md --metric test/test_correct \
+		--title "A model that proves sums interactively"
 
 CREDIT_STUDY := code_validation_credit
 search-credit: $(LLM)  ## choose learning rates of results-credit on validation programs (half an hour)

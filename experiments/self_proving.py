@@ -131,7 +131,8 @@ class SumCheck(DrawnTasks):
     The answer is "s g(0) g(1)": the sum of f over {0, 1}² and the line g(a) = f(a, 0) + f(a, 1).
     Half of the training tasks start after the verifier's challenge, where "h(0) h(1)" is due, the
     line h(b) = f(challenge, b): demonstrations of the second reply. With ``annotated`` in
-    ``task_options``, these contain the slopes of f and their products with the challenge first.
+    ``task_options``, demonstrations contain steps of one operation before the answer: the line g,
+    and the slopes of f with the challenge and their products with it.
     """
 
     def build(self, seed: int, sizes: Sizes) -> dict[str, list[Task]]:
@@ -148,23 +149,33 @@ class SumCheck(DrawnTasks):
     def draw(self, rng: np.random.Generator) -> Task:
         """Sample a polynomial, and in training whether the task starts at the challenge."""
         values = [int(value) for value in rng.integers(MODULUS, size=4)]
-        opening, first = ChatMessage("user", write(*values)), write(*first_reply(values))
+        opening = Task(
+            str(values),
+            (ChatMessage("user", write(*values)),),
+            write(*first_reply(values)),
+            {"values": values, "challenge": None},
+        )
         if not self._starts_at_challenge or rng.integers(2):
-            return Task(str(values), (opening,), first, {"values": values, "challenge": None})
+            return opening
         challenge = int(rng.integers(MODULUS))
-        started = (opening, ChatMessage("assistant", first), ChatMessage("user", write(challenge)))
-        answer = write(*second_reply(values, challenge))
-        info = {"values": values, "challenge": challenge}
-        return Task(f"{values} at {challenge}", started, answer, info)
+        first = ChatMessage("assistant", self.demonstrate(opening))
+        return Task(
+            f"{values} at {challenge}",
+            (*opening.messages, first, ChatMessage("user", write(challenge))),
+            write(*second_reply(values, challenge)),
+            {"values": values, "challenge": challenge},
+        )
 
     def demonstrate(self, task: Task) -> str:
         """Return the answer, after the steps if they are annotated."""
-        challenge = task.info["challenge"]
-        if challenge is None or not self.section.task_options.get("annotated"):
+        if not self.section.task_options.get("annotated"):
             return task.answer
         values: list[int] = task.info["values"]  # type: ignore[assignment]
-        slopes = [(values[k + 2] - values[k]) % MODULUS for k in (0, 1)]
-        steps = [n for slope in slopes for n in (slope, int(challenge) * slope % MODULUS)]  # type: ignore[arg-type]
+        challenge = task.info["challenge"]
+        steps: list[int] = list(first_reply(values)[1:])
+        if isinstance(challenge, int):
+            slopes = [(values[k + 2] - values[k]) % MODULUS for k in (0, 1)]
+            steps = [n for s in slopes for n in (s, challenge, challenge * s % MODULUS)]
         return write(*steps) + DECIDE + task.answer
 
     def environment(self) -> LanguageEnvironment:
@@ -221,7 +232,7 @@ class SumCheckEpisode(Episode):
 
     def answer(self, reply: str) -> Turn:
         """Check the first reply and send the challenge, or end with the second one."""
-        numbers = read(reply)
+        numbers = read(reply.rpartition(DECIDE)[2])
         if self._first is not None or len(numbers) != 3 or not _adds_up(*numbers):
             return Turn(done=True)
         self._first = numbers

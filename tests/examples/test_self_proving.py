@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,11 +131,17 @@ def test_demonstrations_of_the_sum_check_convince_the_verifier(annotated):
         said = source.demonstrate(task)
         assert episode.answer(said).done
         assert episode.evaluate(said, ()).metrics == {"proved": 1.0, "correct": 1.0}
-    values = made["test"][0].info["values"]
-    episode = verifier.begin(made["test"][0], seed=2)
-    turn = episode.answer(tasks.write(*tasks.first_reply(values)))
+    opening = made["test"][0]
+    episode = verifier.begin(opening, seed=2)
+    first = source.demonstrate(opening)
+    turn = episode.answer(first)
     (challenge,) = tasks.read(turn.messages[0].content)
-    second = tasks.write(*tasks.second_reply(values, challenge))
+    at_challenge = replace(opening, info={**opening.info, "challenge": challenge})
+    answer = tasks.write(*tasks.second_reply(opening.info["values"], challenge))
+    second = source.demonstrate(replace(at_challenge, answer=answer))
+    assert second.endswith(answer)
+    assert (second == answer) == (not annotated)
+    assert [len(m.content) for m in started[0].messages] == [4, len(first), 1], "as it will reply"
     assert episode.answer(second).done
     assert episode.evaluate(second, ()).reward == 1
     wrong = verifier.begin(made["test"][0], seed=2)
