@@ -300,6 +300,8 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 def find_run(runs_dir: Path | str, run: str) -> RunFolder:
     """Find a run by its id, a prefix of its id, or its folder.
 
+    Attacks on a run, whose ids begin with the run's, do not make its prefix ambiguous.
+
     Raises
     ------
     RunNotFoundError
@@ -311,7 +313,7 @@ def find_run(runs_dir: Path | str, run: str) -> RunFolder:
             return RunFolder(path)
     known = sorted(file.parent.name for file in Path(runs_dir).glob("*/manifest.json"))
     fitting = [name for name in known if run and name.startswith(run)]
-    if len(fitting) == 1:
+    if fitting and all(name.startswith(f"{fitting[0]}-") for name in fitting[1:]):
         return RunFolder(Path(runs_dir) / fitting[0])
     if fitting:
         shown = ", ".join(fitting[:_MOST_NAMED])

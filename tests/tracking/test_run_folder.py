@@ -217,6 +217,8 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path):
     assert find_run(tmp_path, str(tmp_path / "adp-cc33")).run_id == "adp-cc33"
     with pytest.raises(RunNotFoundError, match="nip-aa11, nip-bb22"):
         find_run(tmp_path, "nip")
+    RunFolder.create(tmp_path, RunManifest(run_id="adp-cc33-exploit-dd44", name="n"))
+    assert find_run(tmp_path, "adp").run_id == "adp-cc33", "and not the attack on it"
     for number in range(9):
         RunFolder.create(tmp_path, RunManifest(run_id=f"many-{number}", name="n"))
     with pytest.raises(RunNotFoundError, match=r"of 9 runs in .*many-4 and 4 more\. Give more"):
