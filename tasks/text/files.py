@@ -113,7 +113,8 @@ def result_table(
 ) -> Table:
     """Return the decision on each datapoint, one row per rollout.
 
-    ``groups`` add their columns of the dataset, if it has them.
+    ``groups`` add their columns of the dataset, if it has them; a part of a dataset, such as the
+    validation split, keeps the ids of the whole.
     """
     agents = protocol.agent_names
     verifier = verifier_index(agents, protocol.verifier_names[0])
@@ -128,8 +129,10 @@ def result_table(
     for index, agent in enumerate(agents):
         table[f"{REWARD_PREFIX}{agent}"] = rewards[:, index].tolist()
     if isinstance(dataset, NestedArrayDictDataset):
+        place = {each: row for row, each in enumerate(dataset["datapoint_id"].tolist())}
+        rows = [place[each] for each in table["datapoint_id"]]
         for column in (each.column for each in groups if each.column in dataset.fields):
-            table[column] = dataset[column][rollouts.array("datapoint_id")].tolist()
+            table[column] = dataset[column][rows].tolist()
     return table
 
 
