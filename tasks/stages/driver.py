@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
+from ratchet.errors import RatchetError
 from tasks.stages.calls import ParallelChains, StageCall, StageOutcome, Step
 from tasks.stages.decorator import Stage, make_stage, stage_log_context
 from tasks.stages.failures import could_succeed, interrupt_thread
@@ -128,7 +129,7 @@ async def attempt_stage(
     """Return the stored stage or compute it, in a thread of the session or where it decides.
 
     Cancellation interrupts a thread that computes. A failure is logged, with whether the caller is
-    expected to retry.
+    expected to retry, and an unexpected one with its traceback.
     """
     with stage_log_context(call, session):
         try:
@@ -138,7 +139,8 @@ async def attempt_stage(
             left = session.settings.retries - attempt + 1
             if not could_succeed(error):
                 left = 0
-                logger.info("%s failed and would fail again: %s", label, reason)
+                trace = None if isinstance(error, RatchetError) else error
+                logger.info("%s failed and would fail again: %s", label, reason, exc_info=trace)
             else:
                 end = "retrying" if left > 0 else "no retries left"
                 logger.warning("%s failed at attempt %d, %s: %s", label, attempt, end, reason)

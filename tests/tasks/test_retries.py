@@ -12,7 +12,13 @@ import pytest
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
-from ratchet.errors import CustomCodeError, ParameterError, PromptTooLongError, RolloutError
+from ratchet.errors import (
+    CustomCodeError,
+    ParameterError,
+    PromptTooLongError,
+    RatchetError,
+    RolloutError,
+)
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.plugins import load_module
 from ratchet.store.fingerprint import Fingerprint
@@ -70,6 +76,8 @@ def test_deterministic_errors_are_not_retried(
                 asyncio.run(attempt_stage(stage, call(), session, True, attempt))
     how = " at attempt 1, retrying" if expected else " and would fail again"
     assert f"train main 0-10 failed{how}: {type(error).__name__}" in caplog.text
+    is_unexpected = not expected and not isinstance(error, RatchetError)
+    assert ("Traceback" in caplog.text) == is_unexpected
     assert heard == [expected, False]
     heard.clear()
     with pytest.raises(type(error)):  # without Prefect

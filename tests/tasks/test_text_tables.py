@@ -38,6 +38,8 @@ def test_each_row_contains_the_kind_of_bug_of_its_program():
     assert table["bug"] == [1, 0, 1]
     labels = groups[0].labels
     assert [labels[bug] for bug in table["bug"]] == ["arithmetic", "no bug", "arithmetic"]
+    validation = NestedArrayDictDataset(data[[0, 2]])
+    assert result_table(rollouts, protocol, validation, groups)["bug"] == [1, 0, 1]
     fields = {name: data[name] for name in data.fields if name != "bug"}
     older = NestedArrayDictDataset(NestedArrayDict(fields, len(data)))
     assert "bug" not in result_table(rollouts, protocol, older, groups)
