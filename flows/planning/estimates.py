@@ -180,5 +180,6 @@ def _size(store: StageStore, keys: LanguageArmKeys, dataset: str) -> int:
     built = store.peek(keys.build_scenario().key)
     if built is not None:
         return int(built.metrics[0].values.get(f"num_datapoints/{dataset}", 0))
-    section = keys.hyper_params.language_task
-    return {"validation": section.num_validation, "test": section.num_test}.get(dataset) or 0
+    section, replaced = keys.hyper_params.language_task, keys.hyper_params.validation.replaces_test
+    tested = section.num_validation if replaced else section.num_test
+    return {"validation": section.num_validation, "test": tested}.get(dataset) or 0

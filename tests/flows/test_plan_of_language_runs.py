@@ -29,6 +29,8 @@ def test_the_bound_of_each_stage(tmp_path):
         *[("rollouts", most(12))] * 4,
         ("test", most(16)),
     ]
+    searching = {"language_task.num_validation": 5, "validation.replaces_test": True}
+    assert planned(tmp_path, given.replace(searching))[-1] == ("test", most(5 * 2))
     behind = given.replace({"language.mode": "one_step_behind"})
     assert planned(tmp_path, behind, iterations_per_task=2)[:2] == [
         ("train", most(36)),
