@@ -108,6 +108,12 @@ def test_attacks_on_judges_that_have_learned():
     assert f"lower its accuracy {falls['debate_ei_judge_learns']}" in TEXT
     assert f"the side is sampled, {falls['main_ei_judge_learns']}" in TEXT
     assert f"judge's side, {falls['proposer_critic_ei_judge_learns']}" in TEXT
+    harmed = {
+        arm: sum(now < own[arm][seed] for now, seed in zip(values, sorted(own[arm]), strict=True))
+        for arm, values in attacked.items()
+    }
+    assert harmed.pop("debate_ei_judge_learns") == 7
+    assert set(harmed.values()) == {4}
 
 
 def test_corrected_p_values_of_frozen_judges():
@@ -134,7 +140,9 @@ def test_learning_judges_trust_and_do_not_verify(scores, changes):
     assert f"{min(learning):.0f} to {max(learning):.0f} % of their decisions change" in TEXT
     assert f"of frozen judges, {min(frozen):.0f} to {max(frozen):.0f} %" in TEXT
     before = [mean(scores["trust"][untrained]) for _, untrained in LEARNING]
-    assert f"before training {min(before):.0f} to {max(before):.0f} %" in TEXT
+    assert f"before training {min(before):.0f} to {max(before):.0f} % at temperature 1" in TEXT
+    cool = [mean(scores["trust"][untrained]) for _, untrained in FROZEN]
+    assert f"and {min(cool):.0f} to {max(cool):.0f} % at 0.2" in TEXT
     corrected = differences("debaters")[
         "open_debate_dpo_judge_learns − open_debate_judge_learns_untrained"
     ]
@@ -145,6 +153,8 @@ def test_learning_judges_trust_and_do_not_verify(scores, changes):
         if "dpo" in arm
     ]
     assert f"{min(below):.1f} to {max(below):.1f} points below the arguments" in TEXT
+    ahead = [mean(scores["test"][arm]) - mean(scores["true_arguments"][arm]) for arm, _ in LEARNING]
+    assert f"at most {max(ahead):.1f} points more accurate than the arguments" in TEXT
     true, right = mean(scores["true_arguments"][BEST]), mean(scores["test"][BEST])
     assert f"{true:.1f} % of the arguments are true, and {right:.1f} % of the decisions" in TEXT
 
@@ -177,5 +187,8 @@ def test_rank_correlations(scores, changes):
 
     assert f"with this verification is {shown(verified)} over the 30 cells" in TEXT
     assert f"over the judge {shown(ahead)}, and with the product {shown(product)}." in TEXT
-    assert f"among frozen judges it is {shown(ahead, slice(15))}" in TEXT
-    assert f"among learning ones {shown(ahead, slice(15, 30))}" in TEXT
+    frozen, learning = (
+        " and ".join(shown(values, part) for values in (verified, ahead))
+        for part in (slice(15), slice(15, 30))
+    )
+    assert f"among frozen judges they are {frozen}, among learning ones {learning}" in TEXT

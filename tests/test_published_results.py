@@ -29,6 +29,7 @@ CHOSEN = {
     "graph_isomorphism_help_variants": ["seed=202", "arms=null"],
     "graph_isomorphism_protocols": ["seed=302", "arms=null"],
     "self_proving_gcd": ["seed=203", "arms=null"],
+    "self_proving_sum_check": ["seed=203", "arms=null"],
     "text_protocols": ["seed=101", "arms=null"],
     "zero_knowledge": ["seed=103", "arms=null"],
 }

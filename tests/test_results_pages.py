@@ -34,14 +34,16 @@ TARGETS = {
     "graph_isomorphism_help_variants": "results-variants",
     "graph_isomorphism_protocols": "results",
     "self_proving_gcd": "results-self-proving",
+    "self_proving_sum_check": "results-sum-check",
     "text_protocols": "results-text",
     "zero_knowledge": "results-zero-knowledge",
 }
 HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variants", "text_protocols"
 PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
 CHANNEL, PROTOCOLS = "binary_erasure_channel_proof", "graph_isomorphism_protocols"
-HEADINGS = {PROVING: "mean return of agent on the test set"}
-ROUNDING = {PROVING: 0.000501}
+SUM = "self_proving_sum_check"
+HEADINGS = dict.fromkeys([PROVING, SUM], "mean return of agent on the test set")
+ROUNDING = dict.fromkeys([PROVING, SUM], 0.000501)
 """Of a page's figures; by default they are percentages with one decimal place."""
 
 

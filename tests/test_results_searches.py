@@ -15,6 +15,7 @@ from tests.test_results_pages import (
     PROTOCOLS,
     PROVING,
     RESULTS,
+    SUM,
     TEXT,
     VARIANTS,
     parameters,
@@ -36,6 +37,7 @@ STUDIES = {name: PROVING if name == FEEDBACK else name for name in SEARCHED}
 UNSEARCHED = {
     CREDIT: "One learning rate, chosen for the group baseline in earlier experiments",
     DEBATE: "they were not tuned",
+    SUM: "come from the training loss of single runs",
     TEXT: "chosen by [such runs]",
     VARIANTS: "Nothing was tuned for the variants",
     "zero_knowledge": "One game with one decision, one learning rate",
