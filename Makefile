@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-variants results-text results-channel results-credit results-debate results-self-proving results-sum-check results-unbalanced results-zero-knowledge search-channel search-credit search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-imitated results-variants results-text results-channel results-credit results-debate results-self-proving results-sum-check results-unbalanced results-zero-knowledge search-channel search-credit search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -89,6 +89,17 @@ results-unbalanced: $(CORE)  ## after results-help: main and alone on pairs whos
 		'~arms.honest' '~arms.hand_made' '~arms.random' '~arms.alone_scratch'
 	$(BIN)/ratchet compare $(HELP_STUDY)_unbalanced --by-arm --baseline main \
 		--update-page docs/results/exploratory/$(HELP_STUDY).md --title "Pairs that are not balanced"
+
+IMITATED := {name: verifier, num_iterations: 15, partners: {prover: hand_made}}, \
+	{name: both, num_iterations: 80, learners: [verifier], changes: {rl.lr: 0.0001}}
+results-imitated: $(CORE)  ## after results-help: a prover that only imitates (a quarter of an hour)
+	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY)_imitated --parallel 2 \
+		seed=200..207 preregistered=null '~arms.honest' '~arms.hand_made' '~arms.random' '~arms.alone' \
+		'~arms.alone_scratch' "arms.imitated.phases=[$(IMITATED)]"
+	$(BIN)/ratchet compare $(HELP_STUDY)_imitated --by-arm --baseline main \
+		--metric test/test_best_response.accuracy --metric test/test_any_messages.accuracy \
+		--update-page docs/results/exploratory/$(HELP_STUDY)_imitated.md \
+		--title "A prover that only imitates"
 
 VARIANTS := graph_isomorphism_help_variants
 results-variants: $(CORE)  ## ablation of results-help: five seeds of each variant (two hours)
