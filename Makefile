@@ -183,7 +183,8 @@ results-sum-check: $(CORE)  ## models that prove sums in an interactive proof: e
 CREDIT_STUDY := code_validation_credit
 search-credit: $(LLM)  ## choose learning rates of results-credit on validation programs (half an hour)
 	$(BIN)/ratchet sweep experiments/$(CREDIT_STUDY).yaml --name $(CREDIT_STUDY)_search --parallel 2 \
-		seed=0..3 pure_text_grpo.lr=0.0003,0.001,0.003 validation.replaces_test=true
+		seed=0..3 pure_text_grpo.lr=0.0003,0.001,0.003 validation.size=0.1724 \
+		validation.replaces_test=true
 	$(BIN)/ratchet compare $(CREDIT_STUDY)_search --by-arm \
 		$(call rate_pairs,0.0003 0.003,0.001,main verifier both) --allow-data-mismatch \
 		--update-page docs/results/searches/$(CREDIT_STUDY).md \
