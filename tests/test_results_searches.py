@@ -26,6 +26,7 @@ FACTOR = "agents._default.agent_lr_factor.actor"
 FEEDBACK = f"{PROVING}_feedback"
 SEARCHED = {
     CHANNEL: "rl.lr",
+    CREDIT: "pure_text_grpo.lr",
     HELP: FACTOR,
     PROTOCOLS: FACTOR,
     PROVING: "agents._default.warm_up.lr",
@@ -35,7 +36,6 @@ SEARCHED = {
 STUDIES = {name: PROVING if name == FEEDBACK else name for name in SEARCHED}
 """The study that follows each search."""
 UNSEARCHED = {
-    CREDIT: "One learning rate, chosen for the group baseline in earlier experiments",
     DEBATE: "they were not tuned",
     SUM: "come from the training loss of single runs",
     TEXT: "chosen by [such runs]",
@@ -85,6 +85,14 @@ def test_the_channel_has_the_learning_rate_of_the_highest_mean_over_arms():
         for lr, found in by_value.items():
             scores.setdefault(lr, []).extend(found)
     assert parameters(CHANNEL)["main"].rl.lr == max(scores, key=lambda lr: np.mean(scores[lr]))
+
+
+def test_each_arm_of_the_study_of_credit_had_its_best_learning_rate():
+    arms = parameters(CREDIT)
+    assert set(searched(CREDIT)) == set(arms)
+    for arm, by_rate in searched(CREDIT).items():
+        best = max(by_rate, key=lambda rate: np.mean(by_rate[rate]))
+        assert arms[arm].pure_text_grpo.lr == best, arm
 
 
 @pytest.mark.parametrize("page", [HELP, PROTOCOLS])
