@@ -174,7 +174,7 @@ results-self-proving: $(CORE)  ## models that prove their divisors: eight seeds 
 		--title "A model that proves its divisors"
 
 SUM_STUDY := self_proving_sum_check
-results-sum-check: $(CORE)  ## models that prove sums in an interactive proof: eight seeds (a quarter of an hour)
+results-sum-check: $(CORE)  ## models that prove sums in an interactive proof: eight seeds (half an hour)
 	$(BIN)/ratchet sweep experiments/$(SUM_STUDY).yaml --name $(SUM_STUDY) --parallel 2 seed=200..207
 	$(BIN)/ratchet compare $(SUM_STUDY) --by-arm --pair "annotated vs main" --pair "few vs annotated" \
 		--update-page docs/results/$(SUM_STUDY).md --metric test/test_correct \
