@@ -363,7 +363,7 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in (TEXT, PROVING, CREDIT, DEBATE)]
+    "page", [page for page in PAGES if page not in (TEXT, PROVING, SUM, CREDIT, DEBATE)]
 )
 def test_a_page_counts_the_frames_of_all_stages(page):
     arms, shown = parameters(page), table(page)

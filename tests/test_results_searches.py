@@ -93,6 +93,13 @@ def test_each_arm_of_the_study_of_credit_had_its_best_learning_rate():
     for arm, by_rate in searched(CREDIT).items():
         best = max(by_rate, key=lambda rate: np.mean(by_rate[rate]))
         assert arms[arm].pure_text_grpo.lr == best, arm
+    page = text_of(f"docs/results/searches/{CREDIT}.md")
+    for rate in (0.0003, 0.001, 0.003):
+        means = [100 * np.mean(searched(CREDIT)[arm][rate]) for arm in ("main", "verifier", "both")]
+        assert "{:.1f}, {:.1f} and {:.1f} %".format(*means) in page
+    low = 100 * min(searched(CREDIT)["verifier"][0.001])
+    assert f"best rate ends at {low:.1f} %" in page
+    assert f"in the search one ended at {low:.1f} %" in text_of(f"docs/results/{CREDIT}.md")
 
 
 @pytest.mark.parametrize("page", [HELP, PROTOCOLS])
