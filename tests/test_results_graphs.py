@@ -277,6 +277,32 @@ def test_figures_of_the_exploratory_page_agree_with_its_data():
     assert "| solo_verifier − adp | +6.5 | [+5.2, +8.4] |" in page
 
 
+def test_figures_of_a_prover_that_only_imitates_agree_with_their_data():
+    name = f"{HELP}_imitated"
+    published = read_published(RESULTS / "exploratory" / f"{name}.json")
+    assert shlex.split(published.commands[1]) == compare_command(HELP, "results-imitated")
+    assert published.preregistered is None
+    study, found = scores(HELP, GREEDY), scores(f"exploratory/{name}", GREEDY)
+    assert found["main"] == study["main"], "the same runs"
+    imitated, more = (mean(found[arm]) for arm in ("imitated", "main"))
+    gains = [a - b for a, b in zip(found["main"], found["imitated"], strict=True)]
+    assert min(gains) > 0
+    page, there = (text_of(f"docs/results/{f}.md") for f in (f"exploratory/{name}", HELP))
+    row = differences(f"exploratory/{name}")["imitated − main"]
+    high, low = (end.strip("−+[] ") for end in row["95 % interval"].split(","))
+    size = f"{row['difference of means'].strip('−')} points"
+    where = f"({low} to {high}, p {row['p']}"
+    assert f"decides {imitated:.1f} % of the test pairs correctly, with main's {more:.1f} %" in page
+    assert f"{size} more {where}) and more in every seed" in page
+    assert f"Without a prover it has {mean(study['alone']):.1f} %" in page
+    best = scores(f"exploratory/{name}", BEST)
+    exact = (
+        f"{mean(best['imitated']):.1f} % with the imitating prover and {mean(best['main']):.1f} %"
+    )
+    assert exact in page
+    assert f"the verifier has {imitated:.1f} %, {size} less than in main {where}" in there
+
+
 def test_figures_of_pairs_that_are_not_balanced_agree_with_their_data():
     page = text_of(f"docs/results/exploratory/{HELP}.md")
     published = read_published(RESULTS / "exploratory" / f"{HELP}.json")
