@@ -53,6 +53,19 @@ def test_a_killed_run_is_resumed_to_the_same_end(new_lab, action):
     assert lab.metrics(result) == whole.metrics(expected)
 
 
+def test_a_search_on_programs_tests_its_validation_split(tmp_path):
+    """Its programs keep the ids that they have in the training data, which exceed its size."""
+    search = {"validation": {"size": 0.2, "replaces_test": True}, "rl": {"num_iterations": 0}}
+    searched = {**CHAT, **search, "code_validation": {"num_train": 40, "num_test": 4}}
+    places = {"home": str(tmp_path), "runs": str(tmp_path / "runs"), "run_id": "r"}
+    run_without_prefect(searched, ExperimentSettings(**places, tracking=False, progress="none"))
+    (table,) = RunFolder(tmp_path / "runs" / "r").read_tables()
+    ids = table.columns["datapoint_id"]
+    assert max(ids) >= len(ids) >= 9
+    assert set(table.columns["y"]) == {0, 1}
+    assert [bug == 0 for bug in table.columns["bug"]] == [y == 1 for y in table.columns["y"]]
+
+
 def test_a_stage_is_retried_and_then_its_error_ends_the_run(tmp_path, monkeypatch):
     places = {"home": str(tmp_path), "runs": str(tmp_path / "runs"), "run_id": "r"}
     settings = ExperimentSettings(
