@@ -197,6 +197,17 @@ def test_recorded_metrics_can_be_compared_and_unknown_ones_are_refused(sweep):
         compare_runs(sweep, metrics=["test/mean_episode_lenth"], options=QUICK)
 
 
+def test_recorded_shares_are_shown_in_percent_and_other_metrics_are_not(sweep):
+    share, length = "test/best_response.accuracy", "test/mean_episode_length"
+    for folder in sweep:
+        folder.append_metrics("test", 7, {"best_response.accuracy": 0.75})
+    text = to_markdown(compare_runs(sweep, metrics=[share, length], options=QUICK))
+    columns = "| interaction_protocol | seeds | IQM | 95 % interval | median | mean |"
+    assert f"## Best response · accuracy (test), in percent\n{columns}\n" in text
+    assert "| adp | 3 | 75.0 | n < 5 | 75.0 | 75.0 |\n" in text
+    assert "| adp | 3 | 7 | n < 5 | 7 | 7 |\n" in text
+
+
 def test_markdown_contains_every_group_and_pair_with_explanations(sweep):
     text = to_markdown(compare_runs(sweep, title="Who wins", options=QUICK), "x.svg")
     assert text.startswith("# Who wins\n\n6 runs that differ in `interaction_protocol`; 2 groups")

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Literal
 from ratchet.errors import DataError, nearest
 from ratchet.parameters.base import TestGroups
 from ratchet.parameters.test_groups import saved_test_groups
-from ratchet.reports.comparison.formatting import estimate_data, group_heading, interval, number
+from ratchet.reports.comparison.formatting import (
+    estimate_data,
+    group_heading,
+    interval,
+    is_share,
+    number,
+)
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.options import (
     Options,
@@ -78,6 +84,11 @@ class Metric:
     score: Score = field(compare=False, repr=False)
     groups: TestGroups | None = field(default=None, compare=False, repr=False)
     less_is_better: bool = False
+
+    @property
+    def is_share(self) -> bool:
+        """Whether scores are shares, displayed in percent."""
+        return self.kind != "metric" or is_share(self.name)
 
 
 @dataclass(frozen=True)
@@ -429,7 +440,7 @@ def _tables(comparison: Comparison) -> list[DisplayTable]:
         DisplayTable(
             found.metric.title,
             columns,
-            [_shown_row(row, percent=found.metric.kind != "metric") for row in found.rows],
+            [_shown_row(row, percent=found.metric.is_share) for row in found.rows],
             [_record(found, row) for row in found.rows],
         )
         for found in comparison.of_kind("accuracy") + comparison.of_kind("metric")

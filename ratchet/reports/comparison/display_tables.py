@@ -32,7 +32,7 @@ def pair_table(
 
     ``brief`` omits columns for terminals; the records are the same.
     """
-    options, percent = comparison.options, found.metric.kind != "metric"
+    options, percent = comparison.options, found.metric.is_share
     level, power = (f"{100 * x:g} %" for x in (options.level, options.power))
     rows = []
     for pair in found.pairs:

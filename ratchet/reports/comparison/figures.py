@@ -75,7 +75,7 @@ def group_figures(comparison: Comparison) -> list[tuple[TestGroups, list[Figure]
 
 def _aggregate_figure(comparison: Comparison, found: MetricComparison, identifier: str) -> Figure:
     traces = []
-    percent = found.metric.kind != "metric"
+    percent = found.metric.is_share
     for place, row in enumerate(found.rows):
         trace = _points(row.group.label, [place], [row.iqm], place, percent=percent)
         traces += [_lying(trace), _seed_points(row, place)]
@@ -205,7 +205,7 @@ def learning_figures(comparison: Comparison) -> list[Figure]:
 
 def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
     traces: list[Trace] = []
-    percent, faint = found.metric.kind != "metric", len(found.rows) > MAX_BANDS
+    percent, faint = found.metric.is_share, len(found.rows) > MAX_BANDS
     side, shape = ("below", "hv") if found.metric.less_is_better else ("above", "vh")
     for place, row in enumerate(found.rows):
         if row.profile is not None:

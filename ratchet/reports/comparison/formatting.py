@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,7 @@ from ratchet.reports.comparison.pairs import Pair
 from ratchet.reports.comparison.runs import Grouping
 from ratchet.statistics.estimate import Band, Estimate
 
+_SHARE = re.compile(r"accuracy|exact_match|_fraction$|_proportion$")
 TOO_FEW = f"n < {MIN_SEEDS}"
 """Stands for an interval over too few seeds."""
 
@@ -22,6 +24,11 @@ def interval(estimate: Estimate, *, percent: bool = True) -> str:
         return TOO_FEW
     ends = (estimate.low, estimate.high)
     return ", ".join(number(end, percent=percent) for end in ends).join("[]")
+
+
+def is_share(metric: str) -> bool:
+    """Return whether a recorded metric is a share by its name, displayed in percent."""
+    return _SHARE.search(metric) is not None
 
 
 def number(value: float, *, percent: bool = True) -> str:

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ratchet.errors import DataError, nearest
+from ratchet.reports.comparison.formatting import is_share
 from ratchet.reports.comparison.options import (
     Options,
     band_with_enough_seeds,
@@ -47,7 +48,6 @@ SCORES = tuple(
     )
 )
 """Default metrics: the first pattern that matches a metric of all runs."""
-_SHARE = re.compile(r"accuracy|exact_match|_fraction$|_proportion$")
 
 Curves = list[list[RunCurve]]
 
@@ -98,7 +98,7 @@ class LearningComparison:
     @property
     def is_share(self) -> bool:
         """Whether values are shares, displayed in percent."""
-        return _SHARE.search(self.metric) is not None
+        return is_share(self.metric)
 
     @property
     def is_accuracy(self) -> bool:

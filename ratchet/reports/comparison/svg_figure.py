@@ -117,7 +117,7 @@ def _draw_groups(
             fontsize=7,
             color=_GREY,
         )
-    scale = 100.0 if found.metric.kind != "metric" else 1.0
+    scale = 100.0 if found.metric.is_share else 1.0
     for row in found.rows:
         place = labels.index(row.group.label)
         color, _, marker = look_of(place)

@@ -98,7 +98,7 @@ def verdicts(comparison: Comparison, found: MetricComparison) -> list[str]:
     """List the pairs that these seeds do not distinguish, with what the seeds detect."""
     open_pairs = [p for p in found.pairs if p.power is not None and not p.is_told_apart]
     title, alpha = found.metric.title, f"{100 * (1 - comparison.options.level):.3g} %"
-    percent = found.metric.kind != "metric"
+    percent = found.metric.is_share
     if len(open_pairs) <= MAX_VERDICTS:
         return [
             f"Not distinguished at {alpha}: {pair.first} and {pair.second} ({title});"
@@ -289,12 +289,12 @@ def _introduction(comparison: Comparison) -> str:
 
 
 def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
-    percent = found.metric.kind != "metric"
+    percent = found.metric.is_share
     level = f"{100 * comparison.options.level:g} % interval"
     title = found.metric.title
     unit = ", in percent" if percent else ""
     columns = [group_heading(comparison.grouping), "seeds", "IQM", level, "median", "mean"]
-    if percent:
+    if found.metric.kind != "metric":
         columns.append("optimality gap")
     rows = [_row(row, percent=percent) for row in found.rows]
     if found is comparison.metrics[0]:
