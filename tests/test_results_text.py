@@ -93,7 +93,7 @@ def sentences() -> Iterator[tuple[str, str]]:
     )
     failed = table(TEXT, "Always failed proportion")
     names = ("main", "adp", "debate", "merlin_arthur", "nip", "mnip")
-    cells = (f"{100 * float(failed[name][1]):.1f}" for name in names)
+    cells = (failed[name][1] for name in names)
     yield PAGE, f"| always failed here | {' | '.join(cells)} |"
     yield PAGE, f"| accuracy here | {' | '.join(f'{value:.1f}' for value in iqms(names))} |"
 
