@@ -112,6 +112,7 @@ class GraphIsomorphismBody(AgentBody):
     features of the linear messages (rounds × channels × space), None without; they make one more
     token. ``exchanges`` are the lengths of exchanges whose rounds share a column
     (:mod:`ratchet.scenarios.graph_isomorphism.body`), None where each round has its own.
+    ``first_features`` are the only features of a node without messages, so they must not be zero.
     """
 
     def __init__(
@@ -134,7 +135,6 @@ class GraphIsomorphismBody(AgentBody):
         self.noise_sigma = parameters.noise_sigma
         self.pair_invariant = parameters.use_pair_invariant_pooling
         self.encoder = init.linear(num_features, d_gnn, bias=False)
-        # Without messages, the only initial feature of a node, so it must not be zero.
         self.first_features = init.vector(d_gnn)
         self.gnn = GinStack(
             parameters.num_gnn_layers,
