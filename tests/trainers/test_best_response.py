@@ -48,7 +48,7 @@ def play(trainer: Any, monkeypatch: pytest.MonkeyPatch, message_of: Any) -> Any:
         act(td, **options)
         chosen = torch.tensor([message_of(environment.dataset, i) for i in td["datapoint_id"]])
         messages = td["agents", "message"].clone()
-        messages[:, index] = chosen[:, None, None]
+        messages[:, index] = chosen.view(len(chosen), -1, 1)  # one for all channels, or for each
         td["agents", "message"] = messages
         return td
 
@@ -69,6 +69,26 @@ def test_a_prover_of_the_channel_chooses_by_the_bit_alone(monkeypatch: pytest.Mo
     assert sum(found.table["reward.prover"]) == max(sum(t["reward.prover"]) for t in policies)
     assert sum(found.worst["correct"]) == min(sum(t["correct"]) for t in policies)
     assert sum(found.worst["correct"]) <= sum(found.table["correct"])
+
+
+def test_a_prover_sends_one_message_to_each_copy_of_a_protocol_with_zero_knowledge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = make_trainer({**CHANNEL, "protocol_common": {"zero_knowledge": True}}, seed=1)
+    trainer.train()
+    found = find_best_response(trainer, "prover")
+    policies = [
+        play(
+            trainer,
+            monkeypatch,
+            lambda data, i, policy=policy: (*policy[int(data["bit"][i])], 0),  # not the simulator's
+        )
+        for policy in itertools.product(itertools.product((0, 1), repeat=2), repeat=2)
+    ]
+    assert found.num_messages == 4
+    rewards = [sum(table["reward.prover"]) for table in policies]
+    assert sum(found.table["reward.prover"]) == pytest.approx(max(rewards))
+    assert sum(found.worst["correct"]) == min(sum(t["correct"]) for t in policies)
 
 
 def test_a_prover_of_graphs_chooses_for_each_pair(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,5 +160,5 @@ def test_the_callback_without_another_agent_repeats_the_accuracy() -> None:
 def test_the_callback_refuses_several_other_agents() -> None:
     trainer = make_trainer({**CHANNEL, "interaction_protocol": "debate"})
     hyper_params = trainer.hyper_params.replace({"callbacks": ["best_response"]})
-    with pytest.raises(ParameterError, match=r"best_response.*and at most one other"):
+    with pytest.raises(ParameterError, match=r"best_response.*expected at most one"):
         check_callbacks(hyper_params, type(trainer), trainer.protocol_handler, None)

@@ -1,4 +1,4 @@
-"""The exact best response to a frozen agent, where the other agent sends a single message.
+"""The exact best response to a frozen agent, where another agent sends it a single message.
 
 All its messages are tried on all datapoints. An agent cannot choose by what it does not see, so it
 sends the same message wherever it has seen the same: the best message is chosen for each of its
@@ -25,6 +25,7 @@ from trainers.tensordict.testing import TestPlayer, complete_table, environment_
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
+    from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.tensor_environment import TensorEnvironment
     from trainers.tensordict.rl import TensorDictRlTrainer
 
@@ -63,7 +64,8 @@ def find_best_response(
     """Try all messages of an agent on a dataset, against the others' greedy actions.
 
     The trainer's agents play the same datapoints as in a test; the state is not changed. With N
-    datapoints and M messages, N · M episodes are played.
+    datapoints and M messages, N · M episodes are played. A message to several channels at the same
+    time, as in zero-knowledge protocols, is one of all combinations.
 
     Raises
     ------
@@ -72,17 +74,19 @@ def find_best_response(
         :data:`MAX_MESSAGES`; if the scenario has no messages, or agents have batch normalisation.
     """
     environment: Environment = environment_for(trainer.scenario_instance, dataset)  # type: ignore[assignment]
-    index = check_best_response(trainer, environment, agent)
+    check_best_response(trainer, environment, agent)
     _, positions, symbols = environment.message_shape
-    verifiers = list(trainer.protocol_handler.verifier_names)
+    handler = trainer.protocol_handler
+    verifiers = list(handler.verifier_names)
+    length = len(_channels_written(handler, agent)) * positions
     tables: list[Table] = []
     refused: list[Tensor] = []
     seen: list[bytes] = []
     with ExitStack() as stack:
         trainer._build_test_context(stack)
         stack.enter_context(set_interaction_type(InteractionType.DETERMINISTIC))
-        for symbols_sent in itertools.product(range(symbols), repeat=positions):
-            forced = _ForcedMessage(trainer.combined_agents, environment, index, symbols_sent)
+        for symbols_sent in itertools.product(range(symbols), repeat=length):
+            forced = _ForcedMessage(trainer.combined_agents, environment, agent, symbols_sent)
             player = TestPlayer(
                 environment,
                 forced,  # type: ignore[arg-type] # it has the methods that are called
@@ -104,10 +108,31 @@ def find_best_response(
     return BestResponse(agent, len(tables), _select(tables, by_reward), _select(tables, by_harm))
 
 
+def agents_heard(handler: ProtocolHandler) -> list[str]:
+    """Return the agents that send messages to the first deciding agent, without deciding."""
+    sees = handler.channel_visibility_mask[handler.agent_index(handler.verifier_names[0])]
+    return [
+        name
+        for name in handler.agent_names
+        if name not in handler.verifier_names and bool(sees[_channels_written(handler, name)].any())
+    ]
+
+
+def num_turns(handler: ProtocolHandler, agent: str) -> int:
+    """Return in how many rounds an agent may send a message."""
+    return int(handler.can_be_active_mask[:, handler.agent_index(agent)].any(-1).sum())
+
+
+def _channels_written(handler: ProtocolHandler, agent: str) -> list[int]:
+    active: Tensor = handler.can_be_active_mask[:, handler.agent_index(agent)]
+    written: list[int] = active.any(0).nonzero().flatten().tolist()
+    return written
+
+
 def check_best_response(
     trainer: TensorDictRlTrainer, environment: TensorEnvironment, agent: str
-) -> int:
-    """Return the agent's index; refuse agents whose messages cannot be tried one by one.
+) -> None:
+    """Refuse agents whose messages cannot be tried one by one.
 
     Raises ParameterError as :func:`find_best_response` does.
     """
@@ -119,8 +144,7 @@ def check_best_response(
         raise ParameterError(f"{where}: it decides, expected an agent that only sends a message.")
     if environment.num_linear_symbols is not None:
         raise ParameterError(f"{where}: got a linear message space, expected messages of symbols.")
-    index = handler.agent_index(agent)
-    turns = int(handler.can_be_active_mask[:, index].sum())
+    turns = num_turns(handler, agent)
     if turns != 1:
         raise ParameterError(
             f"{where}: it sends {turns} messages in an episode, expected one: with several, the"
@@ -132,27 +156,31 @@ def check_best_response(
             " datapoints of a batch, so that messages cannot be tried one by one."
         )
     _, positions, symbols = environment.message_shape
-    if symbols**positions > MAX_MESSAGES:
+    length = len(_channels_written(handler, agent)) * positions
+    if symbols**length > MAX_MESSAGES:
         raise ParameterError(
-            f"{where}: got {symbols}^{positions} possible messages, expected at most"
+            f"{where}: got {symbols}^{length} possible messages, expected at most"
             f" {MAX_MESSAGES:,}. Train an attacker instead."
         )
-    return index
 
 
 class _ForcedMessage:
     """Agents of which one always sends the same message; records what it has seen before."""
 
     def __init__(
-        self, agents: ActorCritic, environment: Environment, index: int, symbols: Sequence[int]
+        self, agents: ActorCritic, environment: Environment, name: str, symbols: Sequence[int]
     ) -> None:
+        handler = environment.protocol_handler
         self._agents = agents
-        self._name = agents.agent_names[index]
-        self._index = index
-        self._message = torch.tensor(symbols, device=environment.device)
-        visible = environment.protocol_handler.channel_visibility_mask[index]
+        self._name = name
+        self._index = handler.agent_index(name)
+        channels = _channels_written(handler, name)
+        self._message = torch.zeros(environment.message_shape[:2], dtype=torch.int64)
+        self._message[channels] = torch.tensor(symbols).view(len(channels), -1)
+        self._message = self._message.to(environment.device)
+        visible = handler.channel_visibility_mask[self._index]
         self._visible = visible.nonzero().flatten().to(environment.device)
-        self._data = [environment.dataset[key] for key in environment.data_seen_by(self._name)]
+        self._data = [environment.dataset[key] for key in environment.data_seen_by(name)]
         num_datapoints = len(environment.dataset)
         self.refused = torch.zeros(num_datapoints, dtype=torch.bool)
         self.seen: dict[int, bytes] = {}
