@@ -26,6 +26,11 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
 RESULTS = ROOT / "docs" / "results"
 PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
+OTHER_PAGES = sorted(
+    f"{folder}/{path.stem}"
+    for folder in ("searches", "exploratory")
+    for path in (RESULTS / folder).glob("*.json")
+)
 TARGETS = {
     "binary_erasure_channel_proof": "results-channel",
     "code_validation_credit": "results-credit",
@@ -42,8 +47,9 @@ HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variant
 PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
 CHANNEL, PROTOCOLS = "binary_erasure_channel_proof", "graph_isomorphism_protocols"
 SUM = "self_proving_sum_check"
-HEADINGS = dict.fromkeys([PROVING, SUM], "mean return of agent on the test set")
-ROUNDING = dict.fromkeys([PROVING, SUM], 0.000501)
+RETURNS = [PROVING, SUM, f"searches/{PROVING}", f"searches/{PROVING}_feedback"]
+HEADINGS = dict.fromkeys(RETURNS, "mean return of agent on the test set")
+ROUNDING = dict.fromkeys(RETURNS, 0.000501)
 """Of a page's figures; by default they are percentages with one decimal place."""
 
 
@@ -77,7 +83,8 @@ def accuracies(page: str, test: str = "test") -> dict[str, dict[int, float]]:
     for run in read_published(RESULTS / f"{page}.json").runs:
         accuracy = run.tests[test].accuracy
         score = run.scores[f"{test} agent.return"] if accuracy is None else 100 * accuracy
-        found.setdefault(run.arm, {})[run.seed] = score
+        differing = (f"{path.rpartition('.')[2]}={v:g}" for path, v in run.differing.items())
+        found.setdefault(" · ".join([run.arm, *differing]), {})[run.seed] = score
     return found
 
 
@@ -175,7 +182,7 @@ def test_the_reference_values_of_the_channel_follow_its_formulas():
     }
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES])
 def test_a_pages_table_agrees_with_its_data(page):
     shown = table(page)
     published = accuracies(page)
@@ -196,6 +203,16 @@ def test_figures_of_the_channel_agree_with_the_data():
     others = {round(each, 1) for each in groups["main"].values() if each < 89.9}
     assert (optimal, others) == (14, {87.5})
     assert "90.0 % in 14 of 20 seeds and 87.5 % in the other six" in page
+    assert {round(each, 1) for each in groups["alone"].values()} == {60.0}
+    harmed = [
+        100 * run.scores["test/test_any_messages.accuracy"]
+        for run in read_published(RESULTS / f"{CHANNEL}.json").runs
+        if run.arm == "main"
+    ]
+    worst = f"{mean(harmed):.1f} % (mean; {min(harmed):.1f} to {max(harmed):.1f} %)"
+    assert f"whose only aim is a wrong decision, main has {worst}" in page
+    trusting, main = (mean(list(groups[arm].values())) for arm in ("trusting", "main"))
+    assert f"better by this measure ({trusting:.1f} % against {main:.1f} %)" in page
     assert groups["attacked"] == groups["main"]
     assert all(best["main", seed] == each for seed, each in groups["main"].items())
     assert sum(each == 100 for each in groups["trusting"].values()) == 16

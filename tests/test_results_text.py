@@ -47,6 +47,15 @@ def interval(pair: str) -> str:
     return f"{row['difference of means'].replace('+', '')} points, {low} to {high}"
 
 
+def by_kind_of_bug() -> dict[str, list[float]]:
+    """Return the IQMs in the page's table: arm → one for each kind of bug, without a bug first."""
+    columns = zip(*table(TEXT, "By the kind of bug").values(), strict=True)
+    return {
+        arm: [float(cell.partition(" ")[0]) for cell in column]
+        for arm, column in zip(accuracies(TEXT), columns, strict=True)
+    }
+
+
 def sentences() -> Iterator[tuple[str, str]]:
     """Yield documents and what they must contain."""
     (alone,) = iqms(["main"])
@@ -92,6 +101,13 @@ def sentences() -> Iterator[tuple[str, str]]:
         f"{least} loses least, {mean(lost[least]):.1f} points, and keeps {mean(anew[least]):.1f} %",
     )
     failed = table(TEXT, "Always failed proportion")
+    kinds = by_kind_of_bug()
+    yield (
+        PAGE,
+        f"on correct programs, {kinds['adp'][0]:.0f} and {kinds['mnip'][0]:.0f} %,"
+        f" and worse on others: {span([100 - x for x in kinds['adp'][1:] + kinds['mnip'][1:]])} %",
+    )
+    yield PAGE, f"equally accurate on all, {span(kinds['merlin_arthur'])} %"
     names = ("main", "adp", "debate", "merlin_arthur", "nip", "mnip")
     cells = (failed[name][1] for name in names)
     yield PAGE, f"| always failed here | {' | '.join(cells)} |"
