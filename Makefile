@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-exploratory results-help results-imitated results-variants results-text results-channel results-credit results-debate results-self-proving results-sum-check results-unbalanced results-zero-knowledge search-channel search-credit search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo attacks-credit attacks-debate attacks-text results results-help results-imitated results-variants results-text results-channel results-credit results-debate results-self-proving results-sum-check results-unbalanced results-zero-knowledge search-channel search-credit search-help search-protocols search-self-proving test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,23 +49,17 @@ STUDY := graph_isomorphism_protocols
 PROTOCOLS := adp nip debate merlin_arthur mnip
 search-protocols: $(CORE)  ## choose learning rates of results on the validation split (half an hour)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY)_search --parallel 2 \
-		seed=0..1 "agents._default.agent_lr_factor=$(FACTORS)" validation.replaces_test=true
+		seed=0..3 "agents._default.agent_lr_factor=$(FACTORS)" validation.replaces_test=true \
+		$(PROTOCOLS:%="~arms.%_attacked")
 	$(BIN)/ratchet compare $(STUDY)_search --by-arm $(call factor_pairs,main $(PROTOCOLS)) \
 		--update-page docs/results/searches/$(STUDY).md --title "Search: protocols on graph isomorphism"
 
 results: $(CORE)  ## run or resume the study of protocols; write docs/results (an hour)
-	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=300..307
+	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=400..407
 	$(BIN)/ratchet compare $(STUDY) --by-arm $(call protocol_pairs,$(PROTOCOLS)) \
-		--metric test/test_mean_episode_length --update-page docs/results/$(STUDY).md \
+		--metric test/test_mean_episode_length --metric test/test_best_response.accuracy \
+		--metric test/test_any_messages.accuracy --update-page docs/results/$(STUDY).md \
 		--reference "accept if alike, exact=0.650" --title "Protocols on graph isomorphism"
-
-results-exploratory: $(CORE)  ## after results: alone with a lower learning rate, and exact worst messages of adp
-	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY)_exploratory --parallel 2 \
-		seed=300..307 interaction_protocol=solo_verifier,adp arms=null preregistered=null \
-		"agents._default.agent_lr_factor={actor: 1, critic: 1}" "callbacks=[best_response]"
-	$(BIN)/ratchet compare $(STUDY)_exploratory --metric test/test_best_response.accuracy \
-		--metric test/test_any_messages.accuracy --reference "accept if alike, exact=0.650" \
-		--update-page docs/results/exploratory/$(STUDY).md --title "After the study of protocols"
 
 HELP_STUDY := graph_isomorphism_help
 search-help: $(CORE)  ## choose learning rates of results-help on the validation split (half an hour)
@@ -115,7 +109,8 @@ results-zero-knowledge: $(CORE)  ## study of simulators' likeness: eight seeds o
 		--parallel 2 seed=100..107
 	$(BIN)/ratchet compare $(ZERO_KNOWLEDGE_STUDY) --by-arm \
 		--update-page docs/results/$(ZERO_KNOWLEDGE_STUDY).md \
-		--metric test/test_simulator.mean_episode_reward \
+		--metric test/test_simulator.mean_episode_reward --metric test/test_best_response.accuracy \
+		--metric test/test_any_messages.accuracy \
 		--reference "known alone=0.6" --reference "known=0.9" --title "Zero knowledge and likeness"
 
 TEXT_STUDY := text_protocols

@@ -117,11 +117,14 @@ def depth_arm(verifier: int, prover: int) -> str:
     return "_".join(parts) or "main"
 
 
+def interval_of(row: dict[str, str]) -> str:
+    """Return the interval of a difference as in a sentence."""
+    return row["95 % interval"].strip("[]").replace("+", "").replace(", ", " to ")
+
+
 def difference(arm: str) -> str:
     """Return the interval of an arm's difference from main as in a sentence."""
-    row = differences(VARIANTS)[f"{arm} − main"]
-    low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
-    return f"{arm} − main: {low} to {high} points"
+    return f"{arm} − main: {interval_of(differences(VARIANTS)[f'{arm} − main'])} points"
 
 
 def by_depth(verifiers: Sequence[int], score: str) -> str:
@@ -209,41 +212,37 @@ def range_of(values: Sequence[float], digits: int = 1) -> str:
     return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
-def exploratory_scores(name: str) -> dict[str, list[float]]:
-    """Return a score in percent of the runs after the study of protocols, by protocol."""
-    found: dict[str, list[float]] = {}
-    for run in read_published(RESULTS / "exploratory" / f"{PROTOCOLS}.json").runs:
-        found.setdefault(run.differing["interaction_protocol"], []).append(100 * run.scores[name])
-    return found
-
-
 def protocol_sentences() -> Iterator[str]:
     """Yield what the page on protocols must say."""
     found, lengths = scores(PROTOCOLS, GREEDY), scores(PROTOCOLS, "test/test_mean_episode_length")
     means = {arm: mean(values) for arm, values in found.items()}
-    free = ("nip", "debate", "mnip")
-    yield f"ends at {range_of([means[arm] for arm in free])} % with nip, debate and mnip"
-    yield f"at {means['adp']:.1f} and {means['merlin_arthur']:.1f} % with adp and merlin_arthur"
-    low = [value for value in found["main"] if value < 60]
-    high = [value for value in found["main"] if value >= 60]
-    assert (len(low), len(high)) == (3, 5)
-    yield f"a mean of {means['main']:.1f} %: in five seeds {range_of(high)} %, in three"
-    yield f"in three {range_of(low)} %"
-    rounds = [each / 100 for arm in free for each in lengths[arm]]
-    long = [each for each in rounds if each > 1.05]
-    assert (len(rounds), len(long)) == (24, 7)
+    free, forced = ("nip", "debate", "mnip"), ("adp", "merlin_arthur")
+    yield f"ends at {means['main']:.1f} %, with nip, debate and mnip"
+    yield f"with nip, debate and mnip at {range_of([means[arm] for arm in free])} %"
+    yield f"with adp and merlin_arthur at {means['adp']:.1f} and {means['merlin_arthur']:.1f} %"
+    rows = {arm: differences(PROTOCOLS)[f"{arm} − main"] for arm in (*free, *forced)}
+    (p,) = {rows[arm]["corrected p"] for arm in forced}
+    adp, merlin_arthur = (interval_of(rows[arm]) for arm in forced)
+    yield f"adp − main: {adp} points, merlin_arthur − main: {merlin_arthur} points"
+    yield f"corrected p {p} for both"
+    detectable = [float(rows[arm]["detectable in 80 %"]) for arm in free]
+    yield f"eight seeds would detect {range_of(detectable)} points"
+    low, *high = sorted(found["main"])
+    yield f"seven of eight verifiers end at {range_of(high)} %, and one at {low:.1f} %"
+    rounds = [(each / 100, found[arm][k]) for arm in free for k, each in enumerate(lengths[arm])]
+    long = [(each, accuracy) for each, accuracy in rounds if each > 1.05]
+    assert (len(rounds), len(long)) == (24, 5)
     yield f"{len(rounds) - len(long)} of {len(rounds)} runs episodes have 1.0 rounds"
-    yield f"{range_of(long)} rounds on average"
+    yield f"{range_of([each for each, _ in long])} rounds on average, and has"
+    yield f"and has {range_of([accuracy for _, accuracy in long])} %"
     second = table(PROTOCOLS, "By the Weisfeiler–Leman round")["round 2"]
     iqms = dict(zip(found, (cell.partition(" ")[0] for cell in second), strict=True))
-    least = min((iqms[arm] for arm in free), key=float)
+    least = min((iqms[arm] for arm in ("main", *free)), key=float)
     yield f"{iqms['adp']} and {iqms['merlin_arthur']} % (IQM) instead of {least} and more"
-    alone, adp = (exploratory_scores(GREEDY)[name] for name in ("solo_verifier", "adp"))
-    assert adp == pytest.approx(found["adp"])
-    yield f"have {mean(alone):.1f} % ({range_of(alone)} % in the seeds)"
-    best, worst = (exploratory_scores(name)["adp"] for name in (BEST, ANY))
-    yield f"leaves {mean(best):.1f} % ({range_of(best)} % in the seeds), the worst messages"
-    yield f"the worst messages {mean(worst):.1f} %"
+    best, worst = (scores(PROTOCOLS, name)["adp"] for name in (BEST, ANY))
+    yield f"its best response leaves {mean(best):.1f} % ({range_of(best)} % in the seeds)"
+    yield f"{means['adp_attacked'] - mean(best):.1f} points less than the attack, and the worst"
+    yield f"the worst messages {mean(worst):.1f} % ({range_of(worst)} %)"
 
 
 @pytest.mark.parametrize("sentence", protocol_sentences())
@@ -251,30 +250,25 @@ def test_figures_of_the_study_of_protocols_agree_with_the_data(sentence):
     assert sentence in text_of(f"docs/results/{PROTOCOLS}.md")
 
 
+def test_protocols_are_worse_or_alike_as_their_page_says():
+    found, rows = scores(PROTOCOLS, GREEDY), differences(PROTOCOLS)
+    for arm in ("adp", "merlin_arthur"):
+        assert max(a - b for a, b in zip(found[arm], found["main"], strict=True)) < 0
+    for arm in ("nip", "debate", "mnip"):
+        assert float(rows[f"{arm} − main"]["corrected p"]) > 0.05
+
+
 def test_new_provers_change_as_little_as_the_page_of_protocols_says():
     found = scores(PROTOCOLS, GREEDY)
-    for arm, most in (("nip", 0), ("debate", 0), ("mnip", 0.99), ("merlin_arthur", 0.99)):
+    for arm, most in (("nip", 0), ("debate", 0), ("mnip", 0), ("merlin_arthur", 0.99)):
         pairs = zip(found[f"{arm}_attacked"], found[arm], strict=True)
         assert max(abs(after - before) for after, before in pairs) <= most
     row = differences(PROTOCOLS)["adp_attacked − adp"]
-    low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
-    written = f"by {row['difference of means']} points on average ({low} to {high})"
-    assert written in text_of(f"docs/results/{PROTOCOLS}.md")
-    assert all(float(row["corrected p"]) > 0.05 for row in differences(PROTOCOLS).values())
-
-
-def test_figures_of_the_exploratory_page_agree_with_its_data():
-    page = text_of(f"docs/results/exploratory/{PROTOCOLS}.md")
-    published = read_published(RESULTS / "exploratory" / f"{PROTOCOLS}.json")
-    assert shlex.split(published.commands[1]) == compare_command(PROTOCOLS, "results-exploratory")
-    assert published.preregistered is None
-    alone = exploratory_scores(GREEDY)["solo_verifier"]
-    best, worst = (exploratory_scores(name)["adp"] for name in (BEST, ANY))
-    assert f"ends at {mean(alone):.1f} % ({range_of(alone)} %)" in page
-    assert f"leave {mean(best):.1f} % ({range_of(best)} %)" in page
-    assert f"even for the prover, leave {mean(worst):.1f} %" in page
-    assert "adp is then 6.5 points lower (5.2 to 8.4)" in page
-    assert "| solo_verifier − adp | +6.5 | [+5.2, +8.4] |" in page
+    written = f"{row['difference of means']} points on average ({interval_of(row)}, corrected p"
+    most = min(a - b for a, b in zip(found["adp_attacked"], found["adp"], strict=True))
+    in_one = f"and by {most:.1f} points in one seed".replace("-", "−")
+    page = text_of(f"docs/results/{PROTOCOLS}.md")
+    assert f"by {written} {row['corrected p']}), {in_one}" in page
 
 
 def test_figures_of_a_prover_that_only_imitates_agree_with_their_data():

@@ -249,6 +249,11 @@ def test_figures_of_zero_knowledge_agree_with_the_data():
     row = differences("zero_knowledge")["share_10 − plain"]
     low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
     assert f"share_10 − plain: {low} to {high} points, corrected p {row['corrected p']}" in page
+    runs = read_published(RESULTS / "zero_knowledge.json").runs
+    assert all(r.scores["test/test_best_response.accuracy"] == r.scores["test"] for r in runs)
+    assert f"as it is, in each of the {len(runs)} runs" in page
+    worst = [float(cells[4]) for cells in table("zero_knowledge", "Any messages").values()]
+    assert f"leave {min(worst):.1f} to {max(worst):.1f} % (means of the arms)" in page
 
 
 def credit_sentences() -> Iterator[str]:

@@ -102,11 +102,20 @@ def test_each_arm_of_the_study_of_credit_had_its_best_learning_rate():
     assert f"in the search one ended at {low:.1f} %" in text_of(f"docs/results/{CREDIT}.md")
 
 
+def best_factor(page: str, by_factor: dict[float, list[float]]) -> float:
+    """Return the factor that the rule of a study chooses."""
+    means = {factor: np.mean(scores) for factor, scores in by_factor.items()}
+    highest = max(means.values())
+    if page == PROTOCOLS:
+        return min(factor for factor, value in means.items() if highest - value <= 0.001)
+    return max(means, key=lambda factor: (means[factor], factor == 1))
+
+
 @pytest.mark.parametrize("page", [HELP, PROTOCOLS])
 def test_each_arm_has_its_best_learning_rate(page):
     arms = parameters(page)
     for arm, by_factor in searched(page).items():
-        best = max(by_factor, key=lambda factor: (np.mean(by_factor[factor]), factor == 1))
+        best = best_factor(page, by_factor)
         agents = arms[arm].agents
         for name in ("_default", *arms[arm].agents):
             assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm
