@@ -252,8 +252,12 @@ def test_figures_of_the_study_of_protocols_agree_with_the_data(sentence):
 
 def test_protocols_are_worse_or_alike_as_their_page_says():
     found, rows = scores(PROTOCOLS, GREEDY), differences(PROTOCOLS)
+    runs = read_published(RESULTS / f"{PROTOCOLS}.json").runs
+    games = {arm: {run.used["train"]["labels"] for run in runs if run.arm == arm} for arm in found}
+    (of_main,) = games["main"]
     for arm in ("adp", "merlin_arthur"):
         assert max(a - b for a, b in zip(found[arm], found["main"], strict=True)) < 0
+        assert games[arm] == {of_main / 2}
     for arm in ("nip", "debate", "mnip"):
         assert float(rows[f"{arm} − main"]["corrected p"]) > 0.05
 
