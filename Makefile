@@ -47,7 +47,7 @@ factor_pairs = $(foreach arm,$(1),$(foreach factor,0.3 3,\
 
 STUDY := graph_isomorphism_protocols
 PROTOCOLS := adp nip debate merlin_arthur mnip
-search-protocols: $(CORE)  ## choose learning rates of results on the validation split (half an hour)
+search-protocols: $(CORE)  ## choose learning rates of results on the validation split (45 minutes)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY)_search --parallel 2 \
 		seed=0..3 "agents._default.agent_lr_factor=$(FACTORS)" validation.replaces_test=true \
 		$(PROTOCOLS:%="~arms.%_attacked")

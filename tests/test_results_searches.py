@@ -121,6 +121,21 @@ def test_each_arm_has_its_best_learning_rate(page):
             assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm
 
 
+def test_figures_of_the_search_of_protocols_agree_with_the_data():
+    found = searched(PROTOCOLS)
+    means = {
+        arm: {factor: 100 * float(np.mean(scores)) for factor, scores in by_factor.items()}
+        for arm, by_factor in found.items()
+    }
+    assert all(by_factor[0.3] < by_factor[1] for by_factor in means.values())
+    assert [arm for arm in means if means[arm][3] > means[arm][1]] == ["main"]
+    page = text_of(f"docs/results/searches/{PROTOCOLS}.md")
+    assert f"choose 3 in main, by {means['main'][3] - means['main'][1]:.2f} points" in page
+    (high,) = {f"{means[arm][3]:.1f} %" for arm in ("adp", "merlin_arthur")}
+    low, *_ = sorted(found["nip"][3])
+    assert f"end at {high} (means), and one of four seeds of nip at {100 * low:.1f} %" in page
+
+
 @pytest.mark.parametrize(
     ("search", "searched_arms"),
     [
