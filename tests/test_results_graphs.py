@@ -21,6 +21,7 @@ from tests.test_results_pages import (
     VARIANTS,
     compare_command,
     differences,
+    interval_of,
     parameters,
     table,
     text_of,
@@ -115,11 +116,6 @@ def depth_arm(verifier: int, prover: int) -> str:
     """Return the arm of the variants with bodies of so many layers."""
     parts = [f"verifier_{verifier}"] * (verifier != 2) + [f"prover_{prover}"] * (prover != 3)
     return "_".join(parts) or "main"
-
-
-def interval_of(row: dict[str, str]) -> str:
-    """Return the interval of a difference as in a sentence."""
-    return row["95 % interval"].strip("[]").replace("+", "").replace(", ", " to ")
 
 
 def difference(arm: str) -> str:

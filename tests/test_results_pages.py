@@ -125,6 +125,11 @@ def differences(page: str, number: int = 0) -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
+def interval_of(row: dict[str, str]) -> str:
+    """Return the interval of a difference as in a sentence."""
+    return row["95 % interval"].strip("[]").replace("+", "").replace(", ", " to ")
+
+
 def options_of(page: str, name: str) -> list[str]:
     words = compare_command(page)
     return [words[i + 1] for i, word in enumerate(words) if word == name]
@@ -247,8 +252,7 @@ def test_figures_of_zero_knowledge_agree_with_the_data():
     assert "keep an accuracy of 89.7 %" in page
     assert sum(each < 85 for by_seed in groups.values() for each in by_seed.values()) == 1
     row = differences("zero_knowledge")["share_10 − plain"]
-    low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
-    assert f"share_10 − plain: {low} to {high} points, corrected p {row['corrected p']}" in page
+    assert f"share_10 − plain: {interval_of(row)} points, corrected p {row['corrected p']}" in page
     runs = read_published(RESULTS / "zero_knowledge.json").runs
     assert all(r.scores["test/test_best_response.accuracy"] == r.scores["test"] for r in runs)
     assert f"as it is, in each of the {len(runs)} runs" in page
@@ -263,10 +267,7 @@ def credit_sentences() -> Iterator[str]:
     yield f"{found['main']} with the group baseline, {found['verifier']} with redrawn decisions"
     yield f"and {found['both']} with redraws of both agents"
     seen = {
-        arm: (
-            f"({row['95 % interval'].strip('[]').replace(', ', ' to ').replace('+', '')},"
-            f" corrected p {row['corrected p']})"
-        )
+        arm: f"({interval_of(row)}, corrected p {row['corrected p']})"
         for arm, row in ((arm, gaps[f"{arm} − main"]) for arm in ("verifier", "both"))
     }
     gap = {arm: f"{mean(list(by_seed.values())):.2f}" for arm, by_seed in groups.items()}
@@ -372,11 +373,7 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
     page, shown = text_of(f"docs/results/{HELP}.md"), differences(HELP)
     for pair in ("alone − main", "honest − main", "hand_made − main", "random − alone"):
         row = shown[pair]
-        low, high = (
-            float(x.replace("−", "-")) for x in row["95 % interval"].strip("[]").split(",")
-        )
-        interval = f"{low:.1f} to {high:.1f}".replace("-", "−")
-        assert f"{pair}: {interval} points, corrected p {row['corrected p']}" in page
+        assert f"{pair}: {interval_of(row)} points, corrected p {row['corrected p']}" in page
     channel = differences("binary_erasure_channel_proof")
     pairs = ("trusting − main", "trusting_attacked − main")
     corrected = {channel[pair]["corrected p"] for pair in pairs}

@@ -13,6 +13,7 @@ from tests.test_results_pages import (
     accuracies,
     attacked_accuracies,
     differences,
+    interval_of,
     table,
     text_of,
 )
@@ -43,8 +44,7 @@ def span(values: Sequence[float], digits: int = 0) -> str:
 def interval(pair: str) -> str:
     """Return a difference of means with its interval as in a sentence."""
     row = differences(TEXT)[pair]
-    low, high = row["95 % interval"].strip("[]").replace("+", "").split(", ")
-    return f"{row['difference of means'].replace('+', '')} points, {low} to {high}"
+    return f"{row['difference of means'].replace('+', '')} points, {interval_of(row)}"
 
 
 def by_kind_of_bug() -> dict[str, list[float]]:

@@ -74,11 +74,9 @@ def find_best_response(
         :data:`MAX_MESSAGES`; if the scenario has no messages, or agents have batch normalisation.
     """
     environment: Environment = environment_for(trainer.scenario_instance, dataset)  # type: ignore[assignment]
-    check_best_response(trainer, environment, agent)
-    _, positions, symbols = environment.message_shape
-    handler = trainer.protocol_handler
-    verifiers = list(handler.verifier_names)
-    length = len(_channels_written(handler, agent)) * positions
+    length = check_best_response(trainer, environment, agent)
+    symbols = environment.message_shape[-1]
+    verifiers = list(trainer.protocol_handler.verifier_names)
     tables: list[Table] = []
     refused: list[Tensor] = []
     seen: list[bytes] = []
@@ -131,8 +129,8 @@ def _channels_written(handler: ProtocolHandler, agent: str) -> list[int]:
 
 def check_best_response(
     trainer: TensorDictRlTrainer, environment: TensorEnvironment, agent: str
-) -> None:
-    """Refuse agents whose messages cannot be tried one by one.
+) -> int:
+    """Return the length of an agent's message; refuse messages that cannot be tried one by one.
 
     Raises ParameterError as :func:`find_best_response` does.
     """
@@ -162,6 +160,7 @@ def check_best_response(
             f"{where}: got {symbols}^{length} possible messages, expected at most"
             f" {MAX_MESSAGES:,}. Train an attacker instead."
         )
+    return length
 
 
 class _ForcedMessage:
