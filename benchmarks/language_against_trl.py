@@ -89,8 +89,8 @@ def main() -> None:
     for seed in range(arguments.seeds):
         for name in NAMES:
             results[name].append(run(name, seed, arguments.steps))
-            shown = {part: float(f"{n:.4g}") for part, n in results[name][-1].items()}
-            console.print(f"seed {seed}  {name:8s} {shown}")
+            rounded = {part: float(f"{n:.4g}") for part, n in results[name][-1].items()}
+            console.print(f"seed {seed}  {name:8s} {rounded}")
     console.print(show(results, arguments.steps))
     console.print(BARS)
 

@@ -23,7 +23,6 @@ from flows import run_experiment
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios.registry import build_scenario_instance
 from ratchet.store.store import StageStore
-from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.run_folder import RunFolder
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
@@ -31,25 +30,25 @@ from trainers.registry import trainer_class
 MODES = ("synchronous", "one_step_behind")
 
 
-def parameters(mode: str, asked: argparse.Namespace) -> HyperParameters:
+def parameters(mode: str, options: argparse.Namespace) -> HyperParameters:
     """Return the experiment: a small model with completions of a few dozen tokens."""
     content: dict[str, Any] = {
         "scenario": "language_task",
         "dataset": "reverse",
         "trainer": "grpo",
-        "rl": {"num_iterations": asked.staged},
+        "rl": {"num_iterations": options.staged},
         "language_task": {
             "num_train": 4096,
             "num_test": 8,
-            "reverse": {"length": asked.length, "num_symbols": 8},
+            "reverse": {"length": options.length, "num_symbols": 8},
             "evaluator": "partial",
         },
         "agents": {
             "_default": {
-                "max_tokens": asked.length + 2,
+                "max_tokens": options.length + 2,
                 "small_model": {
-                    "d_model": asked.d_model,
-                    "layers": asked.layers,
+                    "d_model": options.d_model,
+                    "layers": options.layers,
                     "heads": 4,
                     "context_length": 128,
                 },
@@ -58,22 +57,22 @@ def parameters(mode: str, asked: argparse.Namespace) -> HyperParameters:
         },
         "language": {
             "mode": mode,
-            "tasks_per_step": asked.tasks,
+            "tasks_per_step": options.tasks,
             "group_size": 8,
-            "num_epochs": asked.epochs,
+            "num_epochs": options.epochs,
             "optimizer": {"lr": 1e-4},
         },
     }
     return HyperParameters(**content)
 
 
-def trainer_of(mode: str, asked: argparse.Namespace) -> LanguageTrainer:
+def trainer_of(mode: str, options: argparse.Namespace) -> LanguageTrainer:
     """Build the trainer of a plain loop."""
-    hyper_params = parameters(mode, asked)
+    hyper_params = parameters(mode, options)
     settings = ExperimentSettings(progress="none")
-    found = trainer_class(hyper_params)
-    instance = build_scenario_instance(hyper_params, settings, trainer_type=found.trainer_type)
-    trainer = found(hyper_params, instance, settings)
+    kind = trainer_class(hyper_params)
+    instance = build_scenario_instance(hyper_params, settings, trainer_type=kind.trainer_type)
+    trainer = kind(hyper_params, instance, settings)
     assert isinstance(trainer, LanguageTrainer)
     trainer.initial_state()
     return trainer
@@ -82,17 +81,17 @@ def trainer_of(mode: str, asked: argparse.Namespace) -> LanguageTrainer:
 class Loop:
     """Trainer in a plain loop, run a few iterations at a time."""
 
-    def __init__(self, mode: str, asked: argparse.Namespace) -> None:
-        self.trainer = trainer_of(mode, asked)
+    def __init__(self, mode: str, options: argparse.Namespace) -> None:
+        self.trainer = trainer_of(mode, options)
         self.trainer.plays_beside_after = 0.0
         self.trainer.run_iterations(0, 1)  # starts the rollout process
 
     def go_on(self, iterations: int) -> tuple[float, float]:
         """Return the seconds per iteration: wall time, and CPU time of the busiest process."""
-        begin, own, beside = time.perf_counter(), time.process_time(), self._beside()
+        begin, main_cpu, rollout_cpu = time.perf_counter(), time.process_time(), self._beside()
         done = self.trainer.iteration
         self.trainer.run_iterations(done, done + iterations)
-        busy = max(time.process_time() - own, self._beside() - beside)
+        busy = max(time.process_time() - main_cpu, self._beside() - rollout_cpu)
         return (time.perf_counter() - begin) / iterations, busy / iterations
 
     def _beside(self) -> float:
@@ -110,7 +109,7 @@ def shares(trainer: LanguageTrainer) -> tuple[float, float]:
     return between - begin, time.process_time() - between
 
 
-def staged(mode: str, asked: argparse.Namespace) -> float:
+def staged(mode: str, options: argparse.Namespace) -> float:
     """Return the seconds of a run between the ends of its first and last iteration."""
     with tempfile.TemporaryDirectory() as name:
         settings = ExperimentSettings(
@@ -120,36 +119,40 @@ def staged(mode: str, asked: argparse.Namespace) -> float:
             tracking=False,
             progress="none",
         )
-        result = run_experiment(parameters(mode, asked), settings)
+        result = run_experiment(parameters(mode, options), settings)
         store = StageStore(Path(name) / "home" / "store")
-        keys = [each.key for each in RunFolder(result.folder).manifest.stages if _trains(each)]
-        found = [manifest for key in keys if (manifest := store.find(key)) is not None]
-        ends = sorted(datetime.fromisoformat(manifest.created) for manifest in found)
+        stages = RunFolder(result.folder).manifest.stages
+        keys = [each.key for each in stages if each.stage == "train"]
+        manifests = [manifest for key in keys if (manifest := store.find(key)) is not None]
+        ends = sorted(datetime.fromisoformat(manifest.created) for manifest in manifests)
         return (ends[-1] - ends[0]).total_seconds()
-
-
-def _trains(record: StageRecord) -> bool:
-    return record.stage == "train"
 
 
 def main() -> None:
     """Run the rounds and print the times of each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    given = {"rounds": 8, "iterations": 5, "staged": 30, "length": 48, "d_model": 128, "layers": 4}
-    for option, value in {**given, "tasks": 12, "epochs": 1}.items():
+    defaults = {
+        "rounds": 8,
+        "iterations": 5,
+        "staged": 30,
+        "length": 48,
+        "d_model": 128,
+        "layers": 4,
+    }
+    for option, value in {**defaults, "tasks": 12, "epochs": 1}.items():
         parser.add_argument(f"--{option.replace('_', '-')}", type=int, default=value)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"staged, {asked.staged} iterations, load {os.getloadavg()[0]:.1f}")
-    seconds = {mode: staged(mode, asked) for mode in MODES}
+    print(f"staged, {options.staged} iterations, load {os.getloadavg()[0]:.1f}")
+    seconds = {mode: staged(mode, options) for mode in MODES}
     print({mode: f"{each:.1f} s" for mode, each in seconds.items()}, _ratio(*seconds.values()))
-    loops = {mode: Loop(mode, asked) for mode in MODES}
+    loops = {mode: Loop(mode, options) for mode in MODES}
     playing, learning = shares(loops[MODES[0]].trainer)
     print(f"synchronous: rollouts {playing:.2f}, update {learning:.2f} CPU-seconds per iteration")
-    for _ in range(asked.rounds):
+    for _ in range(options.rounds):
         load = os.getloadavg()[0]
         (wall, busy), (other_wall, other_busy) = (
-            loops[mode].go_on(asked.iterations) for mode in MODES
+            loops[mode].go_on(options.iterations) for mode in MODES
         )
         print(
             f"wall {wall:.2f} and {other_wall:.2f}: {_ratio(wall, other_wall)};"
@@ -160,8 +163,8 @@ def main() -> None:
         each.trainer.close()
 
 
-def _ratio(synchronous: float, behind: float) -> str:
-    return f"{synchronous / behind:.2f} ×"
+def _ratio(synchronous: float, one_step_behind: float) -> str:
+    return f"{synchronous / one_step_behind:.2f} ×"
 
 
 if __name__ == "__main__":

@@ -56,12 +56,12 @@ def read_experiment(seed: int, steps: int) -> HyperParameters:
     return HyperParameters(**content)
 
 
-def build(given: HyperParameters) -> LanguageTrainer:
+def build(hyper_params: HyperParameters) -> LanguageTrainer:
     """Build the trainer with its warmed-up model."""
     settings = ExperimentSettings(progress="none")
-    kind = trainer_class(given)
-    instance = build_scenario_instance(given, settings, trainer_type=kind.trainer_type)
-    trainer = kind(given, instance, settings)
+    kind = trainer_class(hyper_params)
+    instance = build_scenario_instance(hyper_params, settings, trainer_type=kind.trainer_type)
+    trainer = kind(hyper_params, instance, settings)
     assert isinstance(trainer, LanguageTrainer)
     trainer.initial_state()
     return trainer
@@ -70,9 +70,11 @@ def build(given: HyperParameters) -> LanguageTrainer:
 def exact_match(trainer: LanguageTrainer, model: LanguageModel) -> float:
     """Return the exact match on the test set."""
     instance = trainer.scenario_instance
-    places = range(len(instance.test_dataset))
+    indices = range(len(instance.test_dataset))
     engine = InProcessEngine(model)
-    played = instance.play("test", places, engine, model.tokenizer, iteration=0, is_validation=True)
+    played = instance.play(
+        "test", indices, engine, model.tokenizer, iteration=0, is_validation=True
+    )
     return fmean(trajectory.metrics["exact_match"] for trajectory in played.trajectories)
 
 
@@ -92,17 +94,17 @@ def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
     import transformers
     import trl
 
-    given, instance = trainer.hyper_params, trainer.scenario_instance
-    order = DataOrder(given.seed, len(instance.train_dataset))
-    count = trainer.num_train_iterations * given.language.tasks_per_step
-    shown = [instance.train_dataset[place] for place in order.take(0, count).tolist()]
+    hyper_params, instance = trainer.hyper_params, trainer.scenario_instance
+    order = DataOrder(hyper_params.seed, len(instance.train_dataset))
+    count = trainer.num_train_iterations * hyper_params.language.tasks_per_step
+    tasks = [instance.train_dataset[index] for index in order.take(0, count).tolist()]
     evaluate = instance.train_environment.rules.evaluator
     assert evaluate is not None
 
     def reward(completions: list[Any], task: list[int], **_: object) -> list[float]:
-        said = [completion[0]["content"] for completion in completions]
-        pairs = zip(task, said, strict=True)
-        return [evaluate.evaluate(shown[place], text, []).reward for place, text in pairs]
+        texts = [completion[0]["content"] for completion in completions]
+        pairs = zip(task, texts, strict=True)
+        return [evaluate.evaluate(tasks[index], text, []).reward for index, text in pairs]
 
     class Ends(transformers.TrainerCallback):
         """Callback that records the end of each step."""
@@ -113,7 +115,7 @@ def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
     ends: list[float] = []
     trainer.learner.save_model(folder / "begun")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "begun", dtype="float32")
-    prompts = [[{"role": "user", "content": task.messages[0].content}] for task in shown]
+    prompts = [[{"role": "user", "content": task.messages[0].content}] for task in tasks]
     peer = trl.GRPOTrainer(
         model=model,
         processing_class=transformers.AutoTokenizer.from_pretrained(
@@ -152,8 +154,8 @@ def _optimizer(model: torch.nn.Module, trainer: LanguageTrainer) -> tuple[Any, A
 
 def _settings(trainer: LanguageTrainer) -> dict[str, Any]:
     """Return the experiment's settings as arguments of TRL."""
-    given, agent = trainer.hyper_params, trainer.scenario_instance.agents["agent"].parameters
-    language, loss = given.language, given.grpo.settled
+    hyper_params, agent = trainer.hyper_params, trainer.scenario_instance.agents["agent"].parameters
+    language, loss = hyper_params.language, hyper_params.grpo.settled
     aggregations = {"token_mean": "dapo", "sequence_mean_token_mean": "grpo"}
     return {
         "max_steps": trainer.num_train_iterations,
@@ -169,7 +171,7 @@ def _settings(trainer: LanguageTrainer) -> dict[str, Any]:
         "epsilon_high": loss.clip_high,
         "beta": 0.0,
         "max_grad_norm": language.optimizer.max_grad_norm,
-        "seed": given.seed,
+        "seed": hyper_params.seed,
         "use_cpu": True,
         "bf16": False,
         "gradient_checkpointing": False,

@@ -106,14 +106,14 @@ def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Resu
         folder = Path(name)
         settings = small_settings(folder / "home", folder, runner, parallel, tracking=tracking)
         run_sweep(SMALL, {"seed": [members]}, settings, name="warm")  # starts the server
-        places = {
+        paths = {
             "store": folder / "store",
             "runs": folder / "runs",
             "reports": folder / "runs",
             "Prefect's database": folder / "home" / "prefect",
             "MLflow": folder / "home",
         }
-        held = {name: _held(name, place) for name, place in places.items()}
+        held = {name: _held(name, path) for name, path in paths.items()}
         server = psutil.Process().children()[0]  # the temporary server started above
         before, cpu, server_cpu = time.time(), _cpu_seconds(), sum(server.cpu_times()[:2])
         run_sweep(SMALL, {"seed": list(range(members))}, settings, name="small")
@@ -133,7 +133,7 @@ def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Resu
             memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             worker_memory=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
             server_memory=server.memory_info().rss / 2**20,
-            grown={name: _held(name, place).since(held[name]) for name, place in places.items()},
+            grown={name: _held(name, path).since(held[name]) for name, path in paths.items()},
         )
 
 
@@ -151,13 +151,13 @@ def _per_part(begin: float, ends: Sequence[float]) -> list[float]:
 _PATTERNS = {"reports": "*/report.html", "Prefect's database": "prefect.db*", "MLflow": "ml*/**/*"}
 
 
-def _held(name: str, place: Path) -> Growth:
+def _held(name: str, path: Path) -> Growth:
     """Return the current size of one location."""
-    own = Growth.of(place, _PATTERNS.get(name, "**/*"))
+    growth = Growth.of(path, _PATTERNS.get(name, "**/*"))
     if name != "MLflow":
-        return own
-    database = Growth.of(place, "mlflow.db*")
-    return Growth(own.files + database.files, own.mib + database.mib)
+        return growth
+    database = Growth.of(path, "mlflow.db*")
+    return Growth(growth.files + database.files, growth.mib + database.mib)
 
 
 def main() -> None:

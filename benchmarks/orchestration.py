@@ -45,19 +45,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "orchestration.yaml"
         file.write_text(EXPERIMENT)
-        places = [f"settings.runs={folder}/runs", f"settings.home={folder}/home"]
-        warm = load_experiment(file, [*places, "rl.num_iterations=1", "seed=1"])
+        overrides = [f"settings.runs={folder}/runs", f"settings.home={folder}/home"]
+        warm = load_experiment(file, [*overrides, "rl.num_iterations=1", "seed=1"])
         run_experiment(warm.hyper_params, warm.settings, name="warm")  # starts Prefect's server
-        chosen = load_experiment(file, places)
+        chosen = load_experiment(file, overrides)
 
         fresh = run(chosen, folder)
         cached = run(chosen, folder)
-        longer = run(load_experiment(file, [*places, "rl.num_iterations=64", "seed=2"]), folder)
+        longer = run(load_experiment(file, [*overrides, "rl.num_iterations=64", "seed=2"]), folder)
         ratchet = Path(sys.executable).parent / "ratchet"
-        command = [str(ratchet), "run", str(file), *places]
+        command = [str(ratchet), "run", str(file), *overrides]
         start = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        whole = time.perf_counter() - start
+        command_seconds = time.perf_counter() - start
 
     added = (longer.beside - fresh.beside) / (longer.num_stages - fresh.num_stages)
     table = Table("figure", "value", title="Orchestration")
@@ -67,7 +67,7 @@ def main() -> None:
         table.add_row("  overhead", f"{one.beside:.2f} s = {one.beside / one.wall:.1%}")
     table.add_row("overhead of each additional stage", f"{1000 * added:.0f} ms")
     table.add_row("fully cached, in a running process", cached.wall_text)
-    table.add_row("fully cached, new process with Prefect's server", f"{whole:.2f} s")
+    table.add_row("fully cached, new process with Prefect's server", f"{command_seconds:.2f} s")
     Console().print(table)
 
 

@@ -191,16 +191,16 @@ class Training:
     def measure(self, slowness: dict[str, float]) -> None:
         """Run an iteration, given the current slowdown of each plain body."""
         rate = self.run()
-        own = statistics.mean(slowness[body] for body in self.setting.bodies)
+        mean_slowness = statistics.mean(slowness[body] for body in self.setting.bodies)
         self.rates.append(rate)
         self.by_default_body.append(rate * slowness[DEFAULT_BODY])
-        self.by_own_bodies.append(rate * own)
+        self.by_own_bodies.append(rate * mean_slowness)
 
     def report(self) -> None:
         """Print the rates and phases of this setting."""
         columns = (self.rates, self.by_default_body, self.by_own_bodies)
-        shown = "".join(f"{statistics.median(c):8.0f} {min(c):6.0f}" for c in columns)
-        print(f"{self.setting.name:50s}{shown} {self.setting.bar:8.0f}")
+        figures = "".join(f"{statistics.median(c):8.0f} {min(c):6.0f}" for c in columns)
+        print(f"{self.setting.name:50s}{figures} {self.setting.bar:8.0f}")
         stopwatch = watch(self.trainer)
         self.run()
         seconds = stopwatch.seconds

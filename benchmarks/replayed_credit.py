@@ -185,18 +185,20 @@ def ratios(game: Game, redraws: Mapping[int, int], seed: int) -> Floats:
     sampled = Sampled(game, seed)
     cost = game.cost(redraws)
     size = max(2.0, cost)
-    found = np.zeros(4)
+    variances = np.zeros(4)
     for turn, number in redraws.items():
         gradient, group = group_variance(sampled, turn, size)
         replayed, variance = replayed_variance(sampled, turn, number, common=True)
         np.testing.assert_allclose(replayed, gradient, rtol=0, atol=1e-9)
-        found += [
+        variances += [
             variance,
             replayed_variance(sampled, turn, number, common=False)[1],
             group * size / cost,
             group_variance(sampled, turn, NO_LIMIT)[1] * NO_LIMIT / cost,
         ]
-    return np.array([found[0] / found[2], found[1] / found[2], found[0] / found[3]])
+    return np.array(
+        [variances[0] / variances[2], variances[1] / variances[2], variances[0] / variances[3]]
+    )
 
 
 def after(turns: int) -> tuple[Messages, ...]:
@@ -235,11 +237,11 @@ def main() -> None:
 def print_row(name: str, label: str, redraws: Mapping[int, int]) -> None:
     """Print the mean ratios of a game over the seeds."""
     game = GAMES[name]
-    found = np.mean([ratios(game, redraws, seed) for seed in SEEDS], axis=0)
+    means = np.mean([ratios(game, redraws, seed) for seed in SEEDS], axis=0)
     numbers = ", ".join(str(number) for number in sorted(set(redraws.values())))
     print(
         f"{name:31}{label:9}{numbers:>5}{game.cost(redraws):>7.1f}x"
-        f"{found[0]:>9.2f}{found[1]:>7.2f}{found[2]:>17.2f}",
+        f"{means[0]:>9.2f}{means[1]:>7.2f}{means[2]:>17.2f}",
         flush=True,
     )
 

@@ -42,9 +42,9 @@ def main() -> None:
         for number in range(options.rounds):
             for name in names:
                 folder = Path(home) / str(number)
-                taken = seconds(folder, name, options.members, options.parallel)
-                times[name].append(taken)
-                print(f"round {number + 1}  {name:10} {taken:8.1f} s", flush=True)
+                duration = seconds(folder, name, options.members, options.parallel)
+                times[name].append(duration)
+                print(f"round {number + 1}  {name:10} {duration:8.1f} s", flush=True)
     first = statistics.median(times[names[0]])
     print(f"\n{options.members} members, {options.parallel} at a time")
     print(f"{'runner':10} {'median s':>9} {'ms / member':>12} {'/ ' + names[0]:>14}")

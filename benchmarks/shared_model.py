@@ -34,21 +34,21 @@ MEBIBYTE = 2**20
 def answers(vocabulary: int, seed: int) -> list[Trajectory]:
     """Build random completions of random prompts."""
     rng = np.random.default_rng(seed)
-    made = []
+    trajectories = []
     for group in range(GROUPS):
         prompt = rng.integers(7, vocabulary, PROMPT).tolist()
         for _ in range(GROUP_SIZE):
-            made.append(
+            trajectories.append(
                 Trajectory(
                     tokens=[*prompt, *rng.integers(7, vocabulary, ANSWER).tolist()],
                     loss_mask=[0] * PROMPT + [1] * ANSWER,
                     logprobs=[0.0] * PROMPT + [-2.0] * ANSWER,
                     reward=float(rng.random()),
                     group_id=str(group),
-                    run_id=str(len(made)),
+                    run_id=str(len(trajectories)),
                 )
             )
-    return made
+    return trajectories
 
 
 def measure(folder: Path, processes: int, rounds: int) -> None:
@@ -94,14 +94,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as root:
         for name, shape in SHAPES.items():
-            folder = Path(place) / name
+            folder = Path(root) / name
             make_small_model(folder, alphabet="0123456789abcdef", shape=shape)
-            for processes in (1, given.processes):
-                measure(folder, processes, given.rounds)
+            for processes in (1, options.processes):
+                measure(folder, processes, options.rounds)
 
 
 if __name__ == "__main__":

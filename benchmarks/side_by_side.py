@@ -88,8 +88,8 @@ def compare(processes: int, rounds: int) -> None:
     one, many = statistics.median(alone), statistics.median(together)
     table = Table("processes", "frames per CPU-second of each", "relative to one process")
     for count, rates in ((1, alone), (processes, together)):
-        shown = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
-        table.add_row(str(count), shown, f"{statistics.median(rates) / one:.2f}")
+        summary = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+        table.add_row(str(count), summary, f"{statistics.median(rates) / one:.2f}")
     load = os.getloadavg()[0]
     Console().print(table)
     Console().print(f"{os.cpu_count()} cores, load at the end {load:.1f}, ratio {many / one:.2f}")

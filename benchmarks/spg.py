@@ -87,11 +87,15 @@ def profile(trainer: TensorDictRlTrainer) -> str:
     """Return the ms of the parts of one iteration; parts may be nested."""
     profiler = cProfile.Profile(time.process_time)
     profiler.runcall(trainer.run_iterations, 0, 1)
-    found: dict[str, float] = {}
+    seconds_by_function: dict[str, float] = {}
     for (file, _, name), (*_, seconds, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
         if (os.path.basename(file), name) in PARTS:
-            found[name] = found.get(name, 0.0) + seconds
-    return ", ".join(f"{name} {1000 * found[name]:.0f}" for _, name in PARTS if name in found)
+            seconds_by_function[name] = seconds_by_function.get(name, 0.0) + seconds
+    return ", ".join(
+        f"{name} {1000 * seconds_by_function[name]:.0f}"
+        for _, name in PARTS
+        if name in seconds_by_function
+    )
 
 
 def main() -> None:
@@ -101,8 +105,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(TRAINERS), help="besides vanilla_ppo")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    wanted = {"vanilla_ppo", *arguments.only}
-    chosen = {name: changes for name, changes in TRAINERS.items() if name in wanted}
+    names = {"vanilla_ppo", *arguments.only}
+    chosen = {name: changes for name, changes in TRAINERS.items() if name in names}
     trainers = {name: make(changes) for name, changes in chosen.items()}
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for _ in range(arguments.iterations):

@@ -17,7 +17,7 @@ from typing import Any
 
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from ratchet.store.keys import stage_key
-from ratchet.store.manifest import explain_miss
+from ratchet.store.stage_index import StageIndex
 from ratchet.store.store import StageStore
 
 MEGABYTE = os.urandom(2**20)
@@ -92,8 +92,12 @@ def run(folder: Path) -> None:
     for number in range(LISTED):
         make(many, number, b"x")
     miss = {**describe(-1), "inputs": {"base": "cd" * 32}}
-    measure(f"explain a miss among {LISTED}, first", lambda _: explain_miss(many, **miss), 1)
-    measure(f"explain a miss among {LISTED}, again", lambda _: explain_miss(many, **miss), 5)
+    measure(
+        f"explain a miss among {LISTED}, first", lambda _: StageIndex(many).explain_miss(**miss), 1
+    )
+    measure(
+        f"explain a miss among {LISTED}, again", lambda _: StageIndex(many).explain_miss(**miss), 5
+    )
     other = StageStore(folder / "many")
     measure(f"list {LISTED} manifests, first", lambda _: list(other.iterate()), 1)
     measure(f"list {LISTED} manifests, again", lambda _: list(other.iterate()), 5)

@@ -91,9 +91,9 @@ def ours(url: str, folder: str) -> tuple[float, float]:
         },
     )
     settings = ExperimentSettings(home=folder, num_rollout_workers=GAMES)
-    found = trainer_class(hyper_params)
+    kind = trainer_class(hyper_params)
     instance = build_scenario_instance(hyper_params, settings, trainer_type="pure_text")
-    trainer = found(hyper_params, instance, settings)
+    trainer = kind(hyper_params, instance, settings)
     trainer.initial_state()
     wall, cpu = time.perf_counter(), time.process_time()
     rollouts, usage = trainer.sample_rollouts(0, Path(folder) / f"{time.time_ns()}.jsonl")

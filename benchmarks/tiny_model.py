@@ -210,10 +210,11 @@ def _job(
 def _trainers(folder: Path, work: Path) -> Table:
     """Compare the service's trainers by CPU-seconds of complete jobs."""
     larger = _larger_model(folder, work / "larger")
+    num_parameters = (larger / "model.safetensors").stat().st_size // 4
     table = Table("a supervised job, CPU s", "plain", "trl", f"trl, LoRA of rank {LORA_RANK}")
     for name, base, examples, epochs in (
         ("base model", folder, EXAMPLES, EPOCHS),
-        (f"{_size(larger) / 1e6:.0f} M parameters", larger, LARGER_EXAMPLES, 1),
+        (f"{num_parameters / 1e6:.0f} M parameters", larger, LARGER_EXAMPLES, 1),
     ):
         jobs = _jobs(base, work / f"jobs-{base.name}", examples, epochs)
         runs = [
@@ -237,11 +238,11 @@ def _jobs(base: Path, folder: Path, examples: int, epochs: int) -> list[Path]:
     lines = [{"messages": [*c["prompt"], *c["completion"]]} for c in _chats(examples)]
     values = {"n_epochs": epochs, "batch_size": BATCH_SIZE}
     folder.mkdir()
-    found = []
+    job_folders = []
     for name, more in (("plain", {}), ("trl", {}), ("lora", {"lora_rank": LORA_RANK})):
         _job(base, folder / name, "supervised", lines, **values, **more)
-        found.append(folder / name)
-    return found
+        job_folders.append(folder / name)
+    return job_folders
 
 
 def _larger_model(base: Path, folder: Path) -> Path:
@@ -254,10 +255,6 @@ def _larger_model(base: Path, folder: Path) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(base / name, folder / name)
     return folder
-
-
-def _size(folder: Path) -> int:
-    return (folder / "model.safetensors").stat().st_size // 4
 
 
 def _fresh_seconds(module: str, job: Path) -> float:

@@ -12,7 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deployments.stack_services import HEARTBEAT_SECONDS, stack_environment
+from deployments.stack_services import stack_environment
+from flows.process.heartbeats import ENDED, ENDING, MISSED_SECONDS
 from flows.process.messages import print_plain, print_warning
 from flows.process.stack_file import Stack
 
@@ -24,7 +25,6 @@ FAILURES = "Runs that failed"
 LATE_RUNS = "Runs that are late"
 STALLS = "Stages that stand still"  # stored on servers: a new name would add an automation
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
-_MISSED = 5  # missed heartbeats before a run is crashed: a machine may be asleep or very busy
 
 
 def recover(home: Path, stack: Stack) -> None:
@@ -74,9 +74,9 @@ def apply_automations() -> None:
 def automations() -> list[AutomationCore]:
     """Return the automations for runs that died, failed, are late, or stall.
 
-    The first crashes the run, without force: a heartbeat may arrive after the event that ended the
-    run, and the server then refuses to change a terminal state. The others only write to the event
-    feed until a user adds an action in the UI, such as a notification.
+    The first crashes the run, without force: the server then does not change a terminal state, for
+    example of a custom flow without the events of :mod:`flows.process.heartbeats`. The others only
+    write to the event feed until a user adds an action in the UI, such as a notification.
     """
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState, DoNothing
@@ -89,9 +89,9 @@ def automations() -> list[AutomationCore]:
             name=AUTOMATION,
             description="Crash a run that sends no heartbeats and has neither ended nor paused.",
             trigger=_trigger(
-                {heartbeat, *ends},
-                after={heartbeat},
-                within=timedelta(seconds=_MISSED * HEARTBEAT_SECONDS),
+                {heartbeat, ENDING, ENDED, *ends},
+                after={heartbeat, ENDING},
+                within=timedelta(seconds=MISSED_SECONDS),
             ),
             actions=[
                 ChangeFlowRunState(state=StateType.CRASHED, message="Its heartbeats stopped.")
@@ -112,7 +112,7 @@ def automations() -> list[AutomationCore]:
         AutomationCore(
             name=STALLS,
             description="A stage has stopped making progress. Add an action, such as a message.",
-            trigger=_trigger({"ratchet.stage.stalled"}, about="ratchet.stage.*"),
+            trigger=_trigger({"ratchet.stage.stalled"}, resource_pattern="ratchet.stage.*"),
             actions=[DoNothing()],
         ),
     ]
@@ -122,7 +122,7 @@ def _trigger(
     expect: set[str],
     after: set[str] | None = None,
     within: timedelta = timedelta(0),
-    about: str = "prefect.flow-run.*",
+    resource_pattern: str = "prefect.flow-run.*",
 ) -> EventTrigger:
     """Return a trigger per flow run on expected events, or on their absence after others."""
     from prefect.events.schemas.automations import EventTrigger, Posture
@@ -131,7 +131,7 @@ def _trigger(
     return EventTrigger(
         after=after or set(),
         expect=expect,
-        match=ResourceSpecification({"prefect.resource.id": [about]}),
+        match=ResourceSpecification({"prefect.resource.id": [resource_pattern]}),
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive if after else Posture.Reactive,
         threshold=1,
@@ -146,8 +146,8 @@ def main() -> None:
         return
     from flows.process.flow_runs import crash_orphaned_flow_runs
 
-    for name in crash_orphaned_flow_runs(pool_is_local=True):
-        print_plain(f"Crashed  {name}: its process is gone; its schedule continues")
+    for name in crash_orphaned_flow_runs():
+        print_plain(f"Crashed  {name}: its process or worker is gone; its schedule continues")
 
 
 if __name__ == "__main__":

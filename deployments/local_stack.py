@@ -35,9 +35,10 @@ from flows.process.stack_file import (
     read_stack,
 )
 from ratchet.errors import RatchetError
+from ratchet.tracking.silence import Silence, file_size
 from ratchet.tracking.urls import mlflow_page
 
-_START_SECONDS = 180.0
+_SILENT_SECONDS = 180.0  # without a line in the log of a starting service
 _TITLES = {"prefect": "Prefect server", "mlflow": "MLflow server", "worker": "worker"}
 
 
@@ -78,13 +79,7 @@ class LocalStack:
         )
 
     def start(self, stop: threading.Event | None = None) -> Stack:
-        """Start all services and wait until they are healthy.
-
-        Raises
-        ------
-        LocalStackError
-            If a service exits or is not healthy in time; started services are stopped.
-        """
+        """Start all services and wait until they are healthy."""
         stop = stop or threading.Event()
         stop_leftovers(self.home)
         if self.stack.is_open:
@@ -140,15 +135,16 @@ class LocalStack:
         (self.home / STACK_FILE).unlink(missing_ok=True)
 
     def _wait(self, service: StackService, stop: threading.Event) -> None:
-        deadline = time.monotonic() + _START_SECONDS
+        silence = Silence()
         while not service.is_healthy():
             code = self._running[service.name].exit_code()
             log = f"Last lines of {service.log}:\n{tail(service.log)}"
             if code is not None:
                 raise LocalStackError(f"the {service.name} exited with exit code {code}. {log}")
-            if time.monotonic() > deadline:
+            if silence.seconds(file_size(service.log)) > _SILENT_SECONDS:
                 raise LocalStackError(
-                    f"the {service.name} was not healthy after {_START_SECONDS:.0f} s. {log}"
+                    f"the {service.name} is not healthy, and wrote nothing for"
+                    f" {_SILENT_SECONDS:.0f} s. {log}"
                 )
             if stop.wait(0.3):
                 return
@@ -160,13 +156,7 @@ class LocalStack:
 
 
 def stop_leftovers(home: Path) -> list[str]:
-    """Stop the remaining services of an earlier stack in ``home``; return their names.
-
-    Raises
-    ------
-    LocalStackError
-        If that stack is running normally.
-    """
+    """Stop the remaining services of an earlier stack in ``home``; return their names."""
     old = read_stack(home)
     if old is None:
         return []
@@ -201,13 +191,7 @@ def serve(stack: LocalStack) -> None:
 
 
 def detach(home: Path, arguments: list[str]) -> None:
-    """Start the stack in the background and wait until it is ready.
-
-    Raises
-    ------
-    LocalStackError
-        If it does not start.
-    """
+    """Start the stack in the background and wait until it is ready."""
     log_path = home / "logs" / "stack.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:

@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from flows.process.stack_file import (
     CREDENTIALS_FILE,
@@ -28,8 +29,6 @@ from flows.process.stack_file import (
 from flows.process.temporary_server import SERVER_SETTINGS
 from ratchet.lazy import require_packages
 
-HEARTBEAT_SECONDS = 60
-"""Interval of a flow run's heartbeats."""
 _USER = "admin"
 _MLFLOW_USERS = "mlflow_auth.db"
 
@@ -70,12 +69,12 @@ def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "prefect" / "ui"),
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "prefect" / "storage"),
         # leases in memory would be lost when the server restarts
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
             "prefect.server.concurrency.lease_storage.filesystem"
         ),
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -88,15 +87,7 @@ def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
 
 
 def create_credentials(home: Path) -> dict[str, str]:
-    """Create the passwords of a stack if they do not exist; return the clients' environment.
-
-    Raises
-    ------
-    MissingPackageError
-        If the package for MLflow's password check is missing.
-    CredentialsError
-        If MLflow's user database exists but the file with its administrator's password is missing.
-    """
+    """Create the passwords of a stack if they do not exist; return the clients' environment."""
     require_packages(["flask_wtf"], by="MLflow's log-in")
     file, users = home / CREDENTIALS_FILE, home / _MLFLOW_USERS
     if not file.exists():
@@ -183,9 +174,10 @@ def get_text(
     """GET a page, or POST JSON; None without a successful response.
 
     ``login``: ``USER:PASSWORD`` for a server that requires it; ``method``: HTTP method, if other.
+    A POST or PATCH to Prefect's API has a CSRF token if the server requires one.
     """
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"} if data else {}
+    headers = {"Content-Type": "application/json", **csrf_headers(url, login)} if data else {}
     if login:
         headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
     request = urllib.request.Request(url, data=data, headers=headers, method=method)
@@ -194,6 +186,16 @@ def get_text(
             return str(response.read().decode())
     except (urllib.error.URLError, OSError):
         return None
+
+
+def csrf_headers(url: str, login: str | None) -> dict[str, str]:
+    """Return the headers that Prefect requires of requests which change anything."""
+    client = str(uuid4())
+    api_url = url[: url.index("/api/") + len("/api")]
+    token = get_text(f"{api_url}/csrf-token?client={client}", login=login)  # None without CSRF
+    if token is None:
+        return {}
+    return {"Prefect-Csrf-Client": client, "Prefect-Csrf-Token": json.loads(token)["token"]}
 
 
 def _in_url(host: str) -> str:

@@ -73,11 +73,11 @@ class SupervisedProcess:
         self.mark = ProcessMark.from_pid(self.process.pid)
 
 
-def tail(log: Path, lines: int = 15) -> str:
-    """Return the last lines of a log."""
+def tail(log: Path) -> str:
+    """Return the last 15 lines of a log."""
     if not log.exists():
         return "(empty)"
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
 
 
 def terminate_processes(marks: Sequence[ProcessMark], seconds: float = 10.0) -> None:

@@ -87,22 +87,22 @@ class Learner:
 
     def policy(self) -> TensorDictSequential:
         """Infer the state from observation and belief, act, and update the belief."""
-        taken = [*FEATURES, "action"]
+        prior_inputs = [*FEATURES, "action"]
         return TensorDictSequential(
             TensorDictModule(self.encoder, ["observation"], ["encoded"]),
             TensorDictModule(self.posterior, ["belief", "encoded"], ["_", "state"]),
             self.actor,
-            TensorDictModule(self.prior, taken, ["_", "_", ("next", "belief")]),
+            TensorDictModule(self.prior, prior_inputs, ["_", "_", ("next", "belief")]),
         )
 
     def loss(self) -> DreamerV3Loss:
         """Build the loss of world model, actor and critic."""
-        taken = [*FEATURES, "action"]
+        prior_inputs = [*FEATURES, "action"]
         inferred = [("next", "posterior_logits"), ("next", "state")]
         world = TensorDictSequential(
             TensorDictModule(self.encoder, [("next", "observation")], [("next", "encoded")]),
             RSSMRolloutV3(
-                TensorDictModule(self.prior, taken, [("next", "prior_logits"), *AFTER]),
+                TensorDictModule(self.prior, prior_inputs, [("next", "prior_logits"), *AFTER]),
                 TensorDictModule(
                     self.posterior, [("next", "belief"), ("next", "encoded")], inferred
                 ),
@@ -213,8 +213,8 @@ def main() -> None:
     trainer = Dreamer(hyper_params, instance, settings)
     trainer.train()
     for record in trainer.history:
-        shown = {name: round(value, 3) for name, value in record.values.items()}
-        print(record.stage, record.iteration, shown)
+        rounded = {name: round(value, 3) for name, value in record.values.items()}
+        print(record.stage, record.iteration, rounded)
 
 
 if __name__ == "__main__":

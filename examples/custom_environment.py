@@ -46,9 +46,10 @@ class Handover(Dynamics):
 
     def first_state(self, seeds: Tensor) -> State:
         """Sample random positions of agents and point, which depend only on the seeds."""
-        drawn = [torch.rand(3, generator=_generator(seed)) for seed in seeds.tolist()]
-        places = (2 * torch.stack(drawn) - 1).to(seeds.device) * self.width
-        return {"agents": places[:, :2], "point": places[:, 2]}
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
+        drawn = [torch.rand(3, generator=generator) for generator in generators]
+        positions = (2 * torch.stack(drawn) - 1).to(seeds.device) * self.width
+        return {"agents": positions[:, :2], "point": positions[:, 2]}
 
     def observe(self, state: State) -> Tensor:
         """Return f32 [E, 2 agents, 2 numbers]."""
@@ -63,10 +64,6 @@ class Handover(Dynamics):
         off = (agents - state["point"].unsqueeze(-1)).abs().sum(-1, keepdim=True)
         never = torch.zeros(len(agents), dtype=torch.bool, device=agents.device)
         return Transition({**state, "agents": agents}, -off.expand(-1, 2), never)
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def train(num_iterations: int) -> list[dict[str, float]]:

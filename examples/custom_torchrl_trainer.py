@@ -100,8 +100,8 @@ def main() -> None:
     trainer = CustomTrainer(hyper_params, instance, settings)
     trainer.train()
     for record in trainer.history:
-        shown = {name: round(value, 3) for name, value in record.values.items()}
-        print(record.stage, record.iteration, shown)
+        rounded = {name: round(value, 3) for name, value in record.values.items()}
+        print(record.stage, record.iteration, rounded)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ class AdvantageActorCriticLoss(Objective):
 class AdvantageActorCriticTrainer(TensorDictRlTrainer):
     """Trainer with a custom loss; all other steps are the base class's."""
 
-    def _get_loss_module_and_gae(self) -> tuple[Objective, torch.nn.Module]:
+    def build_loss(self) -> tuple[Objective, torch.nn.Module]:
+        """Create the loss and the estimator of its advantages."""
         loss_module = AdvantageActorCriticLoss(self.policy_operator, self.value_operator)
         additional_parameters = {
             "gamma": self.hyper_params.rl.gamma,

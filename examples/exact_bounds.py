@@ -105,10 +105,10 @@ def _most_frequent_colour(
     """Return the nodes in the largest colour classes after some rounds: [graph, node]."""
     chosen = np.zeros_like(nodes)
     for k, (edges, present) in enumerate(zip(adjacency, nodes, strict=True)):
-        own = edges[np.ix_(present, present)]
-        colours = np.zeros(len(own), dtype=np.int64)
+        present_edges = edges[np.ix_(present, present)]
+        colours = np.zeros(len(present_edges), dtype=np.int64)
         for _ in range(rounds):
-            neighbours = own @ np.eye(len(own), dtype=np.int64)[colours]
+            neighbours = present_edges @ np.eye(len(present_edges), dtype=np.int64)[colours]
             rows = np.column_stack([colours, neighbours])
             colours = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
         sizes = np.bincount(colours)

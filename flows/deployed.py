@@ -19,6 +19,8 @@ from flows import forms
 from flows.experiment_flow import run_resolved
 from flows.forms import LEFT_OUT, Form, describe, given, name_flow_run, tags_of
 from flows.process.environment import log_to_prefect
+from flows.process.flow_runs import record_location
+from flows.process.heartbeats import END_HOOKS
 from flows.process.messages import outlive_reader
 from flows.runs.derived_runs import resolve_retest
 from flows.runs.resolve import resolve_file
@@ -70,7 +72,7 @@ _KEY = "Environment variable that contains its API key, or prefect-secret:BLOCK.
 _Run = Annotated[str, Form("Id of the run, or a prefix of it.", forms.runs)]
 
 
-@flow(name="experiment-from-file", persist_result=False, validate_parameters=False)
+@flow(name="experiment-from-file", persist_result=False, validate_parameters=False, **END_HOOKS)
 async def experiment_from_file(
     file: _File,
     seed: Annotated[int | None, Form("The seed.", forms.integer(0))] = LEFT_OUT,
@@ -102,7 +104,7 @@ async def experiment_from_file(
         return await run_resolved(experiment)
 
 
-@flow(name="sweep-from-file", persist_result=False, validate_parameters=False)
+@flow(name="sweep-from-file", persist_result=False, validate_parameters=False, **END_HOOKS)
 async def sweep_from_file(
     file: _File,
     seeds: Annotated[list[int] | None, Form("Seeds to try.", _SEEDS)] = LEFT_OUT,
@@ -137,7 +139,7 @@ async def sweep_from_file(
         return await run_members(resolved, parallel)
 
 
-@flow(name="retest", persist_result=False, validate_parameters=False)
+@flow(name="retest", persist_result=False, validate_parameters=False, **END_HOOKS)
 async def retest(
     run: _Run,
     rounds: Annotated[int | None, Form(_ROUNDS, forms.integer(1))] = LEFT_OUT,
@@ -157,7 +159,7 @@ async def retest(
         return await run_resolved(experiment)
 
 
-@flow(name="analysis", persist_result=False, validate_parameters=False)
+@flow(name="analysis", persist_result=False, validate_parameters=False, **END_HOOKS)
 async def analysis(
     run: _Run,
     model: Annotated[str, Form("The model that judges.", forms.text)],
@@ -181,15 +183,10 @@ async def analysis(
 
 @asynccontextmanager
 async def _prepared(limit: str | None) -> AsyncIterator[None]:
-    """Log to Prefect, and occupy a slot of a concurrency limit within the context.
-
-    Raises
-    ------
-    ParameterError
-        If the server has no such limit.
-    """
+    """Log to Prefect, record the location, and occupy a slot of a limit within the context."""
     outlive_reader()
     log_to_prefect()
+    await record_location()
     async with AsyncExitStack() as slots:
         if name := given(limit, ""):
             try:

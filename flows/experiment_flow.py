@@ -16,7 +16,12 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.runs.pause_and_cancel import classify_outcome, handle_pause_and_cancel
+from flows.process.heartbeats import END_HOOKS
+from flows.runs.pause_and_cancel import (
+    cancelled_when_interrupted,
+    classify_outcome,
+    handle_pause_and_cancel,
+)
 from flows.runs.prefect_artifacts import observed
 from flows.runs.resolve import RESOLVED_EXPERIMENT, ResolvedExperiment, resolve_parameters
 from flows.runs.setup import ExperimentRun, open_run
@@ -45,6 +50,7 @@ def _flow_run_name() -> str:
     flow_run_name=_flow_run_name,
     persist_result=False,
     validate_parameters=False,
+    **END_HOOKS,
 )
 async def experiment(
     hyper_params: dict[str, Any],
@@ -71,12 +77,13 @@ async def experiment(
     force
         Recompute every stage even if it is stored.
     """
-    resolved = RESOLVED_EXPERIMENT.get()
-    if resolved is None or resolved.run_id != (settings or {}).get("run_id"):
-        resolved = await asyncio.to_thread(
-            resolve_parameters, hyper_params, settings, arms, name=name, keep=keep
-        )
-    return await run_resolved(resolved, force=force)
+    with cancelled_when_interrupted():
+        resolved = RESOLVED_EXPERIMENT.get()
+        if resolved is None or resolved.run_id != (settings or {}).get("run_id"):
+            resolved = await asyncio.to_thread(
+                resolve_parameters, hyper_params, settings, arms, name=name, keep=keep
+            )
+        return await run_resolved(resolved, force=force)
 
 
 async def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -> dict[str, Any]:
@@ -122,9 +129,9 @@ async def _run_arms(run: ExperimentRun, *, force: bool) -> None:
     from flows.runners.stage_dispatch import RemoteStageExecutor
 
     async with open_runner(settings, run.folder.path, len(run.sessions)) as runner:
-        elsewhere = RemoteStageExecutor(runner)
+        remote_executor = RemoteStageExecutor(runner)
         for session in run.sessions:
-            elsewhere.take(session)
+            remote_executor.take(session)
         await together([run_arm(run, session, execute) for session in run.sessions])
 
 
@@ -149,6 +156,7 @@ async def run_arm(
         await stages.run(iteration)  # train; of chat models sample_rollouts, log_stats, …
     if keys.final_state_key is not None:
         run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)
+    await stages.run(keys.stages_of_trainer())
     await stages.run(keys.tests(layout))
     show({})  # clear the arm's metrics
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flows.forms import Schema
+from flows.forms import Schema, trainers
 from ratchet.errors import UnknownNameError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.base import SECTIONS
@@ -24,6 +24,7 @@ from ratchet.parameters.reference import documented_sections, plain_text, value_
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.plugins import paths_from
 from ratchet.protocols.registry import build_protocol_handler
+from trainers.compatibility import fitting_trainers
 from trainers.custom_state import is_custom
 from trainers.registry import trainer_class
 from trainers.stage_parameters import stage_parameters
@@ -114,6 +115,7 @@ def experiment_form(experiment: ExperimentFile, file: str, general: Schema) -> S
     """
     hyper_params = experiment.hyper_params
     fields = {name: dict(field) for name, field in general["properties"].items()}
+    fields["trainer"] |= trainers(fitting_trainers(hyper_params, experiment.path.parent))
     values = {
         "seed": hyper_params.seed,
         "protocol": hyper_params.interaction_protocol,
@@ -145,16 +147,20 @@ def _parameters(experiment: ExperimentFile) -> Iterable[tuple[str, Schema]]:
     values = experiment.hyper_params.to_dict()
     top = _Section(_documented("top", ""), values, "", read, unread)
     yield from _fields(HyperParameters, top, _OTHER_FIELDS).items()
-    found = []
+    ranked_schemas = []
     if "agents" not in unread:
-        found.append((_AGENTS_RANK, "agents", _agents(experiment, read, unread)))
+        ranked_schemas.append((_AGENTS_RANK, "agents", _agents(experiment, read, unread)))
     for section in SECTIONS.values():
-        name, given = section.name, values.get(section.name)
+        name, section_values = section.name, values.get(section.name)
         is_read = name not in unread and any(_reads(section, *reader) for reader in readers)
-        if given is not None and (is_read or given != section.model().to_dict()):
-            shown = _Section(_documented("section", name), given, f"{name}.", read, unread)
-            found.append((_rank(section), name, _folded(name, section.model, shown)))
-    for _, name, schema in sorted(found, key=lambda each: each[0]):
+        if section_values is not None and (is_read or section_values != section.model().to_dict()):
+            form_section = _Section(
+                _documented("section", name), section_values, f"{name}.", read, unread
+            )
+            ranked_schemas.append(
+                (_rank(section), name, _folded(name, section.model, form_section))
+            )
+    for _, name, schema in sorted(ranked_schemas, key=lambda each: each[0]):
         yield name, schema
     values = experiment.settings.model_dump(mode="json", exclude=set(_OTHER_SETTINGS))
     settings = _Section(_documented("settings", "settings"), values, "settings.")
@@ -170,13 +176,13 @@ def _agents(experiment: ExperimentFile, read: frozenset[Purpose], unread: frozen
     names = dict.fromkeys((DEFAULT_AGENT, *agents))
     documented = _documented("agents", hyper_params.scenario)
     model = agent_model(hyper_params.scenario)
-    shown = {}
+    schemas = {}
     for name in names:
         values = hyper_params.agents[name].to_dict()
         section = _Section(documented, values, _ANY_AGENT, read, unread)
-        shown[name] = _folded(name, model, section)
-    about = f"Parameters of each agent; `{DEFAULT_AGENT}`: of all that do not set them."
-    return {"type": "object", "title": "agents", "description": about, "properties": shown}
+        schemas[name] = _folded(name, model, section)
+    description = f"Parameters of each agent; `{DEFAULT_AGENT}`: of all that do not set them."
+    return {"type": "object", "title": "agents", "description": description, "properties": schemas}
 
 
 def _purposes(hyper_params: HyperParameters, base_dir: Path) -> frozenset[Purpose]:
@@ -199,11 +205,11 @@ def _key_parameters(
     trainer: type[Any], hyper_params: HyperParameters, base_dir: Path
 ) -> dict[str, dict[str, Any]]:
     """Return the parameters in the keys of each stage that the trainer has."""
-    found = {}
+    parameters_by_stage = {}
     for stage in trainer.stage_purposes(hyper_params):
         with suppress(UnknownNameError), paths_from(base_dir):
-            found[stage] = trainer.stage_key_parameters(hyper_params, stage)
-    return found
+            parameters_by_stage[stage] = trainer.stage_key_parameters(hyper_params, stage)
+    return parameters_by_stage
 
 
 def _unread(several: Iterable[HyperParameters], base_dir: Path) -> frozenset[str]:
@@ -223,11 +229,11 @@ def _unread(several: Iterable[HyperParameters], base_dir: Path) -> frozenset[str
 
 def _paths(values: Mapping[str, Any], prefix: str = "") -> set[str]:
     """Return the paths of values and of their sections, with one name for all agents."""
-    found = set()
+    paths = set()
     for name, value in values.items():
         path = _ANY_AGENT.rstrip(".") if prefix == "agents." else f"{prefix}{name}"
-        found |= {path, *(_paths(value, f"{path}.") if isinstance(value, Mapping) else ())}
-    return found
+        paths |= {path, *(_paths(value, f"{path}.") if isinstance(value, Mapping) else ())}
+    return paths
 
 
 def _reads(section: Section, hyper_params: HyperParameters, purposes: frozenset[Purpose]) -> bool:
@@ -259,8 +265,7 @@ def _rank(section: Section) -> int:
 
 
 def _documented(kind: str, name: str) -> DocumentedSection:
-    found = (each for each in documented_sections() if (each.kind, each.name) == (kind, name))
-    return next(found)
+    return next(each for each in documented_sections() if (each.kind, each.name) == (kind, name))
 
 
 def _folded(
@@ -274,8 +279,8 @@ def _folded(
         "additionalProperties": False,
     }
     changed = ", ".join(f"`{path}: {value}`" for path, value in section.changed.items())
-    about = section.about + (f" Values: {changed}." if changed else "")
-    return {"title": name, "description": about, "anyOf": [_LINES, fields]}
+    description = section.about + (f" Values: {changed}." if changed else "")
+    return {"title": name, "description": description, "anyOf": [_LINES, fields]}
 
 
 def _fields(model: type[BaseModel], section: _Section, hidden: Collection[str] = ()) -> Schema:
@@ -328,9 +333,9 @@ def _plain(node: Any, definitions: Mapping[str, Any]) -> Any:  # noqa: ANN401 --
 
 def _value_at(values: Mapping[str, Any], path: str) -> str | None:
     """Return the text of the value at a path; None for a section, or without a value."""
-    found: Any = values
+    node: Any = values
     for name in path.split("."):
-        if not isinstance(found, Mapping) or name not in found:
+        if not isinstance(node, Mapping) or name not in node:
             return None
-        found = found[name]
-    return None if isinstance(found, Mapping) and found else value_text(found)
+        node = node[name]
+    return None if isinstance(node, Mapping) and node else value_text(node)

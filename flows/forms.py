@@ -69,11 +69,11 @@ def protocols() -> Schema:
     return _choice("registered", PROTOCOLS.names(), "file.py:Class")
 
 
-def trainers() -> Schema:
-    """Schema of a trainer: a registered one, or a class in a file."""
+def trainers(names: Sequence[str] | None = None) -> Schema:
+    """Schema of a trainer: a registered one (by default any), or a class in a file."""
     from trainers.registry import TRAINERS
 
-    return _choice("registered", TRAINERS.names(), "file.py:Class")
+    return _choice("registered", TRAINERS.names() if names is None else names, "file.py:Class")
 
 
 def analysers() -> Schema:
@@ -198,28 +198,28 @@ def describe(file: str, changes: Iterable[str], verb: str = "") -> str:
     return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
-def chosen_name(given: str, description: str) -> str:
+def chosen_name(flow_run_name: str, description: str) -> str:
     """Return a flow run's name: the given one if the user typed it, else the description.
 
     A name in the style of the UI may be generated or typed; it is appended to the description.
     """
-    words = given.split("-")
+    words = flow_run_name.split("-")
     if len(words) == 2 and _generated_words().issuperset(words):
         return description
-    if _UI_NAME.fullmatch(given):
-        return f"{description} ({given})"
-    return given
+    if _UI_NAME.fullmatch(flow_run_name):
+        return f"{description} ({flow_run_name})"
+    return flow_run_name
 
 
 async def name_flow_run(description: str, tags: Sequence[str]) -> None:
     """Set the name and tags of the current flow run."""
-    run_id, given = flow_run.get_id(), str(flow_run.get_name())
+    run_id, current_name = flow_run.get_id(), str(flow_run.get_name())
     if run_id is None:
         return
-    name = chosen_name(given, description)
+    name = chosen_name(current_name, description)
     existing = list(flow_run.get_tags())
     every = [*existing, *(tag for tag in tags if tag not in existing)]
-    if name != given or every != existing:
+    if name != current_name or every != existing:
         async with get_client() as client:
             await client.update_flow_run(UUID(run_id), name=name, tags=every)
 

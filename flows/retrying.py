@@ -14,9 +14,10 @@ from typing import Any
 from prefect import flow
 
 from flows.experiment_flow import experiment as asynchronous_experiment
+from flows.process.heartbeats import END_HOOKS
 
 
-@flow(name="experiment", persist_result=False, validate_parameters=False)
+@flow(name="experiment", persist_result=False, validate_parameters=False, **END_HOOKS)
 def experiment(
     hyper_params: dict[str, Any],
     settings: dict[str, Any] | None = None,

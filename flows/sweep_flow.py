@@ -12,9 +12,12 @@ from typing import Any
 from prefect import flow
 
 from flows.experiment_flow import experiment
+from flows.process.heartbeats import END_HOOKS
 from flows.runners.factory import open_runner
+from flows.runs.pause_and_cancel import cancelled_when_interrupted
 from flows.runs.resolve import RESOLVED_EXPERIMENT
 from flows.sweeps.dispatch import MemberDone, run_concurrently
+from flows.sweeps.member_progress import MemberProgress
 from flows.sweeps.members import (
     RESOLVED_SWEEP,
     ResolvedSweep,
@@ -36,7 +39,7 @@ from ratchet.tracking.sweep_folder import write_sweep
 from trainers.progress import IterationContext
 
 
-@flow(name="sweep", persist_result=False, validate_parameters=False)
+@flow(name="sweep", persist_result=False, validate_parameters=False, **END_HOOKS)
 async def sweep(
     hyper_params: dict[str, Any],
     grid: dict[str, Any],
@@ -72,14 +75,15 @@ async def sweep(
     StageFailedError
         If members failed, with the commands that resume them.
     """
-    resolved = RESOLVED_SWEEP.get()
-    if resolved is None:
-        chosen = ExperimentSettings.from_dict(settings or {})
-        base = HyperParameters.from_dict(hyper_params, chosen.base_dir)
-        resolved = await asyncio.to_thread(
-            resolve_sweep, base, grid, chosen, arms, name=name, sweep_name=sweep_name
-        )
-    return await run_members(resolved, parallel)
+    with cancelled_when_interrupted():
+        resolved = RESOLVED_SWEEP.get()
+        if resolved is None:
+            chosen = ExperimentSettings.from_dict(settings or {})
+            base = HyperParameters.from_dict(hyper_params, chosen.base_dir)
+            resolved = await asyncio.to_thread(
+                resolve_sweep, base, grid, chosen, arms, name=name, sweep_name=sweep_name
+            )
+        return await run_members(resolved, parallel)
 
 
 async def run_members(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
@@ -98,7 +102,7 @@ async def run_members(resolved: ResolvedSweep, parallel: int) -> list[dict[str, 
         write_sweep(runs, preregister(record, resolved.preregistered, runs))
     results: dict[str, dict[str, Any]] = trials.earlier_results() if trials else {}
     failures: dict[str, str] = {}
-    presence = await asyncio.to_thread(RunLock, resolved.folder)
+    lock = await asyncio.to_thread(RunLock, resolved.folder)
     page = LiveSweepPage(runs, resolved.sweep_id)
 
     def done(member: SweepMember, answer: dict[str, Any]) -> None:
@@ -120,7 +124,7 @@ async def run_members(resolved: ResolvedSweep, parallel: int) -> list[dict[str, 
             for member in members:
                 done(member, await _run_inline(member))
     finally:
-        presence.release()
+        lock.release()
         await asyncio.to_thread(page.close)
         await asyncio.to_thread(sync_mlflow, resolved)
     if failures:
@@ -129,9 +133,15 @@ async def run_members(resolved: ResolvedSweep, parallel: int) -> list[dict[str, 
 
 
 async def _run_inline(member: SweepMember) -> dict[str, Any]:
-    """Run a member as a subflow."""
+    """Run a member as a subflow.
+
+    Raises CancelledError if the sweep was interrupted, even if the member failed because of that.
+    """
     RESOLVED_EXPERIMENT.set(member.experiment)
     state = await experiment(**member.experiment.flow_parameters(), return_state=True)
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
     if state.is_completed():
         return {"result": await state.aresult()}
     return {"error": str(state.message)}
@@ -143,12 +153,13 @@ async def _run_with_runner(
     done: MemberDone,
     settings: ExperimentSettings,
 ) -> None:
-    """Run members in parallel and report progress for each finished one."""
-    num_members = resolved.num_members
+    """Run members in parallel; report progress of the running ones and for each finished one."""
+    num_members, running = resolved.num_members, MemberProgress()
     with IterationContext(num_members) as progress:
         progress.set_description("Sweep")
 
         def report(member: SweepMember, answer: dict[str, Any]) -> None:
+            running.ended(member)
             done(member, answer)
             progress.set_description(f"Sweep · {member.label}")
             metrics = answer.get("result", {}).get("metrics", {}).get(MAIN_ARM, {})
@@ -156,7 +167,11 @@ async def _run_with_runner(
             progress.step()
 
         async with open_runner(settings, resolved.folder, num_members) as runner:
-            await run_concurrently(members, report, runner)
+            showing = asyncio.create_task(running.show(progress))
+            try:
+                await run_concurrently(running.started(members), report, runner)
+            finally:
+                showing.cancel()
 
 
 def with_parallelism(settings: ExperimentSettings, parallel: int) -> ExperimentSettings:

@@ -106,6 +106,10 @@ class StateError(RatchetError, ValueError):
     """A saved trainer state does not fit the trainer that loads it."""
 
 
+class ReportError(RatchetError, RuntimeError):
+    """The report of a run could not be written."""
+
+
 class TrackingError(RatchetError, RuntimeError):
     """The tracking server refused or could not be reached."""
 
@@ -178,6 +182,10 @@ class ChangedCodeError(RatchetError, RuntimeError):
     """Stages that cost money would be recomputed only because code changed."""
 
 
+class ChangedDefaultError(RatchetError, RuntimeError):
+    """Stages that cost money would be recomputed only because a default changed."""
+
+
 class PricingError(RatchetError, LookupError):
     """A table of prices cannot be read, or has no price for a model."""
 
@@ -215,6 +223,7 @@ class RenamedAttributes:
 
 USAGE_ERRORS = (
     ChangedCodeError,
+    ChangedDefaultError,
     CheckPointNotFoundError,
     DataError,
     MissingKeyError,
@@ -232,10 +241,10 @@ USAGE_ERRORS = (
 
 def shorten(text: object, limit: int = 200) -> str:
     """Return a text for a message: its start and its length if it is longer than ``limit``."""
-    whole = str(text)
-    if len(whole) <= limit:
-        return whole
-    return f"{whole[:limit]}… ({len(whole):,} characters)"
+    full_text = str(text)
+    if len(full_text) <= limit:
+        return full_text
+    return f"{full_text[:limit]}… ({len(full_text):,} characters)"
 
 
 def shown(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import MissingPackageError
+from ratchet.file_reads import continue_noting
 from ratchet.shadowing import refuse_hidden_packages
 from ratchet.syntax import parse_python
 
@@ -38,6 +40,13 @@ EXTRAS = {
     "opentelemetry.exporter.otlp.proto.http": "telemetry",
 }
 """Optional package → the extra of Ratchet that installs it."""
+
+PRETRAINED_LOCK = threading.RLock()
+"""Held while transformers or PEFT create a model.
+
+Meanwhile transformers replaces ``tie_weights``, ``torch.linspace`` and the default dtype of the
+process; two threads that overlap would keep the replacements.
+"""
 
 
 def export_lazily(package: str, renamed: Mapping[str, str] | None = None) -> None:
@@ -91,13 +100,7 @@ def is_installed(package: str) -> bool:
 
 
 def require_packages(needed: Iterable[str], by: str) -> None:
-    """Check that packages are installed; ``by`` names their user in the message.
-
-    Raises
-    ------
-    MissingPackageError
-        With the command that installs them.
-    """
+    """Check that packages are installed; ``by`` names their user in the message."""
     missing = [package for package in dict.fromkeys(needed) if not is_installed(package)]
     if missing:
         raise MissingPackageError(
@@ -124,3 +127,6 @@ def _how_to_install(packages: Iterable[str]) -> str:
     ratchet = [f"'ratchet-experiments[{','.join(extras)}]'"] if extras else []
     others = [package for package in packages if package not in EXTRAS]
     return f"pip install {' '.join([*ratchet, *others])}"
+
+
+continue_noting()  # each process that uses Ratchet imports this module with the package

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import TypeVar, overload
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.file_reads import Stamp, noted_reads
 from ratchet.shadowing import explain_failed_import
 from ratchet.syntax import parse_python
 
@@ -36,6 +37,8 @@ _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "plat
 file."""
 _DIGEST = "__plugin_digest__"
 _BY_DOTS = re.compile(rb"\bfrom[\s\\]*\.")
+READ_ON_IMPORT: dict[Path, dict[str, Stamp]] = {}
+"""The files that were opened while a plug-in was imported, by the plug-in's path."""
 _START: ContextVar[Path | str | None] = ContextVar("paths_from", default=None)
 
 _Class = TypeVar("_Class")
@@ -78,14 +81,6 @@ def load_class(spec: str, base_dir: Path | str | None = None, *, base: type | No
 
     Relative paths start from ``base_dir``; if not given, from the folder of :func:`paths_from` or
     else the working folder.
-
-    Raises
-    ------
-    ParameterError
-        If the text has a different form, the file is missing or can't be imported, or the name in
-        it is not a class or not a subclass of ``base``.
-    UnknownNameError
-        If the file has no such class; with the nearest name.
     """
     if not is_class_spec(spec):
         raise ParameterError(f"got {spec!r}, expected 'path/to/file.py:ClassName'.")
@@ -112,11 +107,7 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
     The file is run once in a process, and again after its content has changed, or that of a file in
     its folder that it imports relatively (``from .mine import x``).
 
-    Raises
-    ------
-    ParameterError
-        If the file does not exist, isn't Python, or an import in it fails. Other errors of the file
-        propagate, with a note that names the plug-in.
+    Errors of the file, except failed imports, propagate with a note that names the plug-in.
     """
     file = file_at(path, base_dir)
     if not os.path.isfile(file):
@@ -200,7 +191,9 @@ def _run(file: Path, name: str, source: bytes, digest: str) -> ModuleType:
     sys.modules.update(dict.fromkeys(names, module))
     setattr(module, _DIGEST, digest)  # before it runs: files that it imports may import it
     try:
-        exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+        with noted_reads() as reads:
+            exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+        READ_ON_IMPORT[file] = dict(reads)
     except BaseException as error:
         for each in names:
             sys.modules.pop(each, None)

@@ -98,20 +98,15 @@ class Registry(Generic[_T]):
 
         The same class may be registered again: its file was both run as a script and imported, or
         copied.
-
-        Raises
-        ------
-        ParameterError
-            If another class has taken the name.
         """
 
         def decorate(cls: _Class) -> _Class:
-            home, taken = self.built_in.get(name), self._classes.get(name)
+            home, registered = self.built_in.get(name), self._classes.get(name)
             owner = None
             if home is not None and cls.__module__ != home:
                 owner = home
-            elif taken is not None and not _is_same(taken, cls):
-                owner = _full_name(taken)
+            elif registered is not None and not _is_same(registered, cls):
+                owner = _full_name(registered)
             if owner is not None:
                 raise ParameterError(
                     f"{self.kind} {shown(name)} is taken by {owner}; got {_full_name(cls)}."
@@ -136,13 +131,7 @@ class Registry(Generic[_T]):
         return tuple(name for name, base in self._classes.items() if issubclass(cls, base))
 
     def check(self, name: str) -> None:
-        """Check that a name is registered or a file, without imports.
-
-        Raises
-        ------
-        UnknownNameError
-            With the nearest name.
-        """
+        """Check that a name is registered or a file, without imports."""
         if not is_file(name) and name not in self.names():
             raise UnknownNameError(
                 f"{self.parameter}: unknown {shown(name)}.{nearest(name, self.names())}"
@@ -154,14 +143,6 @@ class Registry(Generic[_T]):
 
         ``reference`` is a name, ``path/to/file.py:ClassName``, or has a module path and class name.
         Relative paths start from ``base_dir``, by default the working folder.
-
-        Raises
-        ------
-        UnknownNameError
-            If no class has the name; with the nearest name.
-        ParameterError
-            If the file can't be loaded, the class is not of this kind, or an installed package
-            registers a different class under a name that is taken.
         """
         name = (
             reference

@@ -15,11 +15,6 @@ def parse_python(source: str | bytes) -> ast.Module:
 
     CPython before 3.11.8 and 3.12.2 counts the depth of all threads' trees in one variable, and
     raises SystemError if they interleave (its issue 106905). Other packages parse without the lock.
-
-    Raises
-    ------
-    SyntaxError
-        If it is not Python.
     """
     for _ in range(_ATTEMPTS - 1):
         try:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import TrackingError
+from ratchet.errors import ReportError, TrackingError
 from tasks.stages import faults
 
 if TYPE_CHECKING:
     from ratchet.tracking.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
 
 STAMPS_FILE = "saved.json"
 _REPORT_FILE = "report.html"
@@ -30,13 +33,17 @@ class SavedCopy:
     def update(self) -> bool:
         """Update it unless it is up to date; return whether an update was necessary.
 
-        Raises TrackingError, after recording an event, if a mirror failed, which must not end the
-        run.
+        Raises TrackingError or ReportError, after recording an event, if a mirror or the report
+        failed, which must not end the run.
         """
         try:
             return self._update()
         except TrackingError as error:
             note_tracking_failure(self.folder, error)
+            raise
+        except ReportError as error:
+            command = f"ratchet report {self.folder.run_id}"
+            self.folder.log_event("report_failed", str(error), command=command)
             raise
 
     def _update(self) -> bool:
@@ -55,7 +62,10 @@ class SavedCopy:
         saved = {self.kind: content}
         if self.kind == "report":
             saved[_REPORT_FILE] = _file_digest(self.folder.report_path)
-        _write_stamps(self.folder, {**_read_stamps(self.folder), **saved})
+        from ratchet.tracking.files import write_atomically
+
+        stamps = {**_read_stamps(self.folder), **saved}
+        write_atomically(_stamps_path(self.folder), json.dumps(stamps, indent=1))
         return True
 
 
@@ -85,7 +95,14 @@ def note_tracking_failure(folder: RunFolder, error: TrackingError) -> None:
 def _build_report(folder: RunFolder) -> None:
     from ratchet.reports import build_report
 
-    build_report(folder)
+    try:
+        build_report(folder)
+    except Exception as error:
+        logger.exception("The report of run %s was not written.", folder.run_id)
+        raise ReportError(
+            f"report of {folder.run_id}: {type(error).__name__}: {error}. The run's results are"
+            f" stored; write the report again with `ratchet report {folder.run_id}`."
+        ) from error
 
 
 def _digest(folder: RunFolder, uri: str) -> str:
@@ -113,12 +130,6 @@ def _read_stamps(folder: RunFolder) -> dict[str, str]:
     except (OSError, ValueError):  # missing or truncated: everything is saved again
         return {}
     return dict(stamps) if isinstance(stamps, dict) else {}
-
-
-def _write_stamps(folder: RunFolder, stamps: dict[str, str]) -> None:
-    from ratchet.tracking.files import write_atomically
-
-    write_atomically(_stamps_path(folder), json.dumps(stamps, indent=1))
 
 
 def _stamps_path(folder: RunFolder) -> Path:

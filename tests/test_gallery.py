@@ -26,7 +26,8 @@ def test_the_gallery_has_each_experiment_once():
 def test_the_comment_of_an_experiment_has_a_sentence_and_a_command(name):
     about = gallery.header(EXPERIMENTS[name])
     assert about.sentence.endswith((".", "?", " as"))
-    assert about.command.startswith(("ratchet run experiments/", "ratchet sweep ", "make "))
+    kinds = ("ratchet run experiments/", "ratchet sweep ", "ratchet study ")
+    assert about.command.startswith(kinds)
 
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))

@@ -94,7 +94,13 @@ METHODS = {
         "trainer_type",
     ],
     "trainers:TensorDictRlTrainer": [
-        *("_get_loss_module_and_gae", "run_iterations", "run_test", "sample_rollouts"),
+        *(
+            "build_loss",
+            "_get_loss_module_and_gae",
+            "run_iterations",
+            "run_test",
+            "sample_rollouts",
+        ),
         *("PRETRAINED_MODEL_CACHE_PARAM_KEYS", "_add_file_to_wandb_artifact"),
         *("_load_state_dict_from_active_run_checkpoint", "get_total_num_iterations"),
         *("_load_state_dict_from_base_run_checkpoint", "save_checkpoint", "_get_metadata"),

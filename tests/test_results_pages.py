@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +12,14 @@ import pytest
 
 from examples.exact_bounds import exact_accuracies
 from ratchet.experiment_files.loading import load_experiment
+from ratchet.experiment_files.study_file import ComparisonSection, load_study
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.reports.comparison.options import ReferenceValue, planned_pairs, reference_values
+from ratchet.reports.comparison.options import ReferenceValue, planned_pairs
 from ratchet.reports.comparison.published import read_published
-from ratchet.reports.comparison.training_costs import planned_frames
-from ratchet.scenarios.binary_erasure_channel import analytic_solution
 from ratchet.scenarios.code_validation.tiny_model import pretraining
 from ratchet.statistics import Contrast, interquartile_mean, mean, permutation_tests
+from tests.planned_frames import planned_frames
+from tests.scenarios.binary_erasure_channel import analytic_solution
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
@@ -31,18 +30,6 @@ OTHER_PAGES = sorted(
     for folder in ("searches", "exploratory")
     for path in (RESULTS / folder).glob("*.json")
 )
-TARGETS = {
-    "binary_erasure_channel_proof": "results-channel",
-    "code_validation_credit": "results-credit",
-    "debaters": "results-debate",
-    "graph_isomorphism_help": "results-help",
-    "graph_isomorphism_help_variants": "results-variants",
-    "graph_isomorphism_protocols": "results",
-    "self_proving_gcd": "results-self-proving",
-    "self_proving_sum_check": "results-sum-check",
-    "text_protocols": "results-text",
-    "zero_knowledge": "results-zero-knowledge",
-}
 HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variants", "text_protocols"
 PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
 CHANNEL, PROTOCOLS = "binary_erasure_channel_proof", "graph_isomorphism_protocols"
@@ -53,23 +40,15 @@ ROUNDING = dict.fromkeys(RETURNS, 0.000501)
 """Of a page's figures; by default they are percentages with one decimal place."""
 
 
-def compare_command(page: str, target: str | None = None) -> list[str]:
-    """Return the arguments of the `ratchet compare` that the Makefile runs for a page."""
-    printed = subprocess.run(
-        ["make", "--dry-run", target or TARGETS[page]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.replace("\\\n", " ")
-    (line,) = (line for line in printed.splitlines() if "/ratchet compare " in line)
-    return ["ratchet", *shlex.split(line)[1:]]
+def compared(page: str) -> ComparisonSection:
+    """Return how the study of a page compares its runs."""
+    return load_study(EXPERIMENTS / "studies" / f"{page}.yaml").sections.compare
 
 
 def reference_lines(page: str) -> list[ReferenceValue]:
-    """Return the reference values that the Makefile passes for a page's plots."""
-    words = compare_command(page)
-    return reference_values([words[i + 1] for i, word in enumerate(words) if word == "--reference"])
+    """Return the reference values that a study's plots show, in ascending order."""
+    lines = (ReferenceValue(label, value) for label, value in compared(page).references.items())
+    return sorted(lines, key=lambda line: line.value)
 
 
 def text_of(file: str) -> str:
@@ -130,11 +109,6 @@ def interval_of(row: dict[str, str]) -> str:
     return row["95 % interval"].strip("[]").replace("+", "").replace(", ", " to ")
 
 
-def options_of(page: str, name: str) -> list[str]:
-    words = compare_command(page)
-    return [words[i + 1] for i, word in enumerate(words) if word == name]
-
-
 def parameters(page: str) -> dict[str, HyperParameters]:
     """Return the parameters of each arm of a page's experiment."""
     file = load_experiment(EXPERIMENTS / f"{page}.yaml")
@@ -142,13 +116,7 @@ def parameters(page: str) -> dict[str, HyperParameters]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_written_by_the_command_of_the_makefile(page):
-    published = read_published(RESULTS / f"{page}.json")
-    assert shlex.split(published.commands[1]) == compare_command(page)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_pages_reference_lines_are_those_of_the_makefile(page):
+def test_a_pages_reference_lines_are_those_of_its_study(page):
     lines = reference_lines(page)
     named = "; ".join(f"{line.label} {100 * line.value:.1f}" for line in lines)
     said = re.findall(
@@ -174,7 +142,7 @@ def test_exact_reference_lines_are_the_computed_accuracies(page):
         f"{100 * value:.0f} %" for value in (computed.accept_if_alike, computed.random_question)
     )
     assert f"do not distinguish has {alike}, and {question} after one question" in text_of(
-        "README.md"
+        "docs/results/index.md"
     )
 
 
@@ -321,9 +289,9 @@ def test_a_pages_differences_agree_with_its_data(page):
     named = (
         ([], []) if registered is None else (registered.content.baselines, registered.content.pairs)
     )
-    bases = options_of(page, "--baseline") or named[0]
+    bases = compared(page).baselines or named[0]
     pairs = (
-        planned_pairs(options_of(page, "--pair") or named[1])
+        planned_pairs(compared(page).pairs or named[1])
         or [
             (one, base)
             for k, base in enumerate(bases)

@@ -47,8 +47,9 @@ def sentences() -> Iterator[tuple[str, str]]:
     """Yield documents and what they must contain."""
     proved = {arm: mean(shares) for arm, shares in proofs().items()}
     right = known()
-    yield "README.md", f"{proved['annotated']:.1f} % of greatest common divisors after transcripts"
-    yield "README.md", f"Euclidean algorithm, {proved['main']:.1f} % without"
+    for file in ("README.md", "docs/results/index.md"):
+        yield file, f"{proved['annotated']:.1f} % of greatest common divisors after transcripts"
+        yield file, f"Euclidean algorithm, {proved['main']:.1f} % without"
     both = f"{proved['annotated']:.1f} % of the divisors, without them {proved['main']:.1f} %"
     yield PAGE, f"the model proves {both} ({interval('annotated − main')})"
     yield PAGE, f"right divisor in {right['annotated']:.0f} and {right['main']:.0f} %"
@@ -133,7 +134,7 @@ def sentences_on_sums() -> Iterator[tuple[str, str]]:
     *others, best = sorted(shares["few"])
     yield SUM_PAGE, f"reaches {best:.1f} %, the others at most {others[-1]:.1f} %"
     yield PAGE, f"proves {learned} of unseen sums"
-    yield "README.md", f"{learned} of sums in an [interactive proof]"
+    yield "docs/results/index.md", f"{learned} of sums in an [interactive proof]"
 
 
 @pytest.mark.parametrize(("file", "sentence"), [*sentences(), *sentences_on_sums()])

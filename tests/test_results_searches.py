@@ -1,4 +1,4 @@
-"""Searches for settings: on validation data, with equal effort, and followed by the studies."""
+"""Searches for settings: on validation data and with equal effort."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.test_results_pages import (
     SUM,
     TEXT,
     VARIANTS,
-    parameters,
     text_of,
 )
 
@@ -79,20 +78,7 @@ def test_a_search_touches_no_test_data_and_no_seed_of_its_study(page):
     assert len(set(tried[0].values())) == 1
 
 
-def test_the_channel_has_the_learning_rate_of_the_highest_mean_over_arms():
-    scores: dict[float, list[float]] = {}
-    for by_value in searched(CHANNEL).values():
-        for lr, found in by_value.items():
-            scores.setdefault(lr, []).extend(found)
-    assert parameters(CHANNEL)["main"].rl.lr == max(scores, key=lambda lr: np.mean(scores[lr]))
-
-
-def test_each_arm_of_the_study_of_credit_had_its_best_learning_rate():
-    arms = parameters(CREDIT)
-    assert set(searched(CREDIT)) == set(arms)
-    for arm, by_rate in searched(CREDIT).items():
-        best = max(by_rate, key=lambda rate: np.mean(by_rate[rate]))
-        assert arms[arm].pure_text_grpo.lr == best, arm
+def test_figures_of_the_search_of_credit_agree_with_the_data():
     page = text_of(f"docs/results/searches/{CREDIT}.md")
     for rate in (0.0003, 0.001, 0.003):
         means = [100 * np.mean(searched(CREDIT)[arm][rate]) for arm in ("main", "verifier", "both")]
@@ -100,25 +86,6 @@ def test_each_arm_of_the_study_of_credit_had_its_best_learning_rate():
     low = 100 * min(searched(CREDIT)["verifier"][0.001])
     assert f"best rate ends at {low:.1f} %" in page
     assert f"in the search one ended at {low:.1f} %" in text_of(f"docs/results/{CREDIT}.md")
-
-
-def best_factor(page: str, by_factor: dict[float, list[float]]) -> float:
-    """Return the factor that the rule of a study chooses."""
-    means = {factor: np.mean(scores) for factor, scores in by_factor.items()}
-    highest = max(means.values())
-    if page == PROTOCOLS:
-        return min(factor for factor, value in means.items() if highest - value <= 0.001)
-    return max(means, key=lambda factor: (means[factor], factor == 1))
-
-
-@pytest.mark.parametrize("page", [HELP, PROTOCOLS])
-def test_each_arm_has_its_best_learning_rate(page):
-    arms = parameters(page)
-    for arm, by_factor in searched(page).items():
-        best = best_factor(page, by_factor)
-        agents = arms[arm].agents
-        for name in ("_default", *arms[arm].agents):
-            assert agents[name].agent_lr_factor.to_dict() == {"actor": best, "critic": best}, arm
 
 
 def test_figures_of_the_search_of_protocols_agree_with_the_data():
@@ -134,23 +101,3 @@ def test_figures_of_the_search_of_protocols_agree_with_the_data():
     (high,) = {f"{means[arm][3]:.1f} %" for arm in ("adp", "merlin_arthur")}
     low, *_ = sorted(found["nip"][3])
     assert f"end at {high} (means), and one of four seeds of nip at {100 * low:.1f} %" in page
-
-
-@pytest.mark.parametrize(
-    ("search", "searched_arms"),
-    [
-        (PROVING, ["main", "annotated", "few", "shifted"]),
-        (FEEDBACK, ["feedback", "annotated_feedback"]),
-    ],
-)
-def test_each_arm_that_proves_has_its_best_learning_rate(search, searched_arms):
-    arms = parameters(PROVING)
-    for arm in searched_arms:
-        by_rate = searched(search)[arm]
-        best = max(by_rate, key=lambda rate: np.mean(by_rate[rate]))
-        chosen = arms[arm]
-        rate = (
-            chosen.agents["agent"].warm_up.lr if search == PROVING else chosen.language.optimizer.lr
-        )
-        assert rate == best, arm
-    assert arms["feedback"].agents["agent"].warm_up == arms["main"].agents["agent"].warm_up

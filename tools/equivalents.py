@@ -39,13 +39,7 @@ def golden_stages(tree: Path, names: list[str]) -> dict[str, dict[str, Any]]:
 def new_rows(
     earlier: dict[str, dict[str, Any]], here: dict[str, dict[str, Any]], table: dict[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return rows for stages with equal outputs, and the stages whose outputs differ.
-
-    Raises
-    ------
-    SystemExit
-        If equal code has different outputs or is equivalent to different earlier code.
-    """
+    """Return rows for stages with equal outputs, and the stages whose outputs differ."""
     rows: dict[str, str] = {}
     changed, refused = [], set()
     for name in sorted(earlier.keys() & here.keys()):
@@ -68,13 +62,13 @@ def main() -> None:
     parser.add_argument("tree", type=Path)
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("--table", type=Path, default=TABLE)
-    given = parser.parse_args()
-    table = read_equivalents(given.table)
-    earlier = golden_stages(given.tree.resolve(), given.experiments)
-    here = golden_stages(ROOT, given.experiments)
-    rows, changed = new_rows(earlier, here, table)
+    arguments = parser.parse_args()
+    table = read_equivalents(arguments.table)
+    earlier = golden_stages(arguments.tree.resolve(), arguments.experiments)
+    current = golden_stages(ROOT, arguments.experiments)
+    rows, changed = new_rows(earlier, current, table)
     content = {"code": dict(sorted({**table, **rows}.items()))}
-    given.table.write_text(json.dumps(content, indent=1) + "\n")
+    arguments.table.write_text(json.dumps(content, indent=1) + "\n")
     print(f"{len(rows)} kinds of stages are equivalent; changed: {', '.join(changed) or 'none'}.")  # noqa: T201
 
 

@@ -7,6 +7,7 @@ Uses only interfaces of every release: :func:`flows.run_experiment` and the stor
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -70,6 +71,43 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "expert_iteration": {**CHAT, "trainer": "pure_text_ei"},
     "text_grpo": {**CHAT, "trainer": "pure_text_grpo"},
 }
+SHIPPED: dict[str, list[str]] = {
+    "demo": [
+        "graph_isomorphism.num_pairs=64",
+        "imitation.num_iterations=1",
+        "rl.frames_per_batch=48",
+        "rl.minibatch_size=24",
+        "rl.num_test_iterations=1",
+        "phases.verifier.num_iterations=1",
+        "phases.both.num_iterations=1",
+        "arms.alone.solo_agent.num_epochs=1",
+        "arms.alone.rl={num_iterations: 1, frames_per_batch: 48, minibatch_size: 24}",
+    ],
+    "binary_erasure_channel": [
+        "binary_erasure_channel.num_datapoints=64",
+        "rl.num_iterations=1",
+        "rl.frames_per_batch=48",
+        "rl.minibatch_size=24",
+        "rl.num_test_iterations=1",
+    ],
+    "text_demo": [
+        "code_validation.num_train=8",
+        "code_validation.num_test=4",
+        "rl.rollouts_per_iteration=8",
+        "rl.num_iterations=2",
+        "agents._default.use_dummy_api=true",
+        "~arms.seed_2",
+        "~arms.seed_3",
+    ],
+    "arithmetic_grpo": [
+        "language_task.num_train=64",
+        "language_task.num_test=8",
+        "agents._default.warm_up.num_steps=2",
+        "rl.num_iterations=1",
+        "language.tasks_per_step=4",
+    ],
+}
+"""Overrides that shorten experiments in ``experiments/``, by the file's name."""
 TIMES = ("seconds", "per_second", "timing", "memory")
 """Parts of names of metrics that differ between runs."""
 
@@ -78,6 +116,7 @@ def run_golden(names: list[str]) -> list[dict[str, Any]]:
     """Run golden experiments, each with an empty store; return one record per stage."""
     from flows import run_experiment
     from ratchet import ExperimentSettings
+    from ratchet.experiment_files.loading import load_experiment
 
     records = []
     with tempfile.TemporaryDirectory() as folder:
@@ -88,22 +127,42 @@ def run_golden(names: list[str]) -> list[dict[str, Any]]:
                 home=str(home), runs=str(home / "runs"), store=str(store), tracking=False,
                 progress="none",
             )  # fmt: skip
-            run_experiment(EXPERIMENTS[name], settings, name=name)
-            manifests = [json.loads(path.read_text()) for path in store.glob("**/manifest.json")]
-            records += [_record(name, each) for each in manifests if "fingerprint" in each]
+            if name in SHIPPED:
+                file = load_experiment(f"experiments/{name}.yaml", SHIPPED[name])
+                run_experiment(file.hyper_params, settings, arms=file.arms, name=name)
+            else:
+                run_experiment(EXPERIMENTS[name], settings, name=name)
+            stages = {path: json.loads(path.read_text()) for path in store.glob("**/manifest.json")}
+            stages = {path: each for path, each in stages.items() if "fingerprint" in each}
+            keys = {each["key"]: _name(name, each) for each in stages.values()}
+            records += [_record(path.parent, each, keys) for path, each in stages.items()]
     return records
 
 
-def _record(experiment: str, manifest: dict[str, Any]) -> dict[str, Any]:
+def _name(experiment: str, manifest: dict[str, Any]) -> str:
     inputs = manifest["inputs"]
     part = inputs.get("agent") or inputs.get("dataset") or ""
+    if experiment in SHIPPED:  # whose arms have stages of the same name
+        parameters = json.dumps(manifest["parameters"], sort_keys=True)
+        part = f"{part} {hashlib.sha256(parameters.encode()).hexdigest()[:8]}"
+    return f"{experiment}: {manifest['stage']} {manifest['iteration']} {part}".rstrip()
+
+
+def _record(folder: Path, manifest: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return a stage's code and outputs; ``names`` replace the keys of stages in its files."""
     metrics = [
         {n: v for n, v in point["values"].items() if not any(word in n for word in TIMES)}
         for point in manifest["metrics"]
     ]
     files = {path: entry["sha256"] for path, entry in manifest["files"].items()}
+    for path in files:
+        if path.endswith(".json"):
+            text = (folder / path).read_text()
+            for key, name in names.items():
+                text = text.replace(key, name)
+            files[path] = hashlib.sha256(text.encode()).hexdigest()
     return {
-        "stage": f"{experiment}: {manifest['stage']} {manifest['iteration']} {part}".rstrip(),
+        "stage": names[manifest["key"]],
         "modules": manifest["fingerprint"]["modules"],
         "outputs": {"files": files, "metrics": metrics},
     }
@@ -113,4 +172,4 @@ if __name__ == "__main__":
     tree, *names = sys.argv[1:]
     os.chdir(tree)
     sys.path.insert(0, tree)
-    sys.stdout.write(json.dumps(run_golden(names or list(EXPERIMENTS))) + "\n")
+    sys.stdout.write(json.dumps(run_golden(names or [*EXPERIMENTS, *SHIPPED])) + "\n")

@@ -28,13 +28,7 @@ def shown_files(text: str) -> list[str]:
 
 
 def with_current_files(text: str, root: Path = ROOT) -> str:
-    """Return a page in which each titled block contains its file.
-
-    Raises
-    ------
-    ValueError
-        If a file does not exist, or contains a fence.
-    """
+    """Return a page in which each titled block contains its file."""
 
     def current(match: re.Match[str]) -> str:
         path = root / match[2]

@@ -65,13 +65,13 @@ class CheckpointFiles:
     def write(self, folder: Path) -> None:
         """Write a checkpoint to a temporary folder, and replace the previous one."""
         folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        self._fill(aside)
+        temporary_folder = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        self._fill(temporary_folder)
         old = _old(folder)
         shutil.rmtree(old, ignore_errors=True)
         if folder.exists():
             os.replace(folder, old)
-        os.replace(aside, folder)
+        os.replace(temporary_folder, folder)
         shutil.rmtree(old, ignore_errors=True)
 
     def _fill(self, folder: Path) -> None:
@@ -99,8 +99,8 @@ class CheckpointFiles:
             return
         for iteration, version in checkpoint_versions(trainer.checkpoint_base_dir).items():
             if iteration != last:
-                place = folder / VERSIONS_FOLDER / str(iteration) / STATE_FOLDER
-                shutil.copytree(version / STATE_FOLDER, place)
+                state_folder = folder / VERSIONS_FOLDER / str(iteration) / STATE_FOLDER
+                shutil.copytree(version / STATE_FOLDER, state_folder)
 
     # -- reading ---------------------------------------------------------------------------
 

@@ -36,16 +36,8 @@ SIMULATORS = "gymnasium"
 def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
     """Refuse parameters whose names exist but are incompatible.
 
-    Paths to plug-ins start from ``base_dir``.
-
-    Raises
-    ------
-    ParameterError
-        Naming both sides, and a compatible choice.
-    UnknownNameError
-        If a protocol or trainer does not exist.
-    ProtocolSpecificationError
-        If a custom protocol contradicts itself.
+    Paths to plug-ins start from ``base_dir``. Raises ParameterError with both sides and a
+    compatible choice.
     """
     folder = None if base_dir is None else Path(base_dir)
     check_protocol_name(hyper_params.interaction_protocol)
@@ -82,6 +74,19 @@ def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = Non
 def plays_environment(hyper_params: HyperParameters) -> bool:
     """Return whether the scenario's environments define their own rules."""
     return getattr(agent_model(hyper_params.scenario), "default_protocol", None) == ENVIRONMENT
+
+
+def fitting_trainers(hyper_params: HyperParameters, base_dir: Path | None = None) -> list[str]:
+    """List the registered trainers that train the agents of an experiment's scenario."""
+    names = []
+    for name in TRAINERS.names():
+        changed = hyper_params.replace({"trainer": name}, base_dir)
+        try:
+            _check_trainer(changed, trainer_class(changed, base_dir))
+        except RatchetError:
+            continue
+        names.append(name)
+    return names
 
 
 def _check_environment(hyper_params: HyperParameters) -> None:

@@ -30,17 +30,18 @@ def find_config_warnings(
     (:func:`trainers.compatibility.check_combination`).
     """
     folder = None if base_dir is None else Path(base_dir)
-    found: dict[str, list[str]] = {}
+    arms_by_warning: dict[str, list[str]] = {}
     for arm, hyper_params in arms.items():
         for text in _warnings(hyper_params, folder):
-            found.setdefault(text, []).append(arm)
-    for text, which in found.items():
+            arms_by_warning.setdefault(text, []).append(arm)
+    for text, which in arms_by_warning.items():
         yield text if len(arms) == 1 else f"{text} (arm {', '.join(which)})"
 
 
 def _warnings(hyper_params: HyperParameters, folder: Path | None) -> Iterator[str]:
     """Iterate over configurations that run but are rarely intended, with alternatives."""
     trainer = trainer_class(hyper_params, folder)
+    yield from trainer.find_cautions(hyper_params, folder)
     if not hyper_params.pretrain_agents or not issubclass(trainer, StagedTrainer):
         return
     handler = build_protocol_handler(hyper_params, base_dir=folder)

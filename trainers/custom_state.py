@@ -21,6 +21,8 @@ Attributes = dict[str, Any]
 
 ATTRIBUTES_NAME = "attributes"
 """The files of stored attributes, next to the rest of a state."""
+_ORDER = "$order"
+"""The names of stored attributes in the order in which they were taken."""
 
 
 def is_custom(kind: type) -> bool:
@@ -48,28 +50,26 @@ def take_attributes(
         classes that store it themselves.
     in_place
         Whether objects are stored that must exist when they are restored, such as modules.
-
-    Raises
-    ------
-    StateError
-        If an attribute cannot be stored, or could not be restored; the message names it.
     """
     built = _built(owner) if in_place else {}
-    result: Attributes = {}
-    for name, value in sorted(_assigned(owner).items()):
-        if name in owner.transient_attributes:
-            continue
-        from trainers.attribute_tree import take_attribute  # torch takes seconds
+    values = {n: v for n, v in _assigned(owner).items() if n not in owner.transient_attributes}
+    if not values:
+        return {}
+    from trainers.attribute_tree import ObjectGraph, take_attribute  # torch takes seconds
 
+    graph, result = ObjectGraph(), Attributes()
+    for name in _in_order(values, owner):
+        paths = dict(graph.paths)
         try:
-            stored = take_attribute(value, f"self.{name}", built.get(name), owner)
+            stored = take_attribute(values[name], f"self.{name}", built.get(name), owner, graph)
         except StateError:
             if strict:
                 raise
+            graph.paths = paths  # nothing may refer to what is left out
             continue
         if stored is not None:
             result[name] = stored
-    return result
+    return {**result, _ORDER: list(result)} if result else {}
 
 
 def put_attributes(owner: NamedTrainer, stored: Mapping[str, Any]) -> None:
@@ -78,10 +78,14 @@ def put_attributes(owner: NamedTrainer, stored: Mapping[str, Any]) -> None:
     for name in _assigned(owner).keys() - stored.keys() - built.keys():
         if name not in owner.transient_attributes:
             del owner.__dict__[name]
-    for name, value in stored.items():
-        from trainers.attribute_tree import put_attribute  # torch takes seconds
+    if not stored:
+        return
+    from trainers.attribute_tree import ObjectGraph, put_attribute  # torch takes seconds
 
-        owner.__dict__[name] = put_attribute(owner.__dict__.get(name), value, f"self.{name}")
+    graph = ObjectGraph()
+    for name in stored.get(_ORDER, stored):  # states of earlier versions have no order
+        existing, path = owner.__dict__.get(name), f"self.{name}"
+        owner.__dict__[name] = put_attribute(existing, stored[name], path, graph)
         owner.__dict__.setdefault("_assigned", {})[name] = None
 
 
@@ -99,8 +103,21 @@ def load_attributes(directory: Path) -> Attributes:
         return {}
     from trainers.state_tree import load_tree  # torch takes seconds
 
-    found: Attributes = load_tree(directory, ATTRIBUTES_NAME)
-    return found
+    attributes: Attributes = load_tree(directory, ATTRIBUTES_NAME)
+    return attributes
+
+
+def _in_order(values: Mapping[str, Any], owner: NamedTrainer) -> list[str]:
+    """Return the names, those of objects that exist when they are restored first."""
+    from trainers.attribute_tree import is_in_place
+
+    def is_new(name: str) -> bool:
+        try:
+            return not is_in_place(values[name], owner)
+        except StateError:  # reported when the attribute is taken
+            return True
+
+    return sorted(values, key=lambda name: (is_new(name), name))
 
 
 def _assigned(owner: NamedTrainer) -> Attributes:
@@ -110,5 +127,5 @@ def _assigned(owner: NamedTrainer) -> Attributes:
 
 def _built(owner: NamedTrainer) -> Attributes:
     """Return the attributes at the time of the first take or put of a state."""
-    found: Attributes = owner.__dict__.setdefault("_attributes_built", _assigned(owner))
-    return found
+    attributes: Attributes = owner.__dict__.setdefault("_attributes_built", _assigned(owner))
+    return attributes

@@ -39,15 +39,7 @@ def save_models(instance: AnyScenarioInstance, folder: Path, iteration: int = 0)
 
 
 def load_models(instance: AnyScenarioInstance, folder: Path) -> None:
-    """Load the agents' models from a folder that :func:`save_models` or a tensor trainer wrote.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If the folder contains no models.
-    StateError
-        If they belong to other agents.
-    """
+    """Load the agents' models from a folder that :func:`save_models` or a tensor trainer wrote."""
     agents = instance.combined_agents
     if agents is not None:
         from trainers.tensordict.states import snapshots

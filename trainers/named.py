@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from ratchet.plugins import is_framework
 from ratchet.registry import Registry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.tracking.stage_kinds import StageKind
 
 _FORMER_NAMES = {
     "needed_packages": "required_packages",
     "says_what_it_samples": "declares_sample_count",
 }
+
+
+class DeclaredStage(Protocol):
+    """A stage of a plug-in: its kind, and the function that computes it."""
+
+    @property
+    def kind(self) -> StageKind:
+        """What runs and reports know of it."""
+
+    @property
+    def work(self) -> Callable[..., object]:
+        """The function."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,9 @@ class TrainerTraits:
         Whether agents can learn from demonstrations before they are trained.
     supports_phases
         Whether an experiment may have ``phases``, if the trainer runs in stages.
+    further_stages
+        Stages of its own between training and tests, in order: functions with the decorator
+        :func:`tasks.stages.decorator.stage_of`.
     instead_of_callbacks
         None if its training calls callbacks; otherwise the message for experiments with some.
     """
@@ -63,6 +81,7 @@ class TrainerTraits:
     samples_tests: bool = False
     supports_imitation: bool = False
     supports_phases: bool = False
+    further_stages: tuple[DeclaredStage, ...] = ()
     instead_of_callbacks: str | None = (
         "calls none. Leave callbacks out, or derive the trainer from TensorDictRlTrainer or"
         " PureTextRlTrainer, whose loops call them."
@@ -85,12 +104,12 @@ class NamedTrainer:
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
         """Let methods with former names override the renamed ones, and attributes set traits."""
         super().__init_subclass__(**kwargs)
-        own = vars(cls)
+        namespace = vars(cls)
         for former, name in _FORMER_NAMES.items():
-            if former in own and name not in own:
+            if former in namespace and name not in namespace:
                 _warn(f"{cls.__name__}.{former} is deprecated: use {name}.")
-                setattr(cls, name, own[former])
-        for name in _TRAITS & own.keys():
+                setattr(cls, name, namespace[former])
+        for name in _TRAITS & namespace.keys():
             traits = f"traits = dataclasses.replace({cls.__mro__[1].__name__}.traits, {name}=…)"
             _warn(f"{cls.__name__}.{name} is deprecated: use {traits}.")
             value = getattr(cls, name)  # some were methods
@@ -107,6 +126,18 @@ class NamedTrainer:
     @classmethod
     def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
         """Return the optional packages that this trainer requires; none by default."""
+        return ()
+
+    @classmethod
+    def check_build(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
+        """Raise RatchetError if the trainer cannot be built, where this takes only seconds.
+
+        Called by plans and before runs. The default checks nothing.
+        """
+
+    @classmethod
+    def find_cautions(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Iterable[str]:
+        """Return warnings about parameters that are rarely intended; none by default."""
         return ()
 
 

@@ -92,6 +92,24 @@ def progress_path(*words: str) -> Iterator[None]:
         _PATH.reset(token)
 
 
+_STAGE: ContextVar[str] = ContextVar("progress_stage", default="")
+
+
+@contextmanager
+def progress_stage(name: str) -> Iterator[None]:
+    """Set the kind of stage of loops that run inside, e.g. ``train``."""
+    token = _STAGE.set(name)
+    try:
+        yield
+    finally:
+        _STAGE.reset(token)
+
+
+def current_stage() -> str:
+    """Return the kind of stage of the running loop; empty outside stages."""
+    return _STAGE.get()
+
+
 def describe(description: str) -> None:
     """Describe work outside loops to the current reporter."""
     reporter = _REPORTER.get()
@@ -177,10 +195,10 @@ def report_iterations(
     with IterationContext(len(iterations)) as context:
         for iteration in iterations:
             context.set_description(f"{description}, {unit} {iteration + 1} of {end}")
-            found = run(iteration)
-            if found is not None:
-                metrics.append(found)
-                context.set_postfix(found)
+            iteration_metrics = run(iteration)
+            if iteration_metrics is not None:
+                metrics.append(iteration_metrics)
+                context.set_postfix(iteration_metrics)
             context.step()
     return metrics
 
@@ -201,8 +219,8 @@ def attach_progress_bar(
     def decorate(method: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(method)
         def run(self: object, *args: object, **kwargs: object) -> _Result:
-            given = isinstance(kwargs.get("iteration_context"), IterationContext)
-            if given or any(isinstance(argument, IterationContext) for argument in args):
+            has_context = isinstance(kwargs.get("iteration_context"), IterationContext)
+            if has_context or any(isinstance(argument, IterationContext) for argument in args):
                 return method(self, *args, **kwargs)
             files = getattr(self, "checkpoint_files", None)  # a trainer's; others have none
             scope = nullcontext() if files is None else files.resumable(method.__name__)

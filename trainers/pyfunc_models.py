@@ -63,21 +63,16 @@ class NetworkAgentsModel:
             With the column ``datapoint_id``: positions in the dataset, from 0.
         params
             ``dataset``: ``"test"`` if not given, ``"train"``, or the name of an extra test set.
-
-        Raises
-        ------
-        DataError
-            If tests of the dataset don't include a datapoint.
         """
         dataset = str((params or {}).get("dataset", "test"))
         if dataset not in self._tables:  # loaded agents don't change
             self._tables[dataset] = self._trainer.evaluate(dataset).table
         table = pd.DataFrame(self._tables[dataset]).set_index("datapoint_id", drop=False)
-        ids = [int(place) for place in model_input["datapoint_id"]]
-        for place in ids:
-            if place not in table.index:
+        ids = [int(index) for index in model_input["datapoint_id"]]
+        for index in ids:
+            if index not in table.index:
                 raise DataError(
-                    f"datapoint_id: got {place}, expected one of the {len(table)} positions in the"
+                    f"datapoint_id: got {index}, expected one of the {len(table)} positions in the"
                     f" dataset {dataset!r} that tests play, from 0."
                 )
         return table.loc[ids].reset_index(drop=True)
@@ -101,7 +96,7 @@ class LanguageModelPyfunc:
         params
             ``temperature``, by default that of tests, and ``seed``.
         """
-        given, trainer = params or {}, self._trainer
+        options, trainer = params or {}, self._trainer
         learner, instance = trainer.learner, trainer.scenario_instance
         rules = instance.test_environment.rules
         writer = prompt_format(learner.tokenizer, chat=rules.chat)
@@ -111,11 +106,11 @@ class LanguageModelPyfunc:
             SampleRequest(
                 prompt=tuple(writer.prompt(rules.opening([ChatMessage("user", str(prompt))]))),
                 max_tokens=agent.parameters.max_tokens,
-                seed=derive_seed(int(given.get("seed", 0)), "test", place, "predict"),
-                temperature=float(given.get("temperature", tests)),
+                seed=derive_seed(int(options.get("seed", 0)), "test", row, "predict"),
+                temperature=float(options.get("temperature", tests)),
                 top_p=agent.parameters.top_p,
             )
-            for place, prompt in enumerate(model_input["prompt"])
+            for row, prompt in enumerate(model_input["prompt"])
         ]
         written = learner.engine.generate(requests) if requests else []
         texts = [learner.tokenizer.decode(completion.tokens) for completion in written]
@@ -141,39 +136,32 @@ class ChatModelsPyfunc:
             With the column ``prompt``: the user's message.
         params
             ``agent``, by default the protocol's first, and ``seed``.
-
-        Raises
-        ------
-        UnknownNameError
-            If the agent does not exist.
-        LanguageModelError
-            If its service does not respond.
         """
-        given, agents = params or {}, self._state.agents
-        name = str(given.get("agent") or next(iter(agents)))
+        options, agents = params or {}, self._state.agents
+        name = str(options.get("agent") or next(iter(agents)))
         if name not in agents:
             raise UnknownNameError(f"agent: got {name!r}.{nearest(name, agents)}")
-        asked = self._hyper_params.agents[name]
+        agent_parameters = self._hyper_params.agents[name]
         group = self._state.shared_model_groups[agents[name].shared_model_group]
         requests = {
-            str(place): ChatRequest(
+            str(row): ChatRequest(
                 group.called_as or group.current_model_name,
                 (ChatMessage("user", str(prompt)),),
-                temperature=asked.temperature,
-                top_p=asked.top_p,
-                max_tokens=asked.max_tokens,
-                seed=service_seed(int(given.get("seed", 0)), "predict", place),
-                reasoning_effort=asked.reasoning_effort,
-                chat_template_kwargs=asked.chat_template_kwargs,
-                extra_body=asked.extra_body,
-                repetition_penalty=asked.repetition_penalty,
+                temperature=agent_parameters.temperature,
+                top_p=agent_parameters.top_p,
+                max_tokens=agent_parameters.max_tokens,
+                seed=service_seed(int(options.get("seed", 0)), "predict", row),
+                reasoning_effort=agent_parameters.reasoning_effort,
+                chat_template_kwargs=agent_parameters.chat_template_kwargs,
+                extra_body=agent_parameters.extra_body,
+                repetition_penalty=agent_parameters.repetition_penalty,
             )
-            for place, prompt in enumerate(model_input["prompt"])
+            for row, prompt in enumerate(model_input["prompt"])
         }
         usage = UsageMeter("predict", Ledger(Budget(self._settings.budget)))
         with ModelCalls(self._settings, usage) as calls:
-            said = calls.ask(name, asked, requests, _say_something)
-        return pd.DataFrame({"text": [said[place].text for place in requests]})
+            replies = calls.ask(name, agent_parameters, requests, _say_something)
+        return pd.DataFrame({"text": [replies[row].text for row in requests]})
 
 
 def _say_something(request: ChatRequest) -> Completion:
@@ -184,57 +172,51 @@ def _load_pyfunc(path: str) -> NetworkAgentsModel | LanguageModelPyfunc | ChatMo
     """Build the agents of a model's folder, and load their weights."""
     folder = Path(path)
     state = folder / STATE_FOLDER
-    given = yaml.safe_load((folder / "config.yaml").read_text())
+    config = yaml.safe_load((folder / "config.yaml").read_text())
     base_dir = _experiment_folder(folder)
     hyper_params = HyperParameters.from_dict(
-        _without_warm_up(upgraded(given, f"model {folder}")), base_dir
+        _without_warm_up(upgraded(config, f"model {folder}")), base_dir
     )
     settings = ExperimentSettings(progress="none", base_dir=base_dir)
-    found = trainer_class(hyper_params, base_dir)
-    if found.traits.plays_text:
-        return _chat_models(hyper_params, settings, state)
+    trainer_cls = trainer_class(hyper_params, base_dir)
+    if trainer_cls.traits.plays_text:
+        from trainers.text.state import State
+
+        return ChatModelsPyfunc(hyper_params, settings, State.load(state))
     instance = build_scenario_instance(
         hyper_params,
         settings,
-        trainer_type=found.trainer_type,
+        trainer_type=trainer_cls.trainer_type,
         base_dir=None if base_dir is None else Path(base_dir),
     )
-    trainer = found(hyper_params, instance, settings)
-    if found.traits.learns_tokens:
+    trainer = trainer_cls(hyper_params, instance, settings)
+    if trainer_cls.traits.learns_tokens:
         return _writing_model(trainer, state)
     if not isinstance(trainer, StagedTrainer):
         raise StateError(
-            f"model {folder}: its trainer {found.__name__} runs as a single stage, expected one"
-            " whose states can be set."
+            f"model {folder}: its trainer {trainer_cls.__name__} runs as a single stage, expected"
+            " one whose states can be set."
         )
     if hyper_params.phases:  # the last may have a different loss from the experiment's
         trainer.take_over(state, {}, {})
     else:
-        trainer.state = _without_replay(state) or found.State.load(state)
+        trainer.state = _without_replay(state) or trainer_cls.State.load(state)
     return NetworkAgentsModel(trainer)
 
 
-def _without_warm_up(given: dict[str, Any]) -> dict[str, Any]:
+def _without_warm_up(config: dict[str, Any]) -> dict[str, Any]:
     """Disable the warm-up of language models, whose weights are loaded instead."""
-    for section in given.get("agents", {}).values():
+    for section in config.get("agents", {}).values():
         if isinstance(section, dict) and "warm_up" in section:
             section["warm_up"]["num_steps"] = 0
-    return given
+    return config
 
 
 def _experiment_folder(folder: Path) -> str | None:
     """Return the folder of the experiment's file, if it exists."""
-    about = yaml.safe_load((folder / "MLmodel").read_text())
-    place = about["flavors"]["ratchet"].get("base_dir")
-    return place if place and Path(place).is_dir() else None
-
-
-def _chat_models(
-    hyper_params: HyperParameters, settings: ExperimentSettings, folder: Path
-) -> ChatModelsPyfunc:
-    from trainers.text.state import State
-
-    return ChatModelsPyfunc(hyper_params, settings, State.load(folder))
+    description = yaml.safe_load((folder / "MLmodel").read_text())
+    base_dir = description["flavors"]["ratchet"].get("base_dir")
+    return base_dir if base_dir and Path(base_dir).is_dir() else None
 
 
 def _writing_model(trainer: Trainer, folder: Path) -> LanguageModelPyfunc:

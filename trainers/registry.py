@@ -27,22 +27,14 @@ def trainer_class(
     ``hyper_params.trainer`` is a name, ``path/to/file.py:ClassName``, or a reference with
     ``module_path`` and ``class_name``; relative paths start from ``base_dir``, the experiment
     file's folder, or from the current one.
-
-    Raises
-    ------
-    UnknownNameError
-        If no trainer has the name.
-    ParameterError
-        If the match is no trainer, can't train the scenario's kind of agents, or refuses the
-        parameters.
     """
     refuse_not_run(hyper_params.trainer_name)
     named = TRAINERS.find(hyper_params.trainer, base_dir)
     _check_complete(named)
-    found = _loop_of(named)
-    _check_agents(found, hyper_params)
-    found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
-    return found
+    trainer_cls = _loop_of(named)
+    _check_agents(trainer_cls, hyper_params)
+    trainer_cls.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
+    return trainer_cls
 
 
 def build_trainer(

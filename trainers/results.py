@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import CheckPointNotFoundError
+from ratchet.errors import CheckPointNotFoundError, DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,17 @@ TEST_PREFIX = "test_"
 def with_test_prefix(metrics: Mapping[str, float]) -> Metrics:
     """Return a test's metrics under their recorded names."""
     return {f"{TEST_PREFIX}{name}": value for name, value in metrics.items()}
+
+
+def add_metrics(metrics: dict[str, float], added: Mapping[str, float], where: str) -> None:
+    """Add metrics to others; equal values may be repeated."""
+    for name, value in added.items():
+        known = metrics.setdefault(name, value)
+        if known != value and not (math.isnan(known) and math.isnan(value)):
+            raise DataError(
+                f"{where}: its metric {name!r} ({value:g}) would replace Ratchet's metric of the"
+                f" same name ({known:g}). Choose another name."
+            )
 
 
 @dataclass(frozen=True)

@@ -42,24 +42,13 @@ def flatten_tree(tree: Tree, path: str = "") -> tuple[Json, Tensors]:
     -------
     tuple
         The state as JSON, with marks in place of tensors, and copies of the tensors by path.
-
-    Raises
-    ------
-    StateError
-        If it contains a value of another type.
     """
     tensors: Tensors = {}
     return _encode(tree, path, tensors), tensors
 
 
 def unflatten_tree(content: Json, tensors: Mapping[str, Tensor]) -> Tree:
-    """Rebuild the input of :func:`flatten_tree`; tensors are copied.
-
-    Raises
-    ------
-    StateError
-        If a tensor is missing.
-    """
+    """Rebuild the input of :func:`flatten_tree`; tensors are copied."""
     if isinstance(content, list):
         return [unflatten_tree(item, tensors) for item in content]
     if not isinstance(content, dict):
@@ -70,13 +59,7 @@ def unflatten_tree(content: Json, tensors: Mapping[str, Tensor]) -> Tree:
 
 
 def save_tree(tree: Tree, directory: Path, name: str) -> None:
-    """Write a nested state as ``NAME.json`` and ``NAME.safetensors`` into a folder.
-
-    Raises
-    ------
-    StateError
-        If it contains a value that :func:`flatten_tree` does not support.
-    """
+    """Write a nested state as ``NAME.json`` and ``NAME.safetensors`` into a folder."""
     content, tensors = flatten_tree(tree)
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / f"{name}.safetensors")
@@ -85,15 +68,7 @@ def save_tree(tree: Tree, directory: Path, name: str) -> None:
 
 
 def load_tree(directory: Path, name: str) -> Tree:
-    """Read the files of :func:`save_tree`.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If they are missing.
-    StateError
-        If they cannot be read.
-    """
+    """Read the files of :func:`save_tree`."""
     values, tensors = directory / f"{name}.json", directory / f"{name}.safetensors"
     for file in (values, tensors):
         if not file.is_file():

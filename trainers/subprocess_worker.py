@@ -75,25 +75,14 @@ class SubprocessWorker:
         return self._closed
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Submit a request; unread answers to earlier requests are discarded.
-
-        Raises
-        ------
-        SubprocessWorkerError
-            If the worker is closed.
-        """
+        """Submit a request; unread answers to earlier requests are discarded."""
         self._request = request
         self._send()
 
     def wait(self) -> Answer:
         """Wait for the answer to the last request; a process that dies is replaced once.
 
-        Raises
-        ------
-        RatchetError, SubprocessWorkerError
-            The error with which the request failed.
-        StageFailedError
-            If a second process has died.
+        Raises the error of the request, or StageFailedError if a second process has died.
         """
         answer = self._read()
         if answer is None:
@@ -218,9 +207,15 @@ def serve(work: Callable[[Answer], Answer]) -> None:
     requests: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
     while (line := requests.get()) is not None:
-        answer = json.dumps(_answered(work, json.loads(line)))
+        request: Answer = json.loads(line)
+        try:
+            answer = work(request)
+        except Exception as error:  # noqa: BLE001 -- the parent raises it
+            text = "".join(traceback.format_exception(error))
+            answer = {"error": type(error).__name__, "message": str(error), "traceback": text}
+        line = json.dumps(answer)
         requests.task_done()
-        answers.write(answer + "\n")
+        answers.write(line + "\n")
         answers.flush()
 
 
@@ -231,11 +226,3 @@ def _listen(source: IO[str], requests: queue.Queue[str | None]) -> None:
     if requests.unfinished_tasks:
         os._exit(_PARENT_GONE)
     requests.put(None)
-
-
-def _answered(work: Callable[[Answer], Answer], request: Answer) -> Answer:
-    try:
-        return work(request)
-    except Exception as error:  # noqa: BLE001 -- the parent raises it
-        text = "".join(traceback.format_exception(error))
-        return {"error": type(error).__name__, "message": str(error), "traceback": text}

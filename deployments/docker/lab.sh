@@ -43,7 +43,7 @@ backup() {
     done
     for volume in "${volumes[@]}"; do
         read -r service name path <<< "$volume"
-        inside tar "$service" --create --directory "$path" . > "$1.part/$name.tar"
+        inside python "$service" - "$path" < "$here/archive_volume.py" > "$1.part/$name.tar"
     done
     (cd "$1.part" && sha256sum -- *.dump *.tar > SHA256SUMS)
     mv "$1.part" "$1"

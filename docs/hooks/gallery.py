@@ -47,13 +47,7 @@ class Header:
 
 
 def header(file: Path) -> Header:
-    """Read the comment at the top of an experiment file.
-
-    Raises
-    ------
-    ValueError
-        If it lacks a sentence or a command.
-    """
+    """Read the comment at the top of an experiment file."""
     comment = comment_lines(file)
     code = [line for line in comment if line.startswith("   ")]
     sentence = first_paragraph(comment)
@@ -70,8 +64,8 @@ def header(file: Path) -> Header:
 
 def entries() -> dict[str, dict[str, Mapping[str, Any]]]:
     """Return group → name of an experiment → what the file does not contain."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = yaml.safe_load(ENTRIES.read_text())
-    return found
+    gallery: dict[str, dict[str, Mapping[str, Any]]] = yaml.safe_load(ENTRIES.read_text())
+    return gallery
 
 
 def page() -> str:
@@ -92,13 +86,13 @@ def _lines() -> Iterator[str]:
     for group, experiments in entries().items():
         yield f"\n## {group}"
         for name, entry in experiments.items():
-            about = header(EXPERIMENTS / f"{name}.yaml")
+            file_header = header(EXPERIMENTS / f"{name}.yaml")
             figure = f"gallery/{name}.svg" if "curve" in entry else entry.get("picture")
-            yield f"\n### {name}\n\n{about.sentence}\n"
+            yield f"\n### {name}\n\n{file_header.sentence}\n"
             if figure is not None:
                 yield f"![{escape(entry['alt'])}]({figure}){{ .gallery loading=lazy }}\n"
             yield f"**Result.** {entry['result']}\n\n**Cost.** {entry['cost']}\n"
-            yield f"```\n{about.command}\n```\n\n[{name}.yaml](../experiments/{name}.yaml)"
+            yield f"```\n{file_header.command}\n```\n\n[{name}.yaml](../experiments/{name}.yaml)"
 
 
 def curve(x: str, y: str, every: float, lines: Mapping[str, list[float]]) -> str:

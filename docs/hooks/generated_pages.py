@@ -73,15 +73,15 @@ def decisions() -> str:
 def parameters() -> Iterator[str]:
     """Yield a table for each section of the parameters, for agents and for the settings."""
     yield (Path(__file__).parent / "parameters.md").read_text()
-    found = list(documented_sections())
-    for section in found:
+    sections = list(documented_sections())
+    for section in sections:
         kind = section.kind
-        if section.kind == "section" and section is _first(found, "section"):
+        if section.kind == "section" and section is _first(sections, "section"):
             yield "\n## Sections\n"
-        if section.kind == "agents" and section is _first(found, "agents"):
+        if section.kind == "agents" and section is _first(sections, "agents"):
             yield "\n## Agents\n\n`agents.NAME.…`, or `agents._default.…` for all; the scenario"
             yield "sets the names.\n"
-        if section.kind == "phases" and section is _first(found, "phases"):
+        if section.kind == "phases" and section is _first(sections, "phases"):
             yield "\n## Phases\n\nA list, see the [guide](../guides/curricula.md). On the command"
             yield "line, a phase is selected by name.\n"
         title = _TITLES[kind].format(section.name)
@@ -109,5 +109,5 @@ def _table(title: str, section: DocumentedSection, level: int) -> Iterator[str]:
     for each in section.parameters:
         default = each.default if each.default in ("required", "") else f"`{each.default}`"
         kind, purposes = each.type.replace("|", "\\|"), ", ".join(each.read_for)
-        about = each.about.replace("|", "\\|")
-        yield f"| `{each.path}` | {about} | `{kind}` | {default} | {purposes} |"
+        description = each.about.replace("|", "\\|")
+        yield f"| `{each.path}` | {description} | `{kind}` | {default} | {purposes} |"

@@ -23,20 +23,16 @@ class MyRemoteTrainer(RemoteApiTrainer):
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
-        for group in self._group_by_run_id(trajectories).values():
+        groups: dict[str, list[Trajectory]] = {}  # all completions of a task in an iteration
+        for trajectory in trajectories:
+            groups.setdefault(trajectory.get("run_id", "default"), []).append(trajectory)
+        for group in groups.values():
             advantages = self._compute_group_advantages(group)
             for trajectory, advantage in zip(group, advantages, strict=True):
                 trajectory.advantage = advantage * self._advantage_weight
         total = sum(trajectory.advantage or 0.0 for trajectory in trajectories)
         metrics["custom/advantage_mean"] = total / len(trajectories)
         return trajectories
-
-    def _group_by_run_id(self, trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
-        """Group by ``run_id``: all completions of a task in an iteration."""
-        groups: dict[str, list[Trajectory]] = {}
-        for trajectory in trajectories:
-            groups.setdefault(trajectory.get("run_id", "default"), []).append(trajectory)
-        return groups
 
     def _compute_group_advantages(self, group: list[Trajectory]) -> list[float]:
         rewards = [trajectory.reward for trajectory in group]

@@ -91,8 +91,8 @@ def _named(name: str, kind: str) -> str:
 def _readable(message: str) -> str:
     """Return the message of a validation error, for a choice with the nearest name."""
     message = message.removeprefix("Value error, ")
-    if not (found := _CHOICES.fullmatch(message)):
+    if not (match := _CHOICES.fullmatch(message)):
         return message
-    value = found["value"].strip("'")
-    choices = re.findall(r"'(.*?)'", found["choices"])
+    value = match["value"].strip("'")
+    choices = re.findall(r"'(.*?)'", match["choices"])
     return f"unknown {value!r}.{nearest(value, choices)}"

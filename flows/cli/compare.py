@@ -241,8 +241,8 @@ def _command(arguments: list[str]) -> str:
     if _RUNS_DIR in others:
         position = others.index(_RUNS_DIR)
         del others[position : position + 2]
-    kept = [each for each in others if not each.startswith("settings.")]
-    return shlex.join([Path(program).name, *kept])
+    portable_arguments = [each for each in others if not each.startswith("settings.")]
+    return shlex.join([Path(program).name, *portable_arguments])
 
 
 def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
@@ -250,8 +250,7 @@ def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
     from ratchet.reports.comparison.files import write_comparison, write_document
 
     _show(comparison)
-    files = write_comparison(comparison, folder)
-    for path in (files.page, files.markdown, files.data, files.picture):
+    for path in write_comparison(comparison, folder):
         print_plain(str(path))
     if page is not None:
         write_document(comparison, page)
@@ -260,6 +259,7 @@ def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
 
 def _show(comparison: Comparison) -> None:
     """Show the scores and short tables; JSON contains all tables."""
+    from ratchet.reports.comparison.comparison import scores_table
     from ratchet.reports.comparison.display_tables import learning_table, pair_table
     from ratchet.reports.comparison.options import MIN_SEEDS
     from ratchet.reports.comparison.preregistration import preregistration_note
@@ -267,11 +267,10 @@ def _show(comparison: Comparison) -> None:
 
     if note := preregistration_note(comparison):
         print_plain(note)
-    for table in comparison.tables:
-        show_table(table)
-    for metric in comparison.metrics:
+    for metric in comparison.main_metrics:
+        show_table(scores_table(comparison, metric))
         if 0 < len(metric.pairs) <= MAX_PAIRS or (metric.pairs and prints_json()):
-            show_table(pair_table(comparison, metric, brief=True))
+            show_table(pair_table(comparison, metric))
         for verdict in verdicts(comparison, metric):
             print_plain(verdict)
     for learning in comparison.learning if prints_json() else comparison.learning[:1]:

@@ -32,6 +32,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     *(servers.prefect, servers.prefect_ui, servers.prefect_access, servers.prefect_database),
     *(servers.mlflow, servers.mlflow_database, servers.mlflow_mode),
     *(runs.interrupted_runs, runs.stalled_stages, runs.orphaned_flow_runs, runs.dead_scheduler),
+    runs.outdated_deployments,
     *(machine.threads, machine.sandbox, machine.ports),
 )
 """All checks, in the order in which they are performed."""

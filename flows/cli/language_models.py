@@ -32,6 +32,9 @@ def serve(
     model: Annotated[
         str | None, typer.Option(help="Folder of a model, or its name on the Hugging Face hub.")
     ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Id of the model for clients, such as org/model.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
     max_loras: Annotated[int, typer.Option(help="Maximum number of adapters per vLLM batch.")] = 4,
     sleep_level: Annotated[
@@ -69,7 +72,7 @@ def serve(
     Point agents to it with `base_url: http://HOST:PORT/v1`.
     """
     options: dict[str, object] = {"home": home, "host": host, "port": port, "model": model or None}
-    options |= {"engine": engine, "max-loras": max_loras, "sleep-level": sleep_level}
+    options |= {"name": name, "engine": engine, "max-loras": max_loras, "sleep-level": sleep_level}
     options |= {"trainer": trainer, "micro-batch-size": micro_batch_size, "threads": threads}
     options |= {"lora-rank": lora_rank, "lora-alpha": lora_alpha, "lora-dropout": lora_dropout}
     options |= {"keep-checkpoints": keep_checkpoints, "keep-days": keep_days}
@@ -79,10 +82,10 @@ def serve(
 def _become_service(options: Mapping[str, object]) -> None:
     """Replace this process by the service with the given options."""
     require_packages(["tokenizers"], "ratchet llm serve")
-    given = {f"--{name}": str(value) for name, value in options.items() if value is not None}
+    flags = {f"--{name}": str(value) for name, value in options.items() if value is not None}
     command = [sys.executable, "-P", "-m", "ratchet.language_models.service"]
     sys.stdout.flush()
-    os.execv(sys.executable, [*command, *(word for option in given.items() for word in option)])
+    os.execv(sys.executable, [*command, *(word for option in flags.items() for word in option)])
 
 
 @llm.command(cls=RatchetCommand)

@@ -84,8 +84,8 @@ def list_names(
         if _has(f"{entry.name} {entry.about}", words or [])
     ]
     if rows:
-        given = ("given as",) if several else ()
-        print_table("", (kind.value, *given, "from", "description"), rows)
+        parameter_columns = ("given as",) if several else ()
+        print_table("", (kind.value, *parameter_columns, "from", "description"), rows)
     else:
         such = f" with {' and '.join(words)}" if words else ""
         print_warning(f"No {kind.value}{such} are registered.")
@@ -109,9 +109,9 @@ def _list_experiments(words: list[str]) -> None:
 
     rows = []
     for path in sorted(Path("experiments").glob("*.y*ml")):
-        about = first_paragraph(comment_lines(path))
-        if _has(f"{path} {about}", words):
-            rows.append((str(path), about))
+        description = first_paragraph(comment_lines(path))
+        if _has(f"{path} {description}", words):
+            rows.append((str(path), description))
     if rows:
         print_table("", ("experiment", "about"), rows)
     else:
@@ -122,12 +122,12 @@ def _list_parameters(words: list[str]) -> None:
     """Show the parameters with words that start with all given ones, equal ones of agents once."""
     from ratchet.parameters.reference import find_parameters
 
-    found = find_parameters(words)
-    if not found:
+    parameters = find_parameters(words)
+    if not parameters:
         print_warning(f"No parameter contains {' and '.join(words)}.")
         return
     scenarios: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    for section, each in found:
+    for section, each in parameters:
         same = scenarios[each.path, each.type, each.default, each.about]
         same.extend([section.name] if section.kind == "agents" else ())
     columns = ("parameter", "type", "default", "description")

@@ -5,6 +5,7 @@ Registers the commands and handles errors. Imports no heavy packages, so that he
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from flows.cli import (
     run,
     runs,
     stack,
+    study,
     sweep,
     verification,
     watch,
@@ -83,13 +85,22 @@ class RatchetGroup(TyperGroup):
                 if os.environ.get(DEBUG):
                     raise
                 print_error("\n".join([str(error), *getattr(error, "__notes__", ())]))
-                is_usage = isinstance(error, USAGE_ERRORS)
+                is_usage = isinstance(error, USAGE_ERRORS) or _is_about_a_path(error)
+                raise typer.Exit(_EXIT_USAGE if is_usage else _EXIT_FAILED) from error
+            except OSError as error:
+                if os.environ.get(DEBUG):
+                    raise
+                print_error(_describe_os_error(error))
+                is_usage = _is_about_a_path(error)
                 raise typer.Exit(_EXIT_USAGE if is_usage else _EXIT_FAILED) from error
             except TyperException as error:
                 note_error(error.format_message())  # typer prints it with the command's usage
                 raise
             except KeyboardInterrupt as error:
-                print_error("Interrupted. Finished stages are stored. Run the command to resume.")
+                reason = f": {error}" if str(error) else "."
+                print_error(
+                    f"Interrupted{reason} Finished stages are stored. Run the command to resume."
+                )
                 raise typer.Exit(_EXIT_INTERRUPTED) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 -- click's classes
@@ -114,6 +125,25 @@ class RatchetGroup(TyperGroup):
             if explained is None:
                 raise
             raise explained from error
+
+
+_PATH_ERRORS = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY, errno.EINVAL, errno.ENXIO),
+)
+"""Errors that another path, or other permissions of it, would avoid."""
+
+
+def _is_about_a_path(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in _PATH_ERRORS
+
+
+def _describe_os_error(error: OSError) -> str:
+    """Return the paths of an error of the system and its reason."""
+    paths = " → ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    reason = error.strerror or str(error) or type(error).__name__
+    text = f"{paths}: {reason}" if paths else f"{type(error).__name__}: {reason}"
+    return f"{text}. Check the path and its permissions; --debug shows the traceback."
 
 
 app = typer.Typer(
@@ -159,6 +189,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "resume": run.resume,
         "fork": run.fork,
         "sweep": sweep.sweep,
+        "study": study.study,
         "retest": verification.retest,
         "cancel": runs.cancel,
     },

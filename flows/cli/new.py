@@ -25,6 +25,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _TEST = "custom_experiment_test.py"
 _TESTED = "custom_scenario"
 """The experiment that the example of a test names."""
+_STUDY_ROW = "| `{study}` | the study: searched values, seeds, comparison, claims and page |\n"
 _README = """# {title}
 
 {about}
@@ -38,7 +39,7 @@ _README = """# {title}
 | `{module}.yaml` | the experiment: parameters, and settings that do not affect results |
 | `{module}.py` | custom code, which is part of the keys of the stages that use it |
 | `test_{module}.py` | tests: the experiment can be planned, and runs with one step of each loop |
-
+{study}
 `ratchet list parameters WORDS` finds parameters, `ratchet list trainers` and the like list names.
 """
 
@@ -50,6 +51,7 @@ class Kind(StrEnum):
     TRAINER = "trainer"
     LANGUAGE_TASK = "language-task"
     TEXT_SCENARIO = "text-scenario"
+    STUDY = "study"
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,21 @@ class Example:
     names
         Regular expression of a name in the files → its replacement, with ``{name}`` and, in class
         names, ``{Name}``.
+    study
+        Whether a study of the experiment is also copied.
     """
 
     stem: str
     names: Mapping[str, str]
+    study: bool = False
 
 
 _SECTION = r'(?<=["`])\b{0}\b(?=["`])|(?<=hyper_params\.){0}\b|^{0}(?=:)'
 """A registered name in quotes, as an attribute of the parameters, or as a key of the YAML file."""
+_CARDS = {r"\bCards": "{Name}", _SECTION.format("cards"): "{name}"}
 EXAMPLES = {
-    Kind.SCENARIO: Example(
-        "custom_scenario", {r"\bCards": "{Name}", _SECTION.format("cards"): "{name}"}
-    ),
+    Kind.SCENARIO: Example("custom_scenario", _CARDS),
+    Kind.STUDY: Example("custom_scenario", _CARDS, study=True),
     Kind.TRAINER: Example(
         "custom_trainer",
         {
@@ -99,8 +104,19 @@ def new(
         raise ParameterError(f"new: {name} exists already. Choose another name.")
     files = _files(EXAMPLES[kind], module)
     experiment = name / f"{module}.yaml"
-    commands = [f"ratchet plan {experiment}", f"ratchet run {experiment}", f"pytest {name}"]
-    files["README.md"] = _readme(files[f"{module}.py"], module, commands)
+    study = f"{module}_study.yaml"
+    is_study = study in files
+    run = f"ratchet study {name / study}" if is_study else f"ratchet run {experiment}"
+    commands = [f"ratchet plan {experiment}", run, f"pytest {name}"]
+    description = files[f"{module}.py"].removeprefix('"""').partition("\n")[0]
+    title = module.replace("_", " ").capitalize()
+    files["README.md"] = _README.format(
+        title=title,
+        about=description,
+        module=module,
+        commands="\n".join(commands),
+        study=_STUDY_ROW.format(study=study) if is_study else "",
+    )
     try:
         name.mkdir(parents=True)
         for file, text in files.items():
@@ -141,13 +157,16 @@ def _registered_names() -> set[str]:
 
 def _files(example: Example, module: str) -> dict[str, str]:
     """Return the files of a new folder: name → text."""
-    folder = _examples_folder()
+    packaged = _PACKAGE / "examples"
+    folder = packaged if packaged.is_dir() else _PACKAGE.parent / "examples"  # in a clone
     stem = example.stem.rpartition("/")[2]
     texts = {
         f"{module}.yaml": (folder / f"{example.stem}.yaml").read_text("utf-8"),
         f"{module}.py": (folder / f"{example.stem}.py").read_text("utf-8"),
         f"test_{module}.py": (folder / _TEST).read_text("utf-8").replace(_TESTED, stem),
     }
+    if example.study:
+        texts[f"{module}_study.yaml"] = (folder / "study.yaml").read_text("utf-8")
     words = "".join(word.capitalize() for word in module.split("_"))
     class_name = words.removesuffix("Trainer") or "Custom"
     if re.search(rf"\b{class_name}\b", texts[f"{module}.py"]):
@@ -155,23 +174,14 @@ def _files(example: Example, module: str) -> dict[str, str]:
             f"new: got the name {module!r}, but the copied example uses the name {class_name}."
             " Choose another name."
         )
-    moved = {r"\bexamples/(language/)?": "", rf"\b{Path(_TEST).stem}\b": f"test_{module}"}
+    moved = {
+        r"\bexamples/study\b": "{name}_study",
+        r"\bexamples/(language/)?": "",
+        rf"\b{Path(_TEST).stem}\b": f"test_{module}",
+    }
     names = {**moved, rf"\b{stem}\b": "{name}", **example.names}
     for pattern, replacement in names.items():
         replaced = replacement.format(name=module, Name=class_name)
         for file, text in texts.items():
             texts[file] = re.sub(pattern, replaced, text, flags=re.MULTILINE)
     return texts
-
-
-def _readme(code: str, module: str, commands: list[str]) -> str:
-    """Return the README: the first line of the code's docstring, the commands, the files."""
-    about = code.removeprefix('"""').partition("\n")[0]
-    title = module.replace("_", " ").capitalize()
-    return _README.format(title=title, about=about, module=module, commands="\n".join(commands))
-
-
-def _examples_folder() -> Path:
-    """Return the folder of the examples: in an installed package, or in a clone."""
-    packaged = _PACKAGE / "examples"
-    return packaged if packaged.is_dir() else _PACKAGE.parent / "examples"

@@ -37,8 +37,10 @@ def plan(
     """
     from flows.planning.plan import check_plan, describe_rounds, remaining
     from flows.planning.plan import plan as plan_stages
+    from flows.runs.changed_defaults import stages_with_old_defaults
     from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.resolve import resolve_file
+    from flows.runs.unseen_inputs import unseen_inputs
     from ratchet.language_models.ledger import Ledger
     from trainers.config_warnings import find_config_warnings
 
@@ -50,6 +52,10 @@ def plan(
     records = [asdict(stage) for stage in stages]
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
+    for stored in stages_with_old_defaults(experiment, experiment.named):
+        print_warning(str(stored))
+    for text in unseen_inputs(experiment, (stage.key for stage in stages if stage.hit)):
+        print_warning(text)
     for text in describe_rounds(experiment):
         print_plain(text)
     if any(stage.tokens and not stage.hit for stage in stages):

@@ -174,7 +174,7 @@ def print_results(
     table = result_table(folder)
     if table.rows:
         show_table(table)
-    print_plain(f"Stages   {result.computed} computed, {result.cached} cached")
+    print_plain(f"Stages   {result.stage_counts}")
     print_plain(f"Run      {folder.path}")
     if folder.report_path.exists():
         print_plain(f"Report   {folder.report_path}  (ratchet report {folder.run_id} --open)")

@@ -69,6 +69,10 @@ def deploy(
     slots: Annotated[
         int | None, typer.Option(help="Maximum number of concurrent runs (default: 1).", min=1)
     ] = None,
+    when_busy: Annotated[
+        str | None,
+        typer.Option(help="Whether further runs queue (default) or are cancelled: queue or skip."),
+    ] = None,
     home: Home = _DEFAULT_HOME,
     prefect_file: Annotated[
         str | None, typer.Option(help="Prefect file to use instead of the shipped one.")
@@ -80,9 +84,10 @@ def deploy(
 ) -> None:
     """Register deployments with the Prefect server: forms, schedules."""
     file = ["--prefect-file", prefect_file] if prefect_file else []
-    given = {"name": name, "cron": cron, "interval": interval, "rrule": rrule}
-    given |= {"timezone": timezone, "slots": None if slots is None else str(slots)}
-    options = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    option_values = {"name": name, "cron": cron, "interval": interval, "rrule": rrule}
+    option_values |= {"timezone": timezone, "slots": None if slots is None else str(slots)}
+    option_values |= {"when-busy": when_busy}
+    options = [f"--{key}={value}" for key, value in option_values.items() if value is not None]
     if options and not files:
         raise ParameterError(f"deploy: got {' '.join(options)}, expected an experiment file too.")
     options += ["--pool", pool, "--type", pool_type]

@@ -179,19 +179,24 @@ def _print_members(resolved: ResolvedSweep) -> None:
     """Print the status of each member from its run folder."""
     from flows.runs.result import summary_line, test_results
     from flows.sweeps.points import describe_point
+    from ratchet.reports.sweep.status import read_status
     from ratchet.tracking.run_folder import RunFolder
 
     rows, records = [], []
-    for member in resolved.known_record().members:
+    record = resolved.known_record()
+    for member in record.members:
         path = Path(resolved.settings.runs) / member.run_id
         has_started = (path / "manifest.json").exists()
         status = RunFolder(path).status if has_started else "not started"
         tests = test_results(RunFolder(path)) if has_started else []
         label = describe_point(member.changes) or member.run_id
         rows.append((member.run_id, label, status, summary_line(tests)))
-        record = {"run": member.run_id, "changes": member.changes, "status": status}
-        records.append({**record, "results": [each.record for each in tests]})
+        row = {"run": member.run_id, "changes": member.changes, "status": status}
+        records.append({**row, "results": [each.record for each in tests]})
     print_table("", ("run", "changes", "status", "accuracy"), rows, records)
+    if "metric" in record.spec:
+        for note in read_status(resolved.settings.runs, record).score_notes:
+            print_warning(note)
 
 
 def _list_members(members: Sequence[SweepMember] | Sequence[SweepMemberRecord]) -> None:

@@ -84,22 +84,53 @@ def verify(
 
 
 def _show_published(folder: RunFolder, published: Published) -> bool:
-    """Compare a run's tests with the published ones; return whether all are identical."""
-    from ratchet.reports.comparison.published import check_published, different_versions
-    from ratchet.tracking.environment import made_with
+    """Compare a run with the published results; return whether all are identical."""
+    from ratchet.reports.comparison.published import check_published
 
     checked = check_published(folder, published)
-    different = [each for each in checked if not each.is_same]
-    for each in checked:
-        if each.is_same:
-            print_plain(f"All decisions as published: {each}.")
-    if different:
-        columns = ("arm", "test", "published", "here")
-        rows = [(c.arm, c.test, str(c.published), str(c.here or "not tested")) for c in different]
-        print_table("Different from published", columns, rows)
-        for difference in different_versions(published, made_with()):
-            print_plain(f"Published with {difference}.")
-    return not different
+    rows: list[tuple[str, str, str, str]] = []
+    for run in checked:
+        for test in run.tests:
+            if test.is_same:
+                print_plain(f"All decisions as published: {test}.")
+            else:
+                here = str(test.here or "not tested")
+                rows.append((run.arm, test.test, str(test.published), here))
+        for kind in dict.fromkeys(value.kind for value in run.values):
+            values = [value for value in run.values if value.kind == kind]
+            same = sum(value.is_same for value in values)
+            print_plain(f"As published: {kind}, {same} of {len(values)} values of arm {run.arm}.")
+            rows += [
+                (run.arm, f"{kind} {v.name}", _short(v.published), _short(v.here))
+                for v in values
+                if not v.is_same
+            ]
+        if run.not_compared:
+            print_plain(f"Not compared, missing in the file: {', '.join(run.not_compared)}.")
+    if rows:
+        print_table("Different from published", ("arm", "what", "published", "here"), rows)
+        _explain_differences(folder, published, {run.code for run in checked if run.code})
+    return not rows
+
+
+def _short(value: float | str | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "missing" if value is None else value[:16]
+
+
+def _explain_differences(folder: RunFolder, published: Published, codes: set[str]) -> None:
+    """Print how the environment of a run differs from that of the published results."""
+    from ratchet.reports.comparison.published import different_versions, unrecorded_versions
+
+    here = folder.manifest.versions  # where the run was started
+    for difference in different_versions(published, here):
+        print_plain(f"Published with {difference}.")
+    for code in sorted(codes - {folder.manifest.code.short}):
+        print_plain(f"Published with code {code}, here {folder.manifest.code.short or 'none'}.")
+    unrecorded = unrecorded_versions(published, here)
+    if unrecorded:
+        print_plain(f"Not recorded in the published file: {'; '.join(unrecorded)}.")
 
 
 def _show(remade: RemadeStage) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,10 +99,13 @@ def draw(view: RunView) -> RenderableType:
         )
         for arm in view.arms
     ]
+    num_hidden = max(len(view.stages) - _MAX_STAGES, 0)
+    title = f"{num_hidden} earlier stages not shown" if num_hidden else ""
+    stages = [_row(stage) for stage in view.stages[num_hidden:]]
     parts: list[RenderableType] = [
         Text(_heading(view), style="bold"),
         DisplayTable("", ("arm", "iterations", "latest"), arms),
-        _stage_table(view.stages),
+        DisplayTable(title, ("arm", "stage", "iteration", "state", "time"), stages),
     ]
     if view.doing and not view.has_ended:
         count = f"  {view.done}/{view.expected}" if view.expected else ""
@@ -112,15 +115,6 @@ def draw(view: RunView) -> RenderableType:
         parts.append(Text(f"Waiting for fine-tune jobs for {format_seconds(longest)}"))
     parts += [Text(f"· {event}", style="yellow") for event in view.events]
     return Group(*parts)
-
-
-def _stage_table(stages: Sequence[StageView]) -> RenderableType:
-    from ratchet.reports.display_table import DisplayTable
-
-    num_hidden = max(len(stages) - _MAX_STAGES, 0)
-    title = f"{num_hidden} earlier stages not shown" if num_hidden else ""
-    rows = [_row(stage) for stage in stages[num_hidden:]]
-    return DisplayTable(title, ("arm", "stage", "iteration", "state", "time"), rows)
 
 
 def _row(stage: StageView) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ratchet.parameters.options import ValidationParameters
 from ratchet.parameters.text_trainers import count_rollouts as rollouts_of_an_iteration
 from ratchet.parameters.text_trainers import count_tests
+from ratchet.protocols.registry import playing_agents
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.files import TRAIN_DATASET
 from tasks.text.keys import TextArmKeys
@@ -70,6 +71,16 @@ def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
     return {"sample_rollouts": per_iteration, "test_during_training": tested, "test": tested}
 
 
+def num_steps(keys: AnyKeys, call: StageCall) -> int:
+    """Return the number of iterations or epochs of a stage; 0 for stages without."""
+    if call.stage == "train":
+        return call.iteration - call.start_iteration
+    if call.stage == "imitate":
+        return int(keys.hyper_params.imitation.num_iterations)
+    is_pretraining = call.stage == "pretrain"
+    return int(keys.hyper_params.solo_agent.num_epochs) if is_pretraining else 0
+
+
 def plays(keys: AnyKeys, call: StageCall) -> bool:
     """Return whether a stage samples rollouts; a test reuses those of the last iteration if any."""
     return not (
@@ -124,13 +135,13 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
     if not answers:
         return None
     params = keys.hyper_params
-    (agent,) = (params.agents[name] for name in params.agents)
+    (agent,) = playing_agents(params, keys.base_path).values()
     written = answers * _turns(params) * agent.max_tokens
     limits = [params.language.max_sequence_length]
     if agent.model == SMALL:
         limits.append(agent.small_model.context_length)
-    given = [limit for limit in limits if limit is not None]
-    together = answers * min(given) if given else None
+    known_limits = [limit for limit in limits if limit is not None]
+    together = answers * min(known_limits) if known_limits else None
     return TokenUpperBound(answers, min(written, together or written), together)
 
 

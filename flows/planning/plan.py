@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from flows.planning.estimates import (
     TokenUpperBound,
     count_rollouts,
     estimate_stages,
+    num_steps,
     plays,
     token_upper_bound,
 )
@@ -18,9 +20,9 @@ from flows.runs.resolve import ArmChanges, Parameters, ResolvedExperiment, resol
 from ratchet.errors import BudgetExceededError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.store.manifest import explain_miss
 from ratchet.store.store import StageStore
-from ratchet.tracking.environment import library_versions
+from ratchet.tracking.environment import RATCHET, changed_libraries
+from ratchet.tracking.run_folder import MANIFEST_FILE, RunFolder
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.calls import StageCall
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
@@ -29,9 +31,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.estimates import StageEstimate
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.store.manifest import Manifest
-
-
-_RATCHET = "ratchet-experiments"
+    from ratchet.store.stage_index import StageIndex
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,16 @@ def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
     """Return every stage of a resolved experiment, cached or not, with the reason."""
     store, settings = experiment.store, experiment.settings
     layout = StoredStageLayout(store, settings)
+    preferred: dict[str, set[str]] = {}
+    if (experiment.run_path / MANIFEST_FILE).exists():
+        for record in RunFolder(experiment.run_path).manifest.stages:
+            preferred.setdefault(record.arm, set()).add(record.key)
     stages: list[PlannedStage] = []
     for keys in experiment.keys:
         estimates = estimate_stages(store, keys, settings)
         rollouts = count_rollouts(store, keys)
         for call in flatten_steps(keys.stages(layout)):
-            stage = _planned(store, call)
+            stage = _planned(store, call, experiment.index, preferred.get(keys.arm, ()))
             if plays(keys, call):
                 estimate = estimates.get((call.stage, call.iteration))
                 num_rollouts = rollouts.get(call.stage, 0)
@@ -103,25 +107,18 @@ def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
     return stages
 
 
-def remaining_iterations(experiment: ResolvedExperiment) -> int:
-    """Return the number of iterations, epochs and rollouts of stages that are not cached."""
+def remaining_steps(experiment: ResolvedExperiment) -> Counter[str]:
+    """Count the iterations, epochs and rollouts of stages that are not cached, by kind of stage."""
     store = experiment.store
     layout = StoredStageLayout(store, experiment.settings)
-    total = 0
+    steps: Counter[str] = Counter()
     for keys in experiment.keys:
         rollouts = count_rollouts(store, keys)
         for call in flatten_steps(keys.stages(layout)):
-            if store.peek(call.key, allow_stale=True) is not None:
-                continue
-            if call.stage == "train":
-                total += call.iteration - call.start_iteration
-            elif call.stage == "pretrain":
-                total += int(keys.hyper_params.solo_agent.num_epochs)
-            elif call.stage == "imitate":
-                total += int(keys.hyper_params.imitation.num_iterations)
-            elif plays(keys, call):
-                total += rollouts.get(call.stage, 0)
-    return total
+            if store.peek(call.key, allow_stale=True) is None:
+                played = rollouts.get(call.stage, 0) if plays(keys, call) else 0
+                steps[call.stage] += num_steps(keys, call) or played
+    return +steps
 
 
 def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
@@ -148,12 +145,6 @@ def check_plan(plan: Iterable[PlannedStage], budget: float | None, billed: float
     str
         A warning if retries of invalid replies may exceed the budget, at which the run stops;
         empty otherwise.
-
-    Raises
-    ------
-    BudgetExceededError
-        With the estimate, the models without a price, or the reason why the number of calls is
-        unknown.
     """
     total = remaining(plan)
     if budget is None or total is None:
@@ -228,14 +219,15 @@ def _rounds(handler: ProtocolHandler) -> str:
     )
 
 
-def _planned(store: StageStore, call: StageCall) -> PlannedStage:
+def _planned(
+    store: StageStore, call: StageCall, index: StageIndex, preferred: Collection[str]
+) -> PlannedStage:
     manifest = store.peek(call.key)
     if manifest is not None:
         reason = _explain_hit(manifest, call)
     else:
-        reason = explain_miss(
-            store, call.stage, call.iteration, call.parameters, call.inputs, call.fingerprint
-        )
+        content = (call.stage, call.iteration, call.parameters, call.inputs)
+        reason = index.explain_miss(*content, call.fingerprint, preferred)
     return PlannedStage(
         arm=call.arm,
         stage=call.name,
@@ -252,13 +244,11 @@ def _explain_hit(manifest: Manifest, call: StageCall) -> str:
     """Describe a cached stage, and its differences to this version's code and libraries."""
     if call.key != call.computed_key:
         return "kept from an earlier run"
-    here, there = library_versions(), manifest.versions
     notes = []
     if manifest.fingerprint.modules != call.fingerprint.modules:
-        notes.append(f"made by {there.get(_RATCHET, 'an earlier version')}, equivalent")
+        notes.append(f"made by {manifest.versions.get(RATCHET, 'an earlier version')}, equivalent")
     notes += [
-        f"made with {name} {version}, here {here.get(name, 'not installed')}"
-        for name, version in there.items()
-        if name != _RATCHET and here.get(name) != version
+        f"made with {name} {version}, here {installed}"
+        for name, version, installed in changed_libraries(manifest.versions)
     ]
     return f"stored ({'; '.join(notes)})" if notes else "stored"

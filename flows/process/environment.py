@@ -9,14 +9,17 @@ import logging
 import os
 from pathlib import Path
 
+from flows.process.heartbeats import HEARTBEAT_VARIABLES
 from flows.process.import_shims import skip_compiler_import
 from flows.process.stack_file import PREFECT_AUTH, read_credentials, running_stack
+from ratchet.errors import ParameterError
 from ratchet.tracking.logs import OUR_LOGGERS, WithLogContext, write_json, writes_json
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
+    **HEARTBEAT_VARIABLES,
     "PREFECT_LOGGING_LEVEL": "WARNING",
     # the temporary server logs errors when it is stopped; Ratchet's records pass the filter below
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
@@ -42,6 +45,12 @@ def prepare_environment(
     or ``PREFECT_PROFILE``). Numerical libraries use ``num_threads``; ``make_folders``: whether to
     create Prefect's folder, since Prefect does not create parents.
     """
+    if "?" in str(Path(home).resolve()):
+        raise ParameterError(
+            f"settings.home: got {str(Path(home).resolve())!r}, expected a path without '?': the"
+            " databases of Prefect and MLflow would be created outside of it. Rename the folder, or"
+            " set settings.home."
+        )
     is_configured = any(os.environ.get(name) for name in _PREFECT_CHOICES)
     skip_compiler_import()
     for name, value in _QUIET.items():

@@ -6,8 +6,11 @@ deployment's concurrency limit, and block the schedule, forever. Imports Prefect
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,15 +20,22 @@ import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterName,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    WorkerFilter,
+    WorkerFilterStatus,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, StateType, Worker, WorkerStatus
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Crashed
+from prefect.types import KeyValueLabels
 
-from flows.process.stack_file import POOL
+from ratchet.tracking.boot_clock import boot_id
+from ratchet.tracking.environment import author
 from ratchet.tracking.run_lock import runners
 
 if TYPE_CHECKING:
@@ -37,6 +47,12 @@ logger = logging.getLogger(__name__)
 
 _ACTIVE_STATES = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 _PAGE = 200
+_LABEL = "ratchet."
+"""Prefix of the flow runs' labels on the server."""
+OFFLINE = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.OFFLINE]))
+"""Workers without heartbeats for three of their intervals."""
+_WORKER, _WORKER_TYPE = "prefect.worker.name", "prefect.worker.type"
+"""Labels of flow runs that a worker has accepted."""
 
 
 def find_flow_run(flow_run_id: str) -> FlowRun | None:
@@ -52,6 +68,26 @@ def find_flow_run(flow_run_id: str) -> FlowRun | None:
     except httpx.HTTPError as error:
         logger.warning("could not query Prefect for flow run %s: %s", flow_run_id, error)
         return None
+
+
+def states_by_name(names: list[str]) -> dict[str, str]:
+    """Return the name of the state of the latest flow run with each name.
+
+    Empty if no server responds; does not wait for one.
+    """
+    try:
+        with (
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            get_client(sync_client=True) as client,
+        ):
+            runs = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=names)),
+                sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+            )
+    except httpx.HTTPError as error:
+        logger.debug("could not query Prefect for the states of members: %s", error)
+        return {}
+    return {run.name: run.state_name or "" for run in runs}
 
 
 def read_flow_run(folder: RunFolder) -> FlowRun | None:
@@ -76,26 +112,37 @@ def end_orphaned_run(run: FlowRun, message: str) -> None:
     set_state(run, Cancelled(message=message) if is_cancelling else Crashed(message=message))
 
 
-def orphaned_flow_runs(client: SyncPrefectClient, *, pool_is_local: bool) -> list[FlowRun]:
+async def record_location() -> None:
+    """Record on the server in which user's process namespace the current flow run is executed."""
+    flow_run_id = flow_run.get_id()
+    if flow_run_id is None:  # the flow's function is called outside a flow run
+        return
+    location: KeyValueLabels = {f"{_LABEL}{name}": each for name, each in _location().items()}
+    try:
+        async with get_client() as client:
+            await client.update_flow_run_labels(UUID(flow_run_id), location)
+    except httpx.HTTPError as error:
+        logger.warning("could not record the location of the flow run: %s", error)
+
+
+def orphaned_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
     """List active flow runs whose process is known to be gone from this machine.
 
-    Flow runs of the pool are identified by an environment variable of their process, flow runs
-    started from this machine by the lock in their run folder. All others are skipped.
-
-    Parameters
-    ----------
-    client
-        A client of the server.
-    pool_is_local
-        Whether all runs of the work pool are processes of this machine, as on the local stack's
-        server.
+    Flow runs of work pools are known by the location that they record and by an environment
+    variable of their process, flow runs started from this machine by the lock in their run folder,
+    and flow runs that have not started by their worker, on any machine. All others are skipped:
+    only missing heartbeats show that they are lost.
     """
-    executing = _flow_runs_of_local_processes() if pool_is_local else set()
+    executing = _flow_runs_of_local_processes()
+    active = _active_flow_runs(client)
+    pools = {run.work_pool_name for run in active if run.work_pool_name and is_pending(run)}
+    offline = {pool: client.read_workers_for_work_pool(pool, OFFLINE) for pool in pools}
     orphaned = []
-    for run in _active_flow_runs(client):
+    for run in active:
         if run.work_pool_name is not None:
-            in_pool = pool_is_local and run.work_pool_name == POOL
-            is_orphaned = in_pool and str(run.id) not in executing
+            has_ended = _was_here(run) and str(run.id) not in executing
+            workers = offline.get(run.work_pool_name, ())
+            is_orphaned = has_ended or is_lost_before_start(run, workers)
         else:
             folder = _local_folder(run)
             is_orphaned = folder is not None and not runners(folder)
@@ -104,13 +151,53 @@ def orphaned_flow_runs(client: SyncPrefectClient, *, pool_is_local: bool) -> lis
     return orphaned
 
 
-def crash_orphaned_flow_runs(*, pool_is_local: bool) -> list[str]:
+def is_pending(run: FlowRun) -> bool:
+    """Return whether a worker has accepted a flow run that has not started."""
+    return run.state is not None and run.state.is_pending() and _WORKER in run.labels
+
+
+def is_lost_before_start(run: FlowRun, offline: Iterable[Worker]) -> bool:
+    """Return whether a flow run will not start because the worker that accepted it is offline.
+
+    Containers start without their worker; processes do within the time after which it is offline.
+    """
+    if not is_pending(run) or run.labels[_WORKER] not in {worker.name for worker in offline}:
+        return False
+    return run.infrastructure_pid is None or run.labels.get(_WORKER_TYPE) == "process"
+
+
+def crash_orphaned_flow_runs() -> list[str]:
     """Mark orphaned flow runs as crashed, which frees their slots; return their names."""
     with get_client(sync_client=True) as client:
-        orphaned = orphaned_flow_runs(client, pool_is_local=pool_is_local)
+        orphaned = orphaned_flow_runs(client)
     for run in orphaned:
-        end_orphaned_run(run, "Its process is gone.")
+        end_orphaned_run(run, "Its process or worker is gone.")
     return [run.name for run in orphaned]
+
+
+def _location() -> dict[str, str]:
+    """Return where this process is: host, user, boot and process namespace."""
+    machine = namespace = ""  # where the system has none
+    with contextlib.suppress(OSError):
+        machine = Path("/etc/machine-id").read_text().strip()
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return {
+        "host": f"{socket.gethostname()} {machine}".strip(),
+        "user": author() or "",
+        "boot": boot_id(),
+        "processes": namespace,
+    }
+
+
+def _was_here(run: FlowRun) -> bool:
+    """Return whether a flow run's process was one of this user that would be visible here."""
+    here = _location()
+    recorded = {name: run.labels.get(f"{_LABEL}{name}") for name in here}
+    names = ["host", "user"]
+    if recorded["boot"] == here["boot"]:  # otherwise no process is left, and namespaces are new
+        names.append("processes")
+    return all(recorded[name] == here[name] for name in names)
 
 
 def _active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:

@@ -40,18 +40,22 @@ _has_lines = False
 
 @contextmanager
 def output_as_json() -> Iterator[None]:
-    """Collect all output and write it to stdout at the end as one JSON document."""
+    """Collect all output and write it to stdout at the end as one JSON document.
+
+    A block within another has its own document.
+    """
     global _document, _has_lines  # one stdout a process
+    outer = _document, _has_lines
     _document = document = Document(tables=[], notes=[], warnings=[], errors=[])
     _has_lines = False
     try:
         yield
     finally:
-        _document = None
         if not _has_lines:
             sys.stdout.write(f"{_to_json(document, indent=2)}\n")
         elif document["errors"]:
             print_json_line({"errors": document["errors"]})
+        _document, _has_lines = outer
 
 
 def prints_json() -> bool:

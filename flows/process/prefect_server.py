@@ -12,12 +12,16 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.tracking.database_templates import copy_template
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECONDS = 10.0
@@ -25,6 +29,8 @@ SECONDS = 10.0
 _PAUSE = 0.1  # SQLite is free again after a transaction
 _UNAVAILABLE = 503
 _SQLITE = "sqlite+aiosqlite:///"
+DOCUMENTATION = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+"""Paths at which Prefect describes its API without a password; below ``/api`` with one."""
 
 
 def create_database() -> None:
@@ -57,11 +63,46 @@ def create_app() -> ASGIApp:
     """
     gc.disable()
     from prefect.server.api.server import create_app as create_prefect
+    from prefect.settings import get_current_settings
 
-    app = retry_when_busy(create_prefect(final=True))
+    _lock_automations()
+    server = create_prefect(final=True)
+    if get_current_settings().server.api.auth_string is not None:
+        _protect_documentation(server)
+    app = retry_when_busy(server)
     gc.freeze()
     gc.enable()
     return app
+
+
+def _lock_automations() -> None:
+    """Lock SQLite's database before an automation reads its state.
+
+    Prefect 3.8 reads first, and SQLite refuses to write if another transaction has written since.
+    After four such attempts, Prefect drops the event: a run that has ended would be reported.
+    """
+    from prefect.server.database import provide_database_interface
+    from prefect.server.events import triggers
+
+    def automations_session(
+        begin_transaction: bool = False,
+    ) -> AbstractAsyncContextManager[AsyncSession]:
+        return provide_database_interface().session_context(
+            begin_transaction=begin_transaction, with_for_update=begin_transaction
+        )
+
+    triggers.automations_session = automations_session  # type: ignore[attr-defined, assignment]
+
+
+def _protect_documentation(server: FastAPI) -> None:
+    """Redirect the API's documentation, which needs no password, to the one that needs it."""
+    from starlette.responses import RedirectResponse
+    from starlette.routing import Route
+
+    def redirect(request: Request) -> RedirectResponse:
+        return RedirectResponse(f"/api{request.scope['path']}")
+
+    server.router.routes[:0] = [Route(path, redirect) for path in DOCUMENTATION]
 
 
 def retry_when_busy(server: ASGIApp) -> ASGIApp:

@@ -139,13 +139,7 @@ def running_stack(home: Path | str) -> Stack | None:
 
 
 def read_credentials(home: Path) -> dict[str, str]:
-    """Return the environment variables with which clients log in to the stack's servers.
-
-    Raises
-    ------
-    CredentialsError
-        If the file is missing or incomplete.
-    """
+    """Return the environment variables with which clients log in to the stack's servers."""
     file = home / CREDENTIALS_FILE
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

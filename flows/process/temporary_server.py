@@ -30,6 +30,7 @@ from typing import BinaryIO
 from flows.process.prefect_server import create_database
 from ratchet.errors import ParameterError, StageFailedError
 from ratchet.tracking.files import locked
+from ratchet.tracking.silence import Silence, file_size
 
 SERVER_SETTINGS = {
     # one transaction per task state would keep SQLite busy for seconds after a run
@@ -38,7 +39,8 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
 }
 """Default settings of Prefect servers started by Ratchet: database writes in batches."""
-START_SECONDS = 180.0  # a start takes at least five CPU-seconds, and the machine may be busy
+SILENT_SECONDS = 180.0
+"""How long a starting server may write nothing into its log."""
 IDLE_SECONDS = 300.0
 """An unused server ends after this time, or after ``$RATCHET_SERVER_IDLE_SECONDS``."""
 _POLL_SECONDS = 1.0
@@ -94,13 +96,7 @@ class TemporaryServer:
         return f"http://{_LOOPBACK}:{self.port}/api"
 
     def wait(self) -> None:
-        """Wait until the server responds; start it again, on its port, if it has ended.
-
-        Raises
-        ------
-        StageFailedError
-            If it does not respond; with the path of its log.
-        """
+        """Wait until the server responds; start it again, on its port, if it has ended."""
         self._thread.join()
         if not self._is_running():
             self._connect()
@@ -162,8 +158,8 @@ class TemporaryServer:
 
     def _await_health(self) -> None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
+        silence = Silence()
+        while silence.seconds(file_size(self.log)) < SILENT_SECONDS:
             with (
                 contextlib.suppress(OSError, http.client.HTTPException),
                 opener.open(f"{self.api_url}/health", timeout=5) as response,
@@ -175,7 +171,7 @@ class TemporaryServer:
                 self._problem = "ended"
                 return
             time.sleep(0.05)
-        self._problem = f"did not respond in {START_SECONDS:.0f} s"
+        self._problem = f"did not respond, and wrote nothing for {SILENT_SECONDS:.0f} s"
 
     def _is_running(self) -> bool:
         try:
@@ -190,13 +186,6 @@ def launch(home: str | Path) -> None:
 
     Call it before Prefect is imported, since Prefect reads the server's address at import.
     ``home`` is ``ExperimentSettings.home``, whose folder for Prefect exists.
-
-    Raises
-    ------
-    ParameterError
-        If ``$RATCHET_SERVER_IDLE_SECONDS`` is no number.
-    StageFailedError
-        If no process can be started or the folder cannot be written.
     """
     global _launched  # one server per process, like the environment variable with its address
     if _launched is not None or "prefect" in sys.modules or _is_configured():

@@ -40,13 +40,7 @@ def export_mlflow_credentials(home: str | Path, configured: str | None) -> None:
 
 
 def choose_mirrors(settings: ExperimentSettings) -> dict[str, str]:
-    """Return the mirrors of a run, kind → location, regardless of ``settings.tracking``.
-
-    Raises
-    ------
-    MissingPackageError
-        If the package of a mirror is not installed.
-    """
+    """Return the mirrors of a run, kind → location, regardless of ``settings.tracking``."""
     from ratchet.tracking.mirrors.base import absolute_kind, choose_place
 
     uri = choose_tracking_uri(settings.home, settings.tracking_uri)

@@ -26,12 +26,7 @@ class Runner(Protocol):
     async def submit(self, request: Request) -> Answer:
         """Execute a request and wait for its response; cancellation stops the execution.
 
-        Raises
-        ------
-        RatchetError, SubprocessWorkerError
-            The error of the request.
-        WorkerDiedError
-            If the worker was terminated externally. The request can be retried.
+        Raises WorkerDiedError if the worker was terminated externally; the request can be retried.
         """
 
 

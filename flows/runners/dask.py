@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import dask.config
 import distributed
 from dask.typing import Key
 from prefect_dask.task_runners import DaskTaskRunner
@@ -17,15 +16,12 @@ from prefect_dask.task_runners import DaskTaskRunner
 from flows.runners.base import Answer, Request, num_slots, worker_environment
 from flows.runners.processes import execute_in_subprocess
 from ratchet.errors import WorkerDiedError
-from trainers.subprocess_worker import error_of
+from trainers.subprocess_worker import died, error_of
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
 
 _CONNECT_SECONDS = 10
-_CONFIGURATION = {
-    "distributed.scheduler.allowed-failures": 0,  # the caller retries and counts attempts
-}
 
 
 class DaskRunner:
@@ -47,9 +43,16 @@ class DaskRunner:
             except asyncio.CancelledError:
                 future.cancel()  # type: ignore[no-untyped-call]
                 raise
+            finally:
+                await asyncio.to_thread(_started(future.key, self._client).clear)
         if "error" in answer:
             raise error_of(answer)
         return answer
+
+
+def _started(key: Key, client: distributed.Client | None = None) -> distributed.Event:
+    """Return the scheduler's flag that a worker has started a task."""
+    return distributed.Event(f"ratchet {key}", client)  # type: ignore[no-untyped-call]
 
 
 async def _wait_for(future: distributed.Future[Answer]) -> Answer:
@@ -80,9 +83,18 @@ async def _wait_for(future: distributed.Future[Answer]) -> Answer:
 
 
 def execute_on_worker(request: Request, environment: Mapping[str, str]) -> Answer:
-    """Execute a request on a worker until the scheduler cancels the task."""
+    """Execute a request on a worker until the scheduler cancels the task.
+
+    The scheduler repeats a task whose worker was lost. The repetition is an error, since the caller
+    counts and reports attempts.
+    """
     worker = distributed.get_worker()
-    should_continue = partial(_should_continue, worker, worker.get_current_task())
+    key = worker.get_current_task()
+    started = _started(key)
+    if started.is_set():  # type: ignore[no-untyped-call]
+        return died("a worker of the Dask cluster was terminated externally.")
+    started.set()  # type: ignore[no-untyped-call]
+    should_continue = partial(_should_continue, worker, key)
     return execute_in_subprocess(request, environment, should_continue)
 
 
@@ -106,7 +118,7 @@ def open_dask(settings: ExperimentSettings, max_requests: int) -> Iterator[DaskR
             "memory_limit": 0,  # requests run in subprocesses, outside the workers' accounting
         }
     logging.getLogger("distributed").setLevel(logging.ERROR)  # hides each worker's start and end
-    with dask.config.set(_CONFIGURATION), DaskTaskRunner(**options) as opened:
+    with DaskTaskRunner(**options) as opened:
         workers = opened.client.nthreads()
         slots = sum(workers.values()) or 1
         yield DaskRunner(opened.client, min(slots, settings.max_parallel or slots))

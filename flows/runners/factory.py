@@ -38,11 +38,6 @@ async def open_runner(
         Folder of the logs of local processes.
     max_requests
         Maximum number of concurrent requests, which limits the number of started workers.
-
-    Raises
-    ------
-    ParameterError
-        As :func:`check_runner`, or if the work pool does not exist.
     """
     check_runner(settings)
     if settings.runner == "processes":
@@ -87,15 +82,7 @@ async def _leave(opening: AbstractContextManager[_Opened], entering: asyncio.Tas
 
 
 def check_runner(settings: ExperimentSettings) -> None:
-    """Check that the configured runner is available.
-
-    Raises
-    ------
-    MissingPackageError
-        If a package is not installed.
-    ParameterError
-        If ``settings.cluster_address`` does not respond, or the runner does not use an address.
-    """
+    """Check that the configured runner is available."""
     name = settings.runner
     require_packages(_PACKAGES.get(name, ()), f"settings.runner: {name!r}")
     address = settings.cluster_address

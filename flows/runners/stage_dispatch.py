@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.planning.estimates import num_steps
 from ratchet.errors import StageKeyError, StoreError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import Damage, StageStore
 from ratchet.tracking.logs import kept_log
+from ratchet.tracking.stage_kinds import StageKind
 from tasks.language.session import LanguageArmSession
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.decorator import make_stage
 from tasks.stages.families import make_keys, stage_functions
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.session import ArmSession
-from trainers.progress import IterationContext, progress_path
+from trainers.progress import IterationContext, progress_path, progress_stage
 from trainers.subprocess_worker import Answer
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ class RemoteStageExecutor:
         async with self._free:
             with (
                 progress_path(call.arm),
-                IterationContext(steps := _num_steps(session, call)) as progress,
+                progress_stage(call.stage),
+                IterationContext(steps := num_steps(session.keys, call)) as progress,
                 session.observer.under_way(call),
             ):
                 progress.set_description(call.title)
@@ -70,16 +73,6 @@ class RemoteStageExecutor:
             if session.store.on_damage is not None:
                 session.store.on_damage(Damage(**damage))
         return StageOutcome(call, manifest, answer["hit"], answer["reason"])
-
-
-def _num_steps(session: ArmSession, call: StageCall) -> int:
-    """Return the number of iterations or epochs of a stage for the run's progress."""
-    if call.stage == "train":
-        return call.iteration - call.start_iteration
-    if call.stage == "imitate":
-        return int(session.keys.hyper_params.imitation.num_iterations)
-    is_pretraining = call.stage == "pretrain"
-    return int(session.keys.hyper_params.solo_agent.num_epochs) if is_pretraining else 0
 
 
 def _find_result(session: ArmSession, call: StageCall) -> Manifest:
@@ -102,7 +95,7 @@ def _request(session: ArmSession, call: StageCall, force: bool) -> Request:
         "arm": {
             "name": keys.arm,
             "hyper_params": keys.hyper_params.to_dict(),
-            "pins": [[*place, key] for place, key in keys.pins.items()],
+            "pins": [[*position, key] for position, key in keys.pins.items()],
             "checkpoints": keys.checkpoints,
             "imitated_rollouts": list(keys.imitated_rollouts),
             "settings": session.settings.to_dict(),
@@ -112,8 +105,11 @@ def _request(session: ArmSession, call: StageCall, force: bool) -> Request:
 
 def execute_stage(request: Answer) -> Answer:
     """Compute a stage in the worker and store its result; return the outcome."""
-    call = StageCall(**request["call"])
-    call = replace(call, fingerprint=Fingerprint(**request["call"]["fingerprint"]))
+    parts = request["call"]
+    call = StageCall(**parts)
+    call = replace(
+        call, kind=StageKind(**parts["kind"]), fingerprint=Fingerprint(**parts["fingerprint"])
+    )
     session = _session(request["arm"])
     changed = session.keys.code_changes(call)
     if changed:
@@ -124,15 +120,11 @@ def execute_stage(request: Answer) -> Answer:
     damages: list[dict[str, Any]] = []
     session.store.on_damage = lambda damage: damages.append(asdict(damage))
     stage = stage_functions(session.keys)[call.stage]
-    with _logged(session.settings):
+    run_id = str(session.settings.run_id)
+    folder = Path(session.settings.runs) / run_id  # on another machine, it may not exist
+    with kept_log(folder, run_id) if folder.is_dir() else nullcontext():
         outcome = make_stage(stage, call, session, force=request["force"])
     return {"hit": outcome.hit, "reason": outcome.reason, "damages": damages}
-
-
-def _logged(settings: ExperimentSettings) -> AbstractContextManager[None]:
-    """Write the log to the run's folder if it exists on this machine."""
-    folder = Path(settings.runs) / str(settings.run_id)
-    return kept_log(folder, str(settings.run_id)) if folder.is_dir() else nullcontext()
 
 
 def _session(arm: dict[str, Any]) -> ArmSession:

@@ -7,13 +7,22 @@ import json
 from typing import TYPE_CHECKING
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterType,
+    WorkerFilter,
+    WorkerFilterStatus,
+)
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
+from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments.flow_runs import arun_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Crashed
 
+from flows.process.flow_runs import OFFLINE, is_lost_before_start, is_pending
+from flows.process.heartbeats import HEARTBEAT_VARIABLES
 from flows.runners.base import Answer, Request
 from ratchet.errors import ParameterError, StageFailedError, WorkerDiedError, nearest
 from trainers.progress import describe
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.settings import ExperimentSettings
 
+RESULT = "ratchet-result"
+"""Type of the artifact with a member's result."""
 _POLL_SECONDS = 2.0
 _MAX_PARALLEL = 1000
 _FLOW = "experiment-member"
@@ -32,8 +43,9 @@ _ENTRYPOINT = "flows.runners.member_flow.experiment_member"
 class WorkPool:
     """Executes each request through a deployment; the pool limits the number of parallel runs."""
 
-    def __init__(self, deployment: UUID, slots: int) -> None:
+    def __init__(self, deployment: UUID, slots: int, pool: str) -> None:
         self.slots = slots
+        self._pool = pool
         self._deployment = deployment
         self._free = asyncio.Semaphore(slots)
 
@@ -53,20 +65,46 @@ class WorkPool:
                 run = await asyncio.shield(creation)
                 while run.state is None or not run.state.is_final():
                     await asyncio.sleep(_POLL_SECONDS)
-                    async with get_client() as client:
-                        run = await client.read_flow_run(run.id)
+                    run = await self._read(run.id)
             except asyncio.CancelledError:
                 await asyncio.shield(_cancel(creation))
                 raise
-        return _result(run)
+        return await _result(run)
+
+    async def _read(self, flow_run_id: UUID) -> FlowRun:
+        """Read a flow run; crash it if its worker was lost before it started."""
+        async with get_client() as client:
+            run = await client.read_flow_run(flow_run_id)
+            if not is_pending(run):
+                return run
+            workers = await client.read_workers_for_work_pool(self._pool, OFFLINE)
+            if not is_lost_before_start(run, workers):
+                return run
+            message = "Its worker went offline before it started."
+            await client.set_flow_run_state(run.id, Crashed(message=message))
+            return await client.read_flow_run(flow_run_id)
 
 
-def _result(run: FlowRun) -> Answer:
-    """Return the result in the state of a finished flow run; raise if it did not complete."""
+async def _result(run: FlowRun) -> Answer:
+    """Return the result of a finished flow run from its artifact; raise if it did not complete."""
     assert run.state is not None
     message = run.state.message or ""
     if run.state.is_completed():
-        answer: Answer = json.loads(message)
+        async with get_client() as client:
+            artifacts = await client.read_artifacts(
+                artifact_filter=ArtifactFilter(
+                    flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]),
+                    type=ArtifactFilterType(any_=[RESULT]),
+                ),
+                sort=ArtifactSort.CREATED_DESC,
+                limit=1,  # a retried flow run has several
+            )
+        if not artifacts:
+            raise StageFailedError(
+                f"flow run {run.name} has no result: its worker has an earlier version of Ratchet."
+                " Install the same version there, and repeat the command."
+            )
+        answer: Answer = json.loads(str(artifacts[0].data))
         return answer
     if run.state.type is StateType.CRASHED:
         raise WorkerDiedError(f"flow run {run.name} crashed: {message}")
@@ -106,6 +144,7 @@ async def open_work_pool(settings: ExperimentSettings) -> WorkPool:
             name=f"member-{name}",
             work_pool_name=name,
             entrypoint=_ENTRYPOINT,
+            job_variables={"env": HEARTBEAT_VARIABLES},
             enforce_parameter_schema=False,
         )
-    return WorkPool(deployment, settings.max_parallel or _MAX_PARALLEL)
+    return WorkPool(deployment, settings.max_parallel or _MAX_PARALLEL, name)

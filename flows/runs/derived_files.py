@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TABLED = ("pretrain", "test", "suite")
-
 
 class DerivedFiles:
     """Writer of the run folder's copies of stage files."""
@@ -55,15 +53,7 @@ class DerivedFiles:
         return [MetricPoint(stage, i, values, record.arm) for (stage, i), values in merged.items()]
 
     def write(self, record: StageRecord, manifest: Manifest) -> list[str]:
-        """Write the files of a stage that are missing or differ; return their names.
-
-        Raises
-        ------
-        StoreError
-            If the stage is damaged.
-        DataError
-            If the name of its table conflicts with another table.
-        """
+        """Write the files of a stage that are missing or differ; return their names."""
         written = [
             *self._write_table(record, manifest),
             *self._write_transcripts(record, manifest),
@@ -73,7 +63,8 @@ class DerivedFiles:
         return [str(path.relative_to(self._folder.path)) for path in written]
 
     def _write_table(self, record: StageRecord, manifest: Manifest) -> list[Path]:
-        if manifest.stage not in _TABLED or TABLE_FILE not in manifest.files:
+        has_table = self._folder.manifest.kind_of(manifest.stage).has_table
+        if not has_table or TABLE_FILE not in manifest.files:
             return []
         columns = read_table(self._store.open(manifest.key))
         if columns is None or not holds_results(columns):

@@ -86,7 +86,7 @@ def resolve_fork(
     _check_state(manifest, arms, iteration, stage, chosen.base_dir)
     if stage in _FIRST:
         stage = ""
-    point = f"{iteration}:{stage}" if stage else str(iteration)
+    fork = Fork(parent=parent.run_id, iteration=iteration, stage=stage, stages=manifest.stages)
     update = {
         "run_id": None,
         "runs": str(parent.path.resolve().parent),
@@ -97,9 +97,8 @@ def resolve_fork(
         with_earlier_agents(arms, chosen),
         chosen,
         name=f"{manifest.name}-fork",
-        origin=(parent.run_id, point),
+        origin=fork.origin,
     )
-    fork = Fork(parent=parent.run_id, iteration=iteration, stage=stage, stages=manifest.stages)
     return replace(experiment, fork=experiment.fork or fork)
 
 
@@ -240,5 +239,4 @@ def resolve_retest(
         with_earlier_agents(arms, chosen),
         chosen,
         name=f"{manifest.name}-retest",
-        origin=(tested.run_id,),
     )

@@ -44,6 +44,7 @@ _LOCAL_FIELDS: dict[str, object] = {
     "prefect_flow_run_ids": [],
     "prefect_ui_url": None,
     "command": [],
+    "started": None,
 }
 
 
@@ -130,15 +131,6 @@ def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
         The archive; an existing file is replaced atomically.
     runs
         The folder of all runs.
-
-    Raises
-    ------
-    RunNotFoundError
-        If the run does not exist.
-    RunStateError
-        If it is running.
-    StoreError
-        If a recorded stage is damaged or missing from the store, or the archive cannot be written.
     """
     folder = find_run(runs, run)
     if runners(folder.path):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from flows.runs.references import References
 from ratchet.errors import RunStateError
+from ratchet.store.archive import abandoned_archives
 from ratchet.store.garbage_collection import (
     EARLIER,
     GarbageItem,
@@ -29,8 +30,8 @@ from ratchet.store.garbage_collection import (
 )
 from ratchet.store.keys import is_key
 from ratchet.store.manifest import MANIFEST_NAME
+from ratchet.tracking.run_folder import SWEEP_FILE, RunFolder
 from ratchet.tracking.run_lock import runners
-from ratchet.tracking.sweep_folder import FILE_NAME
 from ratchet.tracking.trainer_files import checkpoint_folder, remove_checkpoints
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86400.0
 RUNNING_SECONDS = 3600.0
 """While a run is running, items used within this period stay: it may be about to record them."""
+_UNLOCKED_SECONDS = 1.0
+"""An import locks its folder within this time."""
 _JOURNALS = "journals"
 
 
@@ -76,11 +79,6 @@ class GarbageCollectionPlan:
     num_runs: int
     num_needed: int
 
-    @property
-    def size(self) -> int:
-        """Bytes to be freed."""
-        return sum(leftover.size for leftover in self.leftovers)
-
 
 class GarbageCollector:
     """Finds and deletes items that no run needs.
@@ -95,11 +93,6 @@ class GarbageCollector:
         Runs folders in addition to those registered in the store.
     forget
         Registered runs folders that were deleted; ignored for folders that exist here.
-
-    Raises
-    ------
-    RunStateError
-        If no runs folder is registered or given, or a registered one is not accessible.
     """
 
     def __init__(
@@ -126,13 +119,15 @@ class GarbageCollector:
             {path.resolve() for path in [*runs, *(Path(u.runs) for u in registered)]}
         )
         self._references = References(store, self.folders)
-        self._cutoff = time.time() - limits.older_than
+        self._now = time.time() - max(map(_forward_jump, self.folders), default=0.0)
+        self._cutoff = self._now - limits.older_than
 
     def plan(self) -> GarbageCollectionPlan:
         """List the items to delete, without deleting them; DataError if a run is unreadable."""
         needed = self._references.needed()
-        if any(runners(path.parent) for path in self._run_locks()):
-            self._cutoff = min(self._cutoff, time.time() - RUNNING_SECONDS)
+        locks = (path for folder in self.folders for path in folder.glob("*/.running"))
+        if any(runners(path.parent) for path in locks):
+            self._cutoff = min(self._cutoff, self._now - RUNNING_SECONDS)
         unneeded = garbage_in_store(self._store, needed)
         candidates = [*unneeded, *self._stage_files(), *self._temporary()]
         run = self._limits.run
@@ -146,15 +141,7 @@ class GarbageCollector:
         return GarbageCollectionPlan(chosen, self.folders, self._references.num_runs, len(needed))
 
     def remove(self, plan: GarbageCollectionPlan) -> list[GarbageItem]:
-        """Delete the planned items, except items used since; return the deleted ones.
-
-        Raises
-        ------
-        DataError
-            If a run that has changed since then cannot be read.
-        StoreError
-            If the store cannot be written.
-        """
+        """Delete the planned items, except items used since; return the deleted ones."""
         for folder in self.folders:
             note_user(self._store, folder)
         for user in self._forgotten:
@@ -235,12 +222,23 @@ class GarbageCollector:
         """Yield temporary files of killed writers and imports in runs folders."""
         for path in sorted(each for folder in self.folders for each in _temporary_files(folder)):
             leftover = _file(GarbageKind.TEMPORARY, path)
-            is_old = leftover.last_used < time.time() - RUNNING_SECONDS
-            if is_old and not runners(path):  # else its writer may be running
+            # an import's folder is locked soon after it is created, a run's files are not
+            is_import = path.name.startswith(".import-")
+            age = _UNLOCKED_SECONDS if is_import else RUNNING_SECONDS
+            if leftover.last_used < self._now - age and not runners(path):
                 yield leftover
+        folders = {Path.cwd(), *self.folders, *(folder.parent for folder in self.folders)}
+        for path in sorted(each for folder in folders for each in abandoned_archives(folder)):
+            yield _file(GarbageKind.TEMPORARY, path)
 
-    def _run_locks(self) -> Iterator[Path]:
-        return (path for folder in self.folders for path in folder.glob("*/.running"))
+
+def _forward_jump(runs: Path) -> float:
+    """Return by how much the system's time was set forward since a run started, in seconds.
+
+    Items used before seem older by that much. Unknown, and 0, for runs before the last boot.
+    """
+    starts = (RunFolder(path.parent).manifest.started for path in runs.glob(f"*/{MANIFEST_NAME}"))
+    return max((start.forward_jump() for start in starts if start is not None), default=0.0)
 
 
 def _check_accessible(users: Sequence[StoreUser]) -> None:
@@ -264,7 +262,7 @@ def _check_accessible(users: Sequence[StoreUser]) -> None:
 def _temporary_files(runs: Path) -> Iterator[Path]:
     """Yield temporary files of imports, runs and sweeps; other folders may be the user's."""
     yield from runs.glob(".import-*.tmp")
-    for name in (MANIFEST_NAME, FILE_NAME):
+    for name in (MANIFEST_NAME, SWEEP_FILE):
         for file in runs.glob(f"*/{name}"):
             yield from file.parent.glob("**/.*.tmp")
 

@@ -39,7 +39,7 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.archive import Archive
 from ratchet.store.garbage_collection import note_user
 from ratchet.store.keys import is_key
-from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
+from ratchet.store.manifest import MANIFEST_NAME, Manifest
 from ratchet.store.store import StageStore
 from ratchet.tracking.environment import capture_code_state, made_with
 from ratchet.tracking.files import write_atomically
@@ -91,6 +91,8 @@ def import_run(
 ) -> ImportedRun:
     """Import a run from an archive.
 
+    Raises DataError, without writing a file, if the archive is truncated, altered or invalid.
+
     Parameters
     ----------
     path
@@ -99,15 +101,6 @@ def import_run(
         Home, store and runs folder on this machine, as absolute paths.
     base_dir
         Folder of the custom files that the run's parameters name; by default those in the archive.
-
-    Raises
-    ------
-    DataError
-        If the file is truncated, altered, or not an exported run. No file is written.
-    RunStateError
-        If a different run has the same id.
-    StoreError
-        If store or runs folder cannot be written, or lack space.
     """
     store = StageStore(settings.store_url, lease_seconds=settings.lease_seconds)
     runs = Path(settings.runs)
@@ -121,7 +114,7 @@ def import_run(
             new, other = _put_stages(archive, content.stages, store)
             if not target.exists():
                 _put_run(archive, content, settings, store, base_dir, scratch)
-    local = made_with(), capture_code_state()
+    local = made_with(settings.num_threads), capture_code_state()
     environment = differences((content.index.versions, content.index.code), local)
     has_code = any(name.startswith(f"{CODE_FOLDER}/") for name in content.index.files)
     num_cached = len(content.stages) - new
@@ -132,7 +125,10 @@ def _read(archive: Archive, path: Path) -> _Content:
     """Read the index, manifests and run of an archive, and check them against its files."""
     index = ArchiveIndex.from_bytes(archive.read(INDEX_NAME, _MOST_TEXT), path)
     stages = [_read_stage(archive, key, digest, path) for key, digest in index.stages.items()]
-    expected = dict(_expected(index, stages))
+    expected = dict(index.files)
+    for stage in stages:
+        for name, entry in stage.files.items():
+            expected[f"{STAGES_FOLDER}/{stage.key}/{name}"] = entry
     extra = archive.sizes.keys() - expected.keys() - {INDEX_NAME, *map(_manifest_name, stages)}
     strange = [name for name in index.files if not _belongs(name)]
     if extra or strange:
@@ -172,13 +168,6 @@ def _read_stage(archive: Archive, key: str, digest: str, path: Path) -> Manifest
 
 def _manifest_name(stage: Manifest) -> str:
     return f"{STAGES_FOLDER}/{stage.key}/{MANIFEST_NAME}"
-
-
-def _expected(index: ArchiveIndex, stages: list[Manifest]) -> Iterator[tuple[str, FileEntry]]:
-    yield from index.files.items()
-    for stage in stages:
-        for name, entry in stage.files.items():
-            yield f"{STAGES_FOLDER}/{stage.key}/{name}", entry
 
 
 def _refuse_another(path: Path, run: RunManifest) -> None:

@@ -19,7 +19,6 @@ from ratchet.parameters.language import RATCHET, TINKER
 from ratchet.parameters.service_fields import SECRET_PREFIX
 
 if TYPE_CHECKING:
-    from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.language import TrainServiceParameters
     from ratchet.parameters.service_fields import ServedModel
@@ -111,24 +110,18 @@ class LanguageServices:
 
     def _models(self) -> Iterator[ServedModel]:
         """Yield the models that services are called for."""
+        from ratchet.parameters.chat_agents import TextAgentParameters
+        from ratchet.protocols.registry import playing_agents
         from ratchet.scenarios.registry import build_scenario
 
         for hyper_params in self._arms.values():
             scenario = build_scenario(hyper_params.scenario, self._base_dir)
             generators = [each.model for each in scenario.asked_for_data(hyper_params)]
-            for model in (*self._agents(hyper_params), *generators):
+            agents = playing_agents(hyper_params, self._base_dir).values()
+            chat_models = [each for each in agents if isinstance(each, TextAgentParameters)]
+            for model in (*chat_models, *generators):
                 if not model.use_dummy_api:
                     yield model
-
-    def _agents(self, hyper_params: HyperParameters) -> Iterator[TextAgentParameters]:
-        """Yield the agents that are chat models."""
-        from ratchet.parameters.chat_agents import TextAgentParameters
-        from ratchet.protocols.registry import build_protocol_handler
-
-        for name in build_protocol_handler(hyper_params, base_dir=self._base_dir).agent_names:
-            agent = hyper_params.agents[name]
-            if isinstance(agent, TextAgentParameters):
-                yield agent
 
 
 @contextmanager
@@ -150,7 +143,7 @@ def embedded_service(home: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            os.environ.pop(EMBEDDED_URL_VARIABLE, None)
+            os.environ[EMBEDDED_URL_VARIABLE] = ""  # not removed: a thread may be copying it
 
 
 def find_key(name: str | None) -> None:

@@ -13,21 +13,24 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import httpx
 from prefect.client.schemas.objects import StateType
-from prefect.exceptions import Pause, TerminationSignal
+from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled, Cancelling
 
 from flows.process.flow_runs import find_flow_run, read_flow_run, set_state
+from flows.runs.resolve import RESOLVED_EXPERIMENT
 from ratchet.errors import RunPrunedError, RunStateError
 from ratchet.tracking.run_lock import RunOwner, runners
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
+    from prefect.client.schemas.objects import FlowRun, State
 
     from flows.runs.setup import ExperimentRun
     from ratchet.tracking.manifest import RunStatus
@@ -45,15 +48,77 @@ SIGNALS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 30.0))
 
 SIGINT is first, since a notebook's kernel survives it; background processes of a shell ignore it.
 """
+_INTERRUPTED = "interrupted by Ctrl-C or a signal; finished stages are stored"
+
+
+class FlowRunInterrupted(Abort):
+    """A flow run was interrupted; Prefect's engine keeps ``state``, which the server has."""
+
+    def __init__(self, state: State[object]) -> None:
+        super().__init__(state.message)
+        self.state = state
+
+
+@contextmanager
+def cancelled_when_interrupted() -> Iterator[None]:
+    """Set the current flow run's state to Cancelled when Ctrl-C or a signal interrupts it.
+
+    Prefect would report a crash. Flow runs of workers are left to these, which know the reason,
+    and subflows of other projects' flows to these, which would not end. Raises FlowRunInterrupted
+    if the flow run was interrupted and the server has its final state.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal, Abort) as error:
+        flow_run_id = flow_run.get_id()
+        is_foreign = flow_run.get_parent_flow_run_id() and RESOLVED_EXPERIMENT.get() is None
+        if flow_run_id is None or is_foreign or os.environ.get("PREFECT__FLOW_RUN_ID"):
+            raise
+        state = _cancel_flow_run(find_flow_run(flow_run_id))
+        if state is None:
+            raise
+        raise FlowRunInterrupted(state) from error
+
+
+def cancel_flow_run_of(folder: RunFolder) -> None:
+    """Set the last flow run of a run without a process to Cancelled; workers set those of pools."""
+    run = read_flow_run(folder)
+    if run is not None and run.work_pool_name is None:
+        _cancel_flow_run(run)
+
+
+def _cancel_flow_run(run: FlowRun | None) -> State[object] | None:
+    """Set a flow run to Cancelled unless it has ended; return its state if the server responds.
+
+    The requests are synchronous: an interruption has also cancelled the event loop's tasks.
+    """
+    if run is None or run.state is None or run.state.is_final():
+        return None if run is None else run.state
+    state: State[object] = Cancelled(message=_INTERRUPTED)
+    try:
+        set_state(run, state)
+    except httpx.HTTPError as error:
+        logger.warning("could not set flow run %s to Cancelled: %s", run.name, error)
+        return None
+    return state
+
+
+class EndedInPrefect(TerminationSignal):
+    """A flow run was set to a final state in Prefect while its process ran it."""
+
+    def __init__(self, state: State[object]) -> None:
+        super().__init__(signal.SIGTERM)
+        self.state = state
+
+    def __str__(self) -> str:
+        reason = (self.state.message or "no reason was recorded").rstrip(".")
+        return f"Prefect's server has set its state to {self.state.name}: {reason}."
 
 
 async def handle_pause_and_cancel(run: ExperimentRun) -> None:
     """Wait while the flow run is paused; end the run if it was cancelled.
 
-    Raises
-    ------
-    TerminationSignal
-        If the flow run, or the sweep that contains it, was ended.
+    Raises EndedInPrefect if the flow run, or the sweep that contains it, was ended.
     """
     if time.monotonic() - run.last_state_check < SECONDS or not PREFECT_UI_URL.value():
         return
@@ -69,8 +134,9 @@ async def handle_pause_and_cancel(run: ExperimentRun) -> None:
         run.folder.log_event("resumed", "resumed in Prefect.")
         logger.info("run %s continues", run.folder.run_id)
     run.last_state_check = time.monotonic()
-    if any(state.type in _ENDED for state in states):
-        raise TerminationSignal(signal.SIGTERM)
+    ended = next((state for state in states if state.type in _ENDED), None)
+    if ended is not None:
+        raise EndedInPrefect(ended)
 
 
 def _waits(state: State[object]) -> bool:
@@ -89,11 +155,6 @@ def cancel_run(folder: RunFolder) -> None:
 
     A worker's run is cancelled through Prefect; a process of this machine receives SIGINT, then
     SIGTERM. Finished stages are stored, so that the run can be resumed.
-
-    Raises
-    ------
-    RunStateError
-        If the run is not running, or does not end.
     """
     if not runners(folder.path):
         raise RunStateError(f"run {folder.run_id} is not running: it is {folder.status}.")
@@ -175,6 +236,8 @@ def classify_outcome(folder: RunFolder, error: BaseException) -> tuple[RunStatus
         return "interrupted", f"suspended in Prefect. Resume it there, or: {advice}"
     if folder.manifest.status == "cancelled" or _is_cancelled_in_prefect():
         return "cancelled", f"cancelled. {advice}"
+    if isinstance(error, EndedInPrefect):
+        return "interrupted", f"interrupted: {error} {advice}"
     return "interrupted", f"interrupted ({type(error).__name__}). {advice}"
 
 

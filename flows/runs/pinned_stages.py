@@ -7,7 +7,7 @@ arm's keys in order, so that each stage's inputs include the stages pinned befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,19 +16,21 @@ from flows.runs.references import Fork
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.base_run import imitated_rollouts, loaded_states, saved_states
 from ratchet.parameters.chat_agents import TextAgentParameters
-from ratchet.store.keys import canonical_json
+from ratchet.protocols.registry import playing_agents
 from ratchet.tracking.run_folder import find_run
 from tasks.stages.families import AnyKeys, make_keys
 from tasks.stages.sequence import RecordedStageLayout, StoredStageLayout, flatten_steps
 from tasks.tensordict.keys import ArmKeys
-from tasks.text.keys import BILLED_STAGES, TextArmKeys
+from tasks.text.keys import TextArmKeys
 from trainers.compatibility import check_combination
 
 if TYPE_CHECKING:
     from ratchet.language_models.estimates import StageEstimate
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.closure import KnownCode
     from ratchet.store.manifest import Manifest
+    from ratchet.store.stage_index import StageIndex
     from ratchet.store.store import StageStore
     from ratchet.tracking.manifest import StageRecord
     from tasks.stages.calls import StageCall
@@ -49,10 +51,12 @@ def arm_keys(
     store: StageStore,
     fork: Fork | None,
     records: Sequence[StageRecord],
+    code: KnownCode,
 ) -> list[AnyKeys]:
     """Create the keys of every arm, with earlier stages pinned.
 
-    ``records`` are the run's finished stages to keep. Reads ``base_dir`` and the folders of runs
+    ``records`` are the run's finished stages to keep; ``code`` is what other keys have read of
+    the code. Reads ``base_dir`` and the folders of runs
     from the settings. Raises ParameterError if an arm's parameters are incompatible.
     """
     for hyper_params in arms.values():
@@ -61,7 +65,13 @@ def arm_keys(
     for arm, hyper_params in arms.items():
         states = loaded_states(hyper_params, settings)
         digests = {agent: state.digest for agent, state in states.items()}
-        keys = make_keys(arm, hyper_params, base_dir=settings.base_dir, checkpoints=digests)
+        keys = make_keys(
+            arm,
+            hyper_params,
+            base_dir=settings.base_dir,
+            checkpoints=digests,
+            code=code,
+        )
         if isinstance(keys, ArmKeys):
             keys.imitated_rollouts = imitated_rollouts(hyper_params, settings, store)
         if keys.only_tests:
@@ -77,18 +87,18 @@ def _pin_recorded(
 ) -> None:
     """Pin recorded stages of an arm, and of the same arm of a fork's parent."""
     parents = _stored(store, keys, fork.stages, fork.iteration) if fork is not None else {}
-    own = _stored(store, keys, records)
-    for position, key in {**own, **parents}.items():
+    recorded_keys = _stored(store, keys, records)
+    for position, key in {**recorded_keys, **parents}.items():
         if position[0] == "train":
             keys.pins[position] = key
-    for call in flatten_steps(keys.stages(RecordedStageLayout({**own, **parents}))):
+    for call in flatten_steps(keys.stages(RecordedStageLayout({**recorded_keys, **parents}))):
         position = (call.name, call.iteration)
         if call.pinned_key is not None:
             continue
         if position in parents and _is_shared(store.peek(parents[position]), call, keys, fork):
             keys.pin(call, parents[position])
-        elif position in own and _matches(store.peek(own[position]), call):
-            keys.pin(call, own[position])
+        elif position in recorded_keys and _matches(store.peek(recorded_keys[position]), call):
+            keys.pin(call, recorded_keys[position])
 
 
 def _is_shared(
@@ -155,9 +165,9 @@ def _stored(
     store: StageStore, keys: AnyKeys, records: Iterable[StageRecord], last: int | None = None
 ) -> _Records:
     """Return an arm's stages that are still stored; training stages only as a gapless chain."""
-    own = [r for r in records if r.arm == keys.arm and store.peek(r.key) is not None]
-    chain = _longest_chain([record for record in own if record.stage == "train"], last)
-    others = [record for record in own if record.stage != "train"]
+    arm_records = [r for r in records if r.arm == keys.arm and store.peek(r.key) is not None]
+    chain = _longest_chain([record for record in arm_records if record.stage == "train"], last)
+    others = [record for record in arm_records if record.stage != "train"]
     return {(record.stage, record.iteration): record.key for record in (*others, *chain)}
 
 
@@ -194,7 +204,7 @@ class ChangedStage:
 
 
 def pin_changed_stages(
-    store: StageStore, keys: AnyKeys, settings: ExperimentSettings
+    store: StageStore, keys: AnyKeys, settings: ExperimentSettings, index: StageIndex
 ) -> list[ChangedStage]:
     """Pin each stage of an arm that is stored with the same parameters and inputs, but other code.
 
@@ -202,21 +212,14 @@ def pin_changed_stages(
     """
     if not isinstance(keys, TextArmKeys):
         return []
-    by_content: dict[bytes, list[Manifest]] | None = None
     changed: list[tuple[StageCall, Manifest]] = []
     for call in flatten_steps(keys.stages(StoredStageLayout(store, settings))):
         if store.peek(call.key) is not None:
             continue
-        if by_content is None:
-            by_content = {}
-            for manifest in store.iterate():
-                by_content.setdefault(_content(manifest), []).append(manifest)
-        matches = by_content.get(_content(call))
-        if not matches:
-            continue
-        newest = max(matches, key=lambda manifest: manifest.created)
-        changed.append((call, newest))
-        keys.pin(call, newest.key)
+        stored = index.with_other_code(call.stage, call.iteration, call.parameters, call.inputs)
+        if stored is not None:
+            changed.append((call, stored))
+            keys.pin(call, stored.key)
     if not changed:
         return []
     costs = _costs(store, keys, settings, [call for call, _ in changed])  # data are pinned now
@@ -236,9 +239,9 @@ def _costs(
 
     Costs are unknown if the agents of a custom trainer are not chat models.
     """
-    agents = keys.hyper_params.agents.values()
+    agents = playing_agents(keys.hyper_params, keys.base_path).values()
     if not all(isinstance(agent, TextAgentParameters) for agent in agents):
-        return [None if call.stage in BILLED_STAGES else 0.0 for call in calls]
+        return [None if call.kind.is_billed else 0.0 for call in calls]
     estimates = estimate_stages(store, keys, settings)
     return [_cost(estimates.get((call.stage, call.iteration))) for call in calls]
 
@@ -251,8 +254,9 @@ def _cost(estimate: StageEstimate | None) -> float | None:
 
 
 def _message(stages: Sequence[ChangedStage]) -> str:
-    lines = dict.fromkeys(line for stage in stages for line in _changes(stage))
-    shown = ", ".join(list(lines)[:_SHOWN])
+    changes = [stage.call.fingerprint.difference(stage.stored.fingerprint) for stage in stages]
+    lines = dict.fromkeys(line for change in changes for line in change)
+    first_lines = ", ".join(list(lines)[:_SHOWN])
     more = len(lines) - _SHOWN
     cost = sum(stage.cost or 0.0 for stage in stages)
     unknown = (
@@ -261,16 +265,7 @@ def _message(stages: Sequence[ChangedStage]) -> str:
     names = ", ".join(dict.fromkeys(stage.call.stage for stage in stages))
     return (
         f"{len(stages)} stages that cost money ({names}) are stored, but were computed with other"
-        f" code: {shown}{f' and {more} more' if more > 0 else ''}. Computing them again may cost up"
-        f" to {cost:.2f}{unknown}. Keep them with --keep (settings.paid_code_changes=keep), or pay"
-        " again with --recompute-paid (settings.paid_code_changes=recompute)."
+        f" code: {first_lines}{f' and {more} more' if more > 0 else ''}. Computing them again may"
+        f" cost up to {cost:.2f}{unknown}. Keep them with --keep (settings.paid_code_changes=keep),"
+        " or pay again with --recompute-paid (settings.paid_code_changes=recompute)."
     )
-
-
-def _changes(stage: ChangedStage) -> Iterator[str]:
-    yield from stage.call.fingerprint.difference(stage.stored.fingerprint)
-
-
-def _content(stage: StageCall | Manifest) -> bytes:
-    """Return everything that determines a stage's result, except its code."""
-    return canonical_json([stage.stage, stage.iteration, stage.parameters, stage.inputs])

@@ -115,10 +115,10 @@ class PrefectArtifacts:
 
     def _count_expected(self) -> None:
         """Count the iterations of all stages that are not cached, started or not."""
-        from flows.planning.plan import remaining_iterations
+        from flows.planning.plan import remaining_steps
 
         try:
-            left = remaining_iterations(self._run.experiment)
+            left = remaining_steps(self._run.experiment).total()
         except RatchetError as error:
             logger.info("the number of remaining iterations is unknown: %s", error)
             return
@@ -193,7 +193,7 @@ def _summary(run: ExperimentRun) -> str:
         "protocol": main["interaction_protocol"],
         "trainer": trainer if isinstance(trainer, str) else trainer.get("class_name"),
         "seed": main["seed"],
-        "stages": f"{run.recorder.computed} computed, {run.recorder.cached} cached",
+        "stages": run.result().stage_counts,
         "time in stages": f"{sum(stage.seconds for stage in manifest.stages):.1f} s",
     }
     lines = [f"# {folder.run_id}", *_rows(("", ""), facts.items())]

@@ -27,10 +27,7 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 def check_experiment(experiment: ResolvedExperiment) -> None:
     """Refuse an experiment that cannot run here.
 
-    Raises
-    ------
-    RatchetError
-        The only problem, or a ParameterError with a line for each problem.
+    Raises the only problem itself, several as a ParameterError with a line for each.
     """
     raise_together(list(find_problems(experiment)))
 
@@ -46,7 +43,8 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
     for hyper_params in experiment.arms.values():
         try:
             _check_stages(hyper_params, experiment.settings.iterations_per_task)
-            _check_packages(hyper_params, folder)
+            _check_components(hyper_params, folder)
+            TRAINERS.find(hyper_params.trainer, folder).check_build(hyper_params, folder)
         except RatchetError as error:
             yield error
     if experiment.settings.runner != "inline":
@@ -63,13 +61,7 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
 
 
 def check_devices(experiment: ResolvedExperiment) -> None:
-    """Check that the devices of an experiment are available.
-
-    Raises
-    ------
-    ParameterError
-        With the available devices.
-    """
+    """Check that the devices of an experiment are available."""
     name, base_dir = experiment.settings.device, experiment.settings.base_dir
     if name == "cpu":
         return
@@ -110,13 +102,7 @@ def _check_count(kind: str, required: int) -> None:
 
 
 def check_device(name: str) -> None:
-    """Check that torch supports a device and finds it here, without creating a GPU context.
-
-    Raises
-    ------
-    ParameterError
-        With the available devices.
-    """
+    """Check that torch supports a device and finds it here, without creating a GPU context."""
     if name == "cpu":
         return
     import torch
@@ -132,11 +118,11 @@ def check_device(name: str) -> None:
         return
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type != device.type:
-        found = accelerator.type if accelerator else "no accelerator"
+        available_type = accelerator.type if accelerator else "no accelerator"
         raise ParameterError(
-            f"settings.device: got {name!r}, but torch {torch.__version__} finds {found} on this"
-            " machine. Remove the setting, or set settings.device=cpu; for a GPU, install its"
-            " driver and a torch build that supports it."
+            f"settings.device: got {name!r}, but torch {torch.__version__} finds {available_type}"
+            " on this machine. Remove the setting, or set settings.device=cpu; for a GPU, install"
+            " its driver and a torch build that supports it."
         )
     count = torch.accelerator.device_count()
     if device.index is not None and device.index >= count:
@@ -146,8 +132,8 @@ def check_device(name: str) -> None:
         )
 
 
-def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> None:
-    """Raise MissingPackageError for missing packages of the scenario and trainer."""
+def _check_components(hyper_params: HyperParameters, base_dir: Path | None) -> None:
+    """Raise an error for missing packages, or unusable files, of the scenario and trainer."""
     trainer = TRAINERS.find(hyper_params.trainer, base_dir)
     require_packages(
         trainer.required_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
@@ -161,3 +147,7 @@ def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> Non
         scenario.needed_packages(hyper_params),
         f"scenario: {hyper_params.scenario!r} with dataset {hyper_params.dataset!r}",
     )
+    if hyper_params.scenario == "language_task":
+        from ratchet.scenarios.language_task.sources.repeated_tasks import check_repeated_tasks
+
+        check_repeated_tasks(hyper_params.dataset, base_dir)

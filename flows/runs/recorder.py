@@ -13,19 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.runs.derived_files import DerivedFiles, check_metrics, note_rebuilt
-from flows.runs.result import TESTED_STAGES
+from flows.runs.unseen_inputs import UnseenInputs
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.language_models.ledger import NOTHING
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import ModelKind, StageRecord
 from ratchet.tracking.mirrors.payload import flatten
 from ratchet.tracking.run_folder import in_order_of_arms
-from ratchet.tracking.run_warnings import WARNING, about_learning, run_warnings
+from ratchet.tracking.run_warnings import WARNING, about_training, run_warnings
+from ratchet.tracking.stage_kinds import (
+    AWAIT_FINE_TUNE_JOBS,
+    BUILD_SCENARIO,
+    TRAIN,
+    kind_of,
+)
 from ratchet.tracking.trainer_files import add_artifact
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.files import DATASETS_FILE, STATE_FOLDER
 from tasks.stages.sequence import recorded_calls
-from tasks.text.files import USAGE_FILE, read_usage
+from tasks.text.files import stage_usage
 from trainers.config_warnings import CONFIG_WARNING, find_config_warnings
 
 if TYPE_CHECKING:
@@ -75,25 +81,43 @@ class RunRecorder:
     ) -> None:
         self.folder = folder
         self.store = store
-        self.computed = self.cached = 0
+        self._hits: list[str] = []
+        self._computed: list[str] = []
         self.metrics: dict[str, dict[str, dict[str, float]]] = {}
         self.states: dict[str, str] = {}
         self._drop_other_stages(arms)
         if folder.manifest.stages and check_metrics(folder, store):
             note_rebuilt(folder, ["metrics.jsonl"])
-        given = {keys.arm: keys.hyper_params for keys in arms}
-        self._note(CONFIG_WARNING, find_config_warnings(given, arms[0].base_path))
+        params_by_arm = {keys.arm: keys.hyper_params for keys in arms}
+        self._note(CONFIG_WARNING, find_config_warnings(params_by_arm, arms[0].base_path))
         self._recorded = {record.place: record for record in folder.manifest.stages}
+        self._kinds = [kind for keys in arms for kind in keys.kinds.values()]
         self._read: dict[str, set[str]] = {}
         self._arms = [keys.arm for keys in arms]
         self._arrived: dict[str, list[StageRecord]] = {}
         self._usage = usage
         self._observer = observer
+        self._unseen = UnseenInputs(store, arms)
         self.on_metrics: Callable[[Sequence[MetricPoint]], None] | None = None
         for keys in arms:
             for name, file in keys.played_files.items():
                 add_artifact(folder.path, f"{keys.arm}-{Path(name).stem}", "files", file)
         self._mirror = _BackgroundMirrors(folder, mirrors) if mirrors else None
+
+    @property
+    def computed(self) -> int:
+        """The number of stages that this flow run computed."""
+        return len(self._computed)
+
+    @property
+    def cached(self) -> int:
+        """The number of stages that it reused."""
+        return len(self._hits)
+
+    @property
+    def shared(self) -> int:
+        """The number of stages of ``cached`` that another of its arms computed."""
+        return sum(key in self._computed for key in self._hits)
 
     @cached_property
     def _derived(self) -> DerivedFiles:
@@ -103,15 +127,14 @@ class RunRecorder:
         """Record a finished stage: its key, metrics, tables and usage."""
         call, manifest = outcome.call, outcome.manifest
         changes: dict[str, Any] = {}
-        if call.stage == "build_scenario":
+        if call.kind == BUILD_SCENARIO:
             changes |= self._new_datasets(call.arm, manifest.key)
-        self.cached += outcome.hit
-        self.computed += not outcome.hit
+        (self._hits if outcome.hit else self._computed).append(manifest.key)
         record = StageRecord(
             arm=call.arm,
             stage=call.name,
             iteration=manifest.iteration,
-            start_iteration=manifest.start_iteration if call.stage == "train" else 0,
+            start_iteration=manifest.start_iteration if call.kind == TRAIN else 0,
             key=manifest.key,
             hit=outcome.hit,
             reason=outcome.reason,
@@ -120,7 +143,8 @@ class RunRecorder:
         recorded = self._recorded.get(record.place)
         changes |= self._new_parameters(call.arm, manifest.parameters)
         points = self._record_metrics(record, manifest)
-        self._note(WARNING, about_learning(points))
+        unseen = self._unseen.of_stage(manifest, is_reused=outcome.hit)
+        self._note(WARNING, [*about_training(points), *unseen])
         usage = self._usage.add(outcome)
         written = self._derived.write(record, manifest)
         if recorded is None or recorded.key != record.key or not outcome.hit:
@@ -142,13 +166,13 @@ class RunRecorder:
         if outcome.hit:
             self._observer.tell("stage.cached", str(outcome), call, seconds=seconds)
             return
-        iterations = call.iteration - call.start_iteration if call.stage == "train" else 0
+        iterations = call.iteration - call.start_iteration if call.kind == TRAIN else 0
         self._observer.tell(
             "stage.computed",
             str(outcome),
             call,
             seconds=seconds,
-            iterations=1 if call.stage == "await_fine_tune_jobs" else iterations,
+            iterations=1 if call.kind == AWAIT_FINE_TUNE_JOBS else iterations,
             usage=usage.to_table() if usage is not None else (),
         )
 
@@ -215,7 +239,7 @@ class RunRecorder:
 
     def close(self) -> None:
         """Write the final usage and warnings; wait for the background mirroring."""
-        self._note(WARNING, run_warnings(self.folder))
+        self._note(WARNING, [*run_warnings(self.folder), *self._unseen.summary()])
         self._usage.close()
         if self._mirror is not None:
             self._mirror.close()
@@ -237,9 +261,13 @@ class RunRecorder:
         changed: set[str] = set()
         current = []
         for keys in arms:
-            own = [record for record in recorded if record.arm == keys.arm]
-            calls = recorded_calls(keys, ((r.stage, r.iteration) for r in own)) if own else {}
-            for record in own:
+            arm_records = [record for record in recorded if record.arm == keys.arm]
+            calls = (
+                recorded_calls(keys, ((r.stage, r.iteration) for r in arm_records))
+                if arm_records
+                else {}
+            )
+            for record in arm_records:
                 call = calls.get((record.stage, record.iteration))
                 if call is not None and call.key == record.key:
                     current.append(record)
@@ -262,7 +290,7 @@ class RunRecorder:
         points = self._derived.points(record, manifest)
         self.folder.append_points(points, replace=True)
         for point in points:
-            if point.stage.partition("-")[0] in TESTED_STAGES:
+            if kind_of(point.stage, self._kinds).is_test:
                 self.metrics.setdefault(record.arm, {})[point.stage] = dict(point.values)
         self.metrics = self._sorted(self.metrics)
         return points
@@ -305,15 +333,15 @@ _SUMMED = ("calls", "prompt_tokens", "completion_tokens", "training_tokens", "co
 
 @dataclass(frozen=True)
 class _StageUsage:
-    """Usage of one stage of a run; ``about`` contains whether this run paid for it."""
+    """Usage of one stage of a run; ``labels`` contains whether this run paid for it."""
 
     key: str
-    about: Mapping[str, str | int | bool]
+    labels: Mapping[str, str | int | bool]
     usage: UsageMeter
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each agent and model."""
-        return [{**row, **self.about} for row in self.usage.to_table()]
+        return [{**row, **self.labels} for row in self.usage.to_table()]
 
 
 class RunUsage:
@@ -340,13 +368,13 @@ class RunUsage:
         if usage is None:
             return None
         call, manifest = outcome.call, outcome.manifest
-        about: dict[str, str | int | bool] = {
+        labels: dict[str, str | int | bool] = {
             "arm": call.arm,
             "stage": call.name,
             "iteration": call.iteration,
             "paid": manifest.run_id == self._folder.run_id,
         }
-        self._stages[call.arm, call.name, call.iteration] = _StageUsage(manifest.key, about, usage)
+        self._stages[call.arm, call.name, call.iteration] = _StageUsage(manifest.key, labels, usage)
         self._write()
         return usage
 
@@ -384,13 +412,6 @@ def spent_by_run(store: StageStore, folder: RunFolder) -> float:
             usage = stage_usage(store, manifest)
             spent += usage.cost if usage is not None else 0.0
     return spent
-
-
-def stage_usage(store: StageStore, manifest: Manifest) -> UsageMeter | None:
-    """Read the usage of a finished stage; None if it calls no service."""
-    if USAGE_FILE not in manifest.files:
-        return None
-    return read_usage(store.open(manifest.key))
 
 
 def _sums(stages: Iterable[_StageUsage], name: str) -> dict[str, dict[str, float]]:

@@ -43,6 +43,11 @@ class Fork(BaseModel):
         """The first stage of a fork of chat models."""
         return ForkPoint.from_stage(self.iteration, self.stage or ITERATION_STAGES[0])
 
+    @property
+    def origin(self) -> tuple[str, str]:
+        """The parent's id and the point, which identify a fork in addition to its parameters."""
+        return self.parent, f"{self.iteration}:{self.stage}".rstrip(":")
+
     def write(self, folder: Path) -> None:
         """Write the file into a run's folder, which is created if missing."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,18 +113,18 @@ def run_keys(folder: Path) -> set[str]:
 
 def with_inputs(store: StageStore, keys: Iterable[str]) -> set[str]:
     """Return the keys with those of all their direct and indirect inputs."""
-    found: set[str] = set()
+    collected_keys: set[str] = set()
     pending = list(keys)
     while pending:
         key = pending.pop()
-        if key in found:
+        if key in collected_keys:
             continue
-        found.add(key)
+        collected_keys.add(key)
         manifest = store.peek(key)
         if manifest is not None:
             inputs = manifest.inputs.values()
             pending += [value for value in inputs if isinstance(value, str) and is_key(value)]
-    return found
+    return collected_keys
 
 
 class References:

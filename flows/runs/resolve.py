@@ -6,28 +6,30 @@ parameters of a Prefect flow.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flows.runs.changed_defaults import NamedValues, stages_with_old_defaults
 from flows.runs.pinned_stages import ChangedStage, arm_keys, paid_again, pin_changed_stages
 from flows.runs.references import Fork
-from ratchet.errors import ChangedCodeError, ParameterError, kind_of, shown
+from flows.runs.run_ids import run_id_for
+from ratchet.errors import ChangedCodeError, ChangedDefaultError, ParameterError, kind_of, shown
 from ratchet.experiment_files.base_run import with_base_run, with_loaded_agents
-from ratchet.experiment_files.loading import ExperimentFile, load_experiment
-from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.experiment_files.loading import ExperimentFile, load_experiment, named_values
+from ratchet.parameters.hyper_parameters import OMITTED_IF_EMPTY, HyperParameters
 from ratchet.parameters.reading.deep_merge import expand_paths, follow_default, merge_changes
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.store.keys import canonical_json
+from ratchet.store.closure import KnownCode
+from ratchet.store.stage_index import StageIndex
 from ratchet.store.store import StageStore
 from ratchet.tracking.manifest import MAIN_ARM, StageRecord
 from ratchet.tracking.run_folder import RunFolder, find_run
+from tasks.text.keys import TextArmKeys
 from trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class ResolvedExperiment:
         These stages; empty unless ``keep``.
     fork
         The stages shared with the run's parent, if it is a fork.
+    named
+        The values that the user has named, as far as known; others may be defaults.
     """
 
     name: str
@@ -63,6 +67,7 @@ class ResolvedExperiment:
     keep: bool = False
     records: Sequence[StageRecord] = ()
     fork: Fork | None = None
+    named: NamedValues = field(default_factory=dict, compare=False)
 
     @property
     def run_id(self) -> str:
@@ -80,28 +85,44 @@ class ResolvedExperiment:
         return StageStore(self.settings.store_url, lease_seconds=self.settings.lease_seconds)
 
     @cached_property
+    def index(self) -> StageIndex:
+        """The stages in the store when it is first requested."""
+        return StageIndex(self.store)
+
+    @cached_property
+    def code(self) -> KnownCode:
+        """The code that the keys have read."""
+        return KnownCode()
+
+    @cached_property
     def keys(self) -> list[AnyKeys]:
         """Each arm's stages, with reused ones pinned; shared by progress, plan and run."""
-        arms = arm_keys(self.arms, self.settings, self.store, self.fork, self.records)
+        earlier = self.fork, self.records
+        arms = arm_keys(self.arms, self.settings, self.store, *earlier, self.code)
         if self.settings.paid_code_changes == "keep":
             for keys in arms:
-                pin_changed_stages(self.store, keys, self.settings)
+                pin_changed_stages(self.store, keys, self.settings, self.index)
         return arms
 
     def check_paid_stages(self) -> None:
-        """Refuse to recompute stages that cost money only because code changed.
+        """Refuse to recompute stages that cost money only because code or a default changed.
 
-        Raises
-        ------
-        ChangedCodeError
-            With the stages, their cost and the changed modules; unless
-            ``settings.paid_code_changes`` is set.
+        Raises ChangedDefaultError unless ``settings.paid_code_changes`` is ``recompute``, and
+        ChangedCodeError unless it is set.
         """
-        if self.settings.paid_code_changes != "stop":
+        if self.settings.paid_code_changes == "recompute":
+            return
+        arms = [keys for keys in self.keys if isinstance(keys, TextArmKeys)]
+        if not arms:  # no stage costs money
+            return
+        stored = stages_with_old_defaults(self, self.named)
+        if message := "\n".join(map(str, stored)):
+            raise ChangedDefaultError(message)
+        if self.settings.paid_code_changes == "keep":
             return
         changed: list[ChangedStage] = []
-        for keys in self.keys:
-            changed += pin_changed_stages(self.store, keys, self.settings)
+        for keys in arms:
+            changed += pin_changed_stages(self.store, keys, self.settings, self.index)
         if message := paid_again(changed):
             raise ChangedCodeError(message)
         if changed:  # and free, so that they are computed again
@@ -130,16 +151,18 @@ def resolve(
     *,
     name: str | None = None,
     keep: bool = False,
+    named: NamedValues | None = None,
 ) -> ResolvedExperiment:
     """Resolve the parameters of :func:`flows.run_experiment`.
 
-    ``keep``: whether to reuse stages of the run ``settings.run_id`` even if code changed. Raises
+    ``keep``: whether to reuse stages of the run ``settings.run_id`` even if code changed.
+    ``named``: values that the user has named, if ``hyper_params`` are complete. Raises
     ParameterError if parameters are invalid, RunNotFoundError if a run that they name is missing.
     """
     if isinstance(hyper_params, str | os.PathLike):
         file = load_file(hyper_params, settings)
         arms, settings = {**file.arms, **(arms or {})}, file.settings
-        hyper_params, name = file.hyper_params, name or file.name
+        hyper_params, name, named = file.hyper_params, name or file.name, file.named
     chosen = absolute_settings(settings or ExperimentSettings())
     if not isinstance(hyper_params, HyperParameters):
         if not isinstance(hyper_params, Mapping):
@@ -147,10 +170,13 @@ def resolve(
                 f"parameters: got {shown(hyper_params)} ({kind_of(hyper_params)}), expected"
                 " HyperParameters, a mapping, or the path of an experiment file."
             )
+        changes = {k: arm for k, arm in (arms or {}).items() if isinstance(arm, Mapping)}
+        named = named_values(expand_paths(hyper_params, "parameters"), changes)
         data = with_base_run(hyper_params, chosen.runs)
         hyper_params = HyperParameters.from_dict(data, chosen.base_dir)
     complete = with_earlier_agents(read_arms(hyper_params, arms, chosen.base_dir), chosen)
-    return resolve_arms(complete, chosen, name=name or "experiment", keep=keep)
+    resolved = resolve_arms(complete, chosen, name=name or "experiment", keep=keep)
+    return replace(resolved, named=named or {})
 
 
 def load_file(
@@ -158,8 +184,8 @@ def load_file(
 ) -> ExperimentFile:
     """Load an experiment file; values that were given to ``settings`` replace the file's."""
     file = load_experiment(Path(path), (), {"trainer": TRAINERS})
-    given = settings.model_dump(include=settings.model_fields_set) if settings else {}
-    chosen = ExperimentSettings.from_dict({**file.settings.to_dict(), **given})
+    overrides = settings.model_dump(include=settings.model_fields_set) if settings else {}
+    chosen = ExperimentSettings.from_dict({**file.settings.to_dict(), **overrides})
     return replace(file, settings=chosen)
 
 
@@ -177,14 +203,13 @@ def resolve_arms(
     inputs, such as the parent of a fork. ``name`` and ``keep`` as for :func:`resolve`.
     """
     chosen = absolute_settings(settings)
-    run_id = chosen.run_id or stable_run_id(name, arms, *origin)
+    run_id = chosen.run_id or run_id_for(name, arms, chosen, origin)
     chosen = chosen.model_copy(update={"run_id": run_id})
     main_first = {MAIN_ARM: arms[MAIN_ARM], **arms}
-    experiment = ResolvedExperiment(name, main_first, chosen, keep)
-    path = experiment.run_path
+    path = Path(chosen.runs) / run_id
     is_resumed = keep and (path / "manifest.json").exists()
     records = RunFolder(path).manifest.stages if is_resumed else ()
-    return replace(experiment, records=records, fork=Fork.read(path))
+    return ResolvedExperiment(name, main_first, chosen, keep, records, Fork.read(path))
 
 
 def resolve_file(
@@ -198,6 +223,7 @@ def resolve_file(
     file = load_experiment(path, overrides, {"trainer": TRAINERS})
     arms = {MAIN_ARM: file.hyper_params, **file.arms}
     experiment = resolve_arms(arms, file.settings, name=file.name)
+    experiment = replace(experiment, named=file.named)
     if not new:
         return experiment
     return replace(experiment, fork=None).with_settings(run_id=_unused(experiment.run_path))
@@ -249,7 +275,7 @@ def read_arms(
     arm's name, or its changes are invalid.
     """
     complete_arms = {MAIN_ARM: hyper_params}
-    complete = hyper_params.to_dict().keys() - {"phases"}  # omitted if empty
+    complete = hyper_params.to_dict().keys() - OMITTED_IF_EMPTY
     for name, changes in (arms or {}).items():
         if name == MAIN_ARM:
             raise ParameterError(f"arms.{name}: the main arm has this name. Choose another name.")
@@ -266,16 +292,6 @@ def read_arms(
         except ParameterError as error:
             raise ParameterError(f"arms.{name}: {error}") from error
     return complete_arms
-
-
-def stable_run_id(name: str, arms: Arms, *origin: str) -> str:
-    """Return a run's id: its name and eight digits of a hash of its parameters.
-
-    ``origin`` adds further inputs to the hash, e.g. the parent of a fork.
-    """
-    plain = {arm: params.to_dict() for arm, params in arms.items()}
-    digest = hashlib.sha256(canonical_json([plain, list(origin)])).hexdigest()
-    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-') or 'run'}-{digest[:8]}"
 
 
 def absolute_settings(settings: ExperimentSettings) -> ExperimentSettings:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ratchet.reports.display_table import DisplayTable
+from ratchet.tracking.stage_kinds import kind_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
     from ratchet.statistics.estimate import Estimate
     from ratchet.tracking.run_folder import RunFolder
-
-
-TESTED_STAGES = ("test", "suite")
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,8 @@ class ExperimentResult:
         Arm → key of its final state in the store; arms without a final state are omitted.
     computed, cached
         Numbers of stages that this flow run computed, and that were cached.
+    shared
+        The number of cached stages that another arm of this flow run computed.
     flow_run_id
         Id of the Prefect flow run.
     """
@@ -42,12 +42,23 @@ class ExperimentResult:
     states: dict[str, str] = field(default_factory=dict)
     computed: int = 0
     cached: int = 0
+    shared: int = 0
     flow_run_id: str | None = None
 
     @property
     def report(self) -> Path:
         """Path of the report."""
         return Path(self.folder) / "report.html"
+
+    @property
+    def stage_counts(self) -> str:
+        """The numbers of stages, e.g. "9 computed, 1 shared between arms, 20 cached"."""
+        parts = [f"{self.computed} computed"]
+        if self.shared:
+            parts.append(f"{self.shared} shared between arms")
+        if self.cached > self.shared or not self.shared:
+            parts.append(f"{self.cached - self.shared} cached")
+        return ", ".join(parts)
 
     @property
     def table(self) -> DisplayTable:
@@ -79,8 +90,9 @@ class ExperimentResult:
     def from_folder(cls, folder: RunFolder) -> Self:
         """Read the result from a run's folder, without the keys of its states."""
         metrics: dict[str, dict[str, dict[str, float]]] = {}
+        kinds = folder.manifest.kinds
         for point in folder.read_metrics():
-            if point.stage.partition("-")[0] in TESTED_STAGES:
+            if kind_of(point.stage, kinds).is_test:
                 metrics.setdefault(point.arm, {})[point.stage] = dict(point.values)
         return cls(folder.run_id, str(folder.path), metrics)
 

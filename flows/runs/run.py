@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
@@ -109,11 +109,11 @@ def run_resolved(
         return _run(experiment, force=force)
 
 
-def count_remaining(experiment: ResolvedExperiment) -> int | None:
-    """Return the number of iterations to compute; imports torch."""
-    from flows.planning.plan import remaining_iterations
+def count_remaining(experiment: ResolvedExperiment) -> Mapping[str, int]:
+    """Count the steps to compute, by kind of stage; imports torch."""
+    from flows.planning.plan import remaining_steps
 
-    return remaining_iterations(experiment)
+    return remaining_steps(experiment)
 
 
 def _run(experiment: ResolvedExperiment, *, force: bool) -> ExperimentResult:
@@ -156,14 +156,20 @@ def prepare_process(settings: ExperimentSettings) -> None:
 def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
     """Run a coroutine as :func:`run_anywhere` for Prefect.
 
-    SIGTERM raises KeyboardInterrupt, like Ctrl-C.
+    SIGTERM raises KeyboardInterrupt, like Ctrl-C; so does a final state that was set in Prefect,
+    with the reason.
     """
     from prefect.exceptions import TerminationSignal
 
+    from flows.runs.pause_and_cancel import EndedInPrefect, FlowRunInterrupted
+
     try:
         return run_anywhere(run)
-    except TerminationSignal as error:
-        raise KeyboardInterrupt from error
+    except (KeyboardInterrupt, TerminationSignal, FlowRunInterrupted) as error:
+        cause: BaseException | None = error  # Prefect ends the process by a signal in between
+        while cause is not None and not isinstance(cause, EndedInPrefect):
+            cause = cause.__cause__ or cause.__context__
+        raise KeyboardInterrupt("" if cause is None else str(cause)) from error
 
 
 def run_anywhere(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:

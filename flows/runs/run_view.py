@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ratchet.reports.costs import read_billed
-from ratchet.tracking.live_file import Live, read_live, stalls_of
+from ratchet.tracking.live_file import Live, read_live, seconds_since_boot, stalls_of
 from ratchet.tracking.metrics import metrics_that_matter
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def view_run(folder: RunFolder) -> RunView:
         run_id=folder.run_id,
         status=status,
         error=manifest.error,
-        seconds=(manifest.finished or time.time()) - manifest.created,
+        seconds=max(0.0, (manifest.finished or time.time()) - manifest.created),
         arms=tuple(_arm(name, manifest, points) for name in manifest.arms),
         stages=tuple(_stages(manifest, live)),
         doing=live["doing"] if live else "",
@@ -140,7 +140,9 @@ def _arm(name: str, manifest: RunManifest, points: list[MetricPoint]) -> ArmView
     for point in points:
         if point.arm == name:
             latest = metrics_that_matter(point.values) or latest
-    return ArmView(name, iterations, _total(manifest.arms[name]), latest)
+    configured = manifest.arms[name].get("rl", {}).get("num_iterations")
+    total = configured if isinstance(configured, int) else None
+    return ArmView(name, iterations, total, latest)
 
 
 def _iterations(record: StageRecord) -> int:
@@ -148,12 +150,6 @@ def _iterations(record: StageRecord) -> int:
     if record.stage == "train":
         return record.iteration
     return record.iteration + 1 if record.stage == _AWAITING else 0
-
-
-def _total(parameters: Mapping[str, Any]) -> int | None:
-    """Return the configured number of iterations."""
-    number = parameters.get("rl", {}).get("num_iterations")
-    return number if isinstance(number, int) else None
 
 
 def _stages(manifest: RunManifest, live: Live | None) -> Iterator[StageView]:
@@ -165,7 +161,8 @@ def _stages(manifest: RunManifest, live: Live | None) -> Iterator[StageView]:
             yield StageView(*position, state, record.seconds)
     stalls = stalls_of(live, manifest.stages, manifest.settings.get("stall_seconds"))
     stalled = {(stall.arm, stall.name, stall.iteration) for stall in stalls}
+    now = seconds_since_boot(live) if live else 0.0
     for stage in live["stages"] if live else ():
         position = (stage["arm"], stage["stage"], stage["iteration"])
         live_state: StageState = "stalled" if position in stalled else "under way"
-        yield StageView(*position, live_state, time.time() - stage["since"])
+        yield StageView(*position, live_state, now - stage["since"])

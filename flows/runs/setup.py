@@ -17,6 +17,7 @@ from ratchet.experiment_files.loading import refuse_unread_budget
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.store.garbage_collection import note_user
+from ratchet.tracking.boot_clock import BootTime
 from ratchet.tracking.environment import (
     author,
     capture_code_state,
@@ -29,6 +30,7 @@ from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.observers import RunObserver
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
+from ratchet.tracking.stage_kinds import KINDS
 from ratchet.tracking.sweep_folder import STUDY_FILE
 from ratchet.tracking.system_metrics import SystemSampler
 from tasks.stages.families import AnySession, open_session
@@ -51,7 +53,7 @@ class ExperimentRun:
     sessions: list[AnySession]
     services: LanguageServices
     mirrors: dict[str, str]
-    presence: RunLock
+    lock: RunLock
     live: LiveFile
     sampler: SystemSampler | None
     observer: RunObserver
@@ -70,13 +72,14 @@ class ExperimentRun:
             states=self.recorder.states,
             computed=self.recorder.computed,
             cached=self.recorder.cached,
+            shared=self.recorder.shared,
             flow_run_id=flow_run_id,
         )
 
     def close(self) -> None:
         """Release all resources of the run, and finally its lock."""
         with ExitStack() as stack:  # releases all, last first, even if one fails
-            stack.callback(self.presence.release)
+            stack.callback(self.lock.release)
             stack.callback(self.live.close)
             if self.sampler is not None:
                 stack.callback(self.sampler.close)
@@ -127,7 +130,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         sessions,
         services,
         mirrors,
-        presence=RunLock(folder.path),
+        lock=RunLock(folder.path),
         live=live,
         sampler=None if period is None else SystemSampler(folder.path, period),
         observer=observer,
@@ -146,15 +149,18 @@ def _reports_to_sweep(settings: ExperimentSettings) -> MemberReports | None:
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:
     settings, fork = experiment.settings, experiment.fork
+    kinds = {name: kind for keys in experiment.keys for name, kind in keys.kinds.items()}
     return RunManifest(
         run_id=experiment.run_id,
         name=experiment.name,
         arms={arm: params.to_saved_dict() for arm, params in experiment.arms.items()},
         settings=settings.to_dict(),
-        versions=made_with(),
+        started=BootTime.now(),
+        versions=made_with(settings.num_threads),
         author=author(),
         code=capture_code_state(),
         seeds={arm: params.seed for arm, params in experiment.arms.items()},
+        kinds=[kind for name, kind in kinds.items() if name not in KINDS],
         parent_run_id=settings.parent_run_id,
         fork_parent=fork.parent if fork else None,
         prefect_flow_run_ids=[flow_run_id] if flow_run_id else [],

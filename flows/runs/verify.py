@@ -20,7 +20,8 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.trainer_files import METADATA_FILE
 from tasks.stages.families import open_session, stage_functions
 from tasks.stages.sequence import recorded_calls
-from tasks.tensordict.keys import ArmKeys
+from tasks.stages.trained_keys import TrainedKeys
+from tasks.stages.undeclared_files import NOTED_FILE
 
 if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
@@ -127,7 +128,7 @@ def _choose(experiment: ResolvedExperiment, stage: str | None) -> StageRecord | 
     For chat models only the data are suitable, unless a model generated part of them: responses
     are not reproducible.
     """
-    networks = {keys.arm for keys in experiment.keys if isinstance(keys, ArmKeys)}
+    networks = {keys.arm for keys in experiment.keys if isinstance(keys, TrainedKeys)}
     local = {k.arm for k in experiment.keys if not k.scenario.asked_for_data(k.hyper_params)}
     records = [
         record
@@ -178,13 +179,14 @@ def _compute(
 
 
 def _different_files(folder: Path, stored: Manifest) -> list[str]:
-    """Compare all files, except metadata that contain versions and the commit."""
+    """Compare all files except those about the computation: versions, commit, files read."""
     new = {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != METADATA_FILE
     }
-    old = {n: e.sha256 for n, e in stored.files.items() if Path(n).name != METADATA_FILE}
+    metadata_files = (METADATA_FILE, NOTED_FILE)
+    old = {n: e.sha256 for n, e in stored.files.items() if Path(n).name not in metadata_files}
     return [
         f"{name}: {_describe_difference(new.get(name), old.get(name))}"
         for name in sorted(new.keys() | old.keys())

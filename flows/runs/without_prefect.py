@@ -12,7 +12,7 @@ from flows.runs.resolve import ArmChanges, Parameters, resolve
 from flows.runs.result import ExperimentResult
 from flows.runs.run import count_remaining, run_anywhere
 from flows.runs.setup import ExperimentRun, open_run
-from ratchet.errors import TrackingError
+from ratchet.errors import ReportError, TrackingError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.logs import kept_log
 from tasks.save import SavedCopy
@@ -64,7 +64,8 @@ def _run(run: ExperimentRun) -> None:
             folder.set_status(status, f"{type(error).__name__}: {error}")
             raise
         folder.set_status("completed")  # the report contains it
-        SavedCopy(folder, "report").update()
+        with suppress(ReportError):  # recorded as an event
+            SavedCopy(folder, "report").update()
 
 
 async def _run_arms(run: ExperimentRun) -> None:

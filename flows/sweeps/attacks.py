@@ -46,11 +46,6 @@ def attack_parameters(
         The attacked agent.
     settings
         Settings that contain the runs folder.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If the run has no state with the trained chat model.
     """
     if is_chat_run(trained):
         new, frozen = _chat_models(trained_models(run, settings)[agent])
@@ -114,18 +109,20 @@ def trained_models(run: tuple[str, str], settings: ExperimentSettings) -> dict[s
 
     run_id, arm = run
     folder, store = find_run(settings.runs, run_id), StageStore(settings.store_url)
-    kept = [
+    stored_records = [
         record
         for record in folder.manifest.stages
         if (record.arm, record.stage) in ((arm, "initial_state"), (arm, "await_fine_tune_jobs"))
         and store.peek(record.key) is not None
     ]
-    if not kept:
+    if not stored_records:
         raise CheckPointNotFoundError(
             f"exploit: run {run_id} has no models in the store {settings.store_url}, expected those"
             f" after its training. Finish it with `ratchet resume {run_id}`."
         )
-    last = max(kept, key=lambda record: (record.stage != "initial_state", record.iteration))
+    last = max(
+        stored_records, key=lambda record: (record.stage != "initial_state", record.iteration)
+    )
     agents = State.load(store.open(last.key) / STATE_FOLDER).agents
     return {name: agent.model_name for name, agent in agents.items()}
 

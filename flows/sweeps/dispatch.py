@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,9 +12,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
 from flows.runners.base import Answer, Runner
+from flows.runs.pause_and_cancel import cancel_flow_run_of
 from flows.sweeps.members import SweepMember
 from ratchet.errors import WorkerDiedError
 from ratchet.tracking.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
 
 MemberDone = Callable[[SweepMember, dict[str, Any]], None]
 
@@ -44,6 +48,7 @@ async def run_concurrently(
 
 async def _run(member: SweepMember, runner: Runner) -> dict[str, Any]:
     settings = member.experiment.settings
+    path = member.experiment.run_path
     attempts = _run_member.with_options(
         task_run_name=lambda: member.label,  # not a str, which Prefect would format
         retries=settings.retries,
@@ -53,8 +58,15 @@ async def _run(member: SweepMember, runner: Runner) -> dict[str, Any]:
     try:
         return {"result": await attempts(_Submission(member, runner))}
     except WorkerDiedError as error:
-        _record_failure(member, str(error))
+        if (path / "manifest.json").exists():  # its process is gone and cannot record it
+            folder = RunFolder(path)
+            folder.set_status("failed", str(error))
+            folder.log_event("failed", str(error))
         return {"error": str(error)}
+    except asyncio.CancelledError:
+        if (path / "manifest.json").exists():  # its worker has been terminated
+            cancel_flow_run_of(RunFolder(path))
+        raise
     except Exception as error:  # noqa: BLE001 -- a failure must not stop other members
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -64,14 +76,27 @@ class _Submission:
 
     def __init__(self, member: SweepMember, runner: Runner) -> None:
         self._member, self._runner = member, runner
+        self._attempts = 0
 
     async def submit(self) -> Answer:
-        """Run the member with all its stages in one worker."""
+        """Run the member with all its stages in one worker; warn if the worker is lost."""
+        self._attempts += 1
         inline = self._member.experiment.with_settings(
             runner="inline", cluster_address=None, progress="none"
         )
         request = {"work": "member", "parameters": inline.flow_parameters()}
-        return await self._runner.submit(request)
+        try:
+            return await self._runner.submit(request)
+        except WorkerDiedError as error:
+            has_more = self._attempts <= self._member.experiment.settings.retries
+            logger.warning(
+                "member %s lost its worker at attempt %d, %s: %s",
+                self._member.label,
+                self._attempts,
+                "retrying" if has_more else "no retries left",
+                error,
+            )
+            raise
 
 
 @task(name="member", cache_policy=NO_CACHE, persist_result=False, log_prints=False)
@@ -88,12 +113,3 @@ async def _has_lost_its_worker(task: Any, run: TaskRun, state: State[Any]) -> bo
     except Exception:  # noqa: BLE001 -- any error of a member
         return False
     return False
-
-
-def _record_failure(member: SweepMember, text: str) -> None:
-    """Record the failure in the member's run folder, since its process is gone."""
-    path = member.experiment.run_path
-    if (path / "manifest.json").exists():
-        folder = RunFolder(path)
-        folder.set_status("failed", text)
-        folder.log_event("failed", text)

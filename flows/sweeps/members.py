@@ -18,12 +18,14 @@ from flows.sweeps.points import (
     with_assignments,
 )
 from flows.sweeps.preregistration import applicable_preregistration
-from flows.sweeps.study import described_study
+from flows.sweeps.variation import check_variation
 from ratchet.errors import ParameterError, RatchetError
-from ratchet.experiment_files.loading import ExperimentFile, load_experiment
+from ratchet.experiment_files.loading import ExperimentFile, load_experiment, named_values
 from ratchet.lazy import require_packages
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.identity import identifying_values, without_defaults
 from ratchet.parameters.key_inputs import data_parameters, without_paths
+from ratchet.parameters.reading.deep_merge import expand_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import GridSweep, OptunaSweep, SweepSpec, read_sweep_spec
 from ratchet.store.keys import canonical_json
@@ -31,7 +33,12 @@ from ratchet.tracking.environment import command_line
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.preregistration import Preregistration
 from ratchet.tracking.run_folder import RunFolder
-from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, read_sweep
+from ratchet.tracking.sweep_folder import (
+    SweepMemberRecord,
+    SweepRecord,
+    read_own_sweep,
+    read_sweep,
+)
 from trainers.compatibility import check_combination
 from trainers.registry import TRAINERS
 
@@ -167,11 +174,6 @@ def read_sweep_file(
         ``a.b=VALUES`` as in :func:`read_grid`; they override the file's section ``sweep``.
     overrides
         Further overrides for all members, as on the command line.
-
-    Raises
-    ------
-    ParameterError
-        If the file or an argument is invalid, no parameter varies, or a run id is given.
     """
     grid, single = read_grid(assignments)
     common = [*single, *overrides]
@@ -204,18 +206,21 @@ def resolve_sweep(
     """Resolve a sweep and its members; parameters and errors as :func:`sweep_members`.
 
     ``grid``: values by dotted path, or a specification as plain data or as an object. Raises
-    ParameterError if the members have only some of the ``preregistered`` seeds, or further ones.
+    ParameterError if the members have only some of the ``preregistered`` seeds, or further ones, or
+    if no arm varies with a parameter.
     """
     chosen = absolute_settings(settings or ExperimentSettings())
     spec = _as_spec(grid, chosen.base_dir)
     points = corner_points(spec.parameters) if isinstance(spec, OptunaSweep) else sweep_points(spec)
     members = sweep_members(base, points, arms, name=name, settings=chosen)
+    check_variation(points, [member.experiment for member in members])
     if isinstance(spec, OptunaSweep):
         require_packages(["optuna"], "a sweep of kind optuna")
         ident = sweep_name or _study_id(members, spec, base, arms or {})
         members = []  # the bounds are valid combinations; Optuna chooses the actual members
     else:
         ident = sweep_name or sweep_id(name, members)
+        members = _with_recorded_ids(members, read_own_sweep(Path(chosen.runs) / ident))
     resolved = ResolvedSweep(ident, name, spec, (), chosen, base, arms or {})
     seeds = {member.experiment.arms[MAIN_ARM].seed for member in members}
     return replace(
@@ -240,8 +245,12 @@ def _study_id(
     members: Sequence[SweepMember], spec: OptunaSweep, base: HyperParameters, arms: ArmChanges
 ) -> str:
     """Return the id of a sweep whose members are unknown; independent of their number."""
-    plain = {n: a.to_dict() if isinstance(a, HyperParameters) else a for n, a in arms.items()}
-    content = canonical_json([base.to_dict(), plain, described_study(spec)])
+    plain = {
+        name: identifying_values(arm) if isinstance(arm, HyperParameters) else arm
+        for name, arm in arms.items()
+    }
+    study = {**without_defaults(spec), "num_trials": None}
+    content = canonical_json([identifying_values(base), plain, study])
     stem = members[0].run_id.rpartition("-")[0]
     return f"{stem}-sweep-{hashlib.sha256(content).hexdigest()[:8]}"
 
@@ -265,7 +274,9 @@ def sweep_members(
     for changes in map(dict, points):
         try:
             new = settings.model_copy(update={"run_id": None})
-            experiment = resolve(base.replace(changes, settings.base_dir), new, arms, name=name)
+            named = named_values(expand_paths(changes, "sweep"), arms or {})
+            params = base.replace(changes, settings.base_dir)
+            experiment = resolve(params, new, arms, name=name, named=named)
             for params in experiment.arms.values():
                 check(params, settings.base_dir)
         except RatchetError as error:
@@ -273,6 +284,26 @@ def sweep_members(
             raise type(error)(f"sweep: {point}:\n{error}" if point else str(error)) from error
         members.append(SweepMember(changes, experiment))
     return members
+
+
+def _with_recorded_ids(members: list[SweepMember], record: SweepRecord | None) -> list[SweepMember]:
+    """Keep the ids with which an earlier version recorded a sweep's members.
+
+    Members that have started have them already, and show that the sweep is the same.
+    """
+    if record is None:
+        return members
+    recorded = {canonical_json(each.changes): each.run_id for each in record.members}
+    ids = [recorded.get(canonical_json(each.changes), each.run_id) for each in members]
+    if not any(
+        member.run_id == run_id and (member.experiment.run_path / "manifest.json").exists()
+        for member, run_id in zip(members, ids, strict=True)
+    ):
+        return members
+    return [
+        replace(member, experiment=member.experiment.with_settings(run_id=run_id))
+        for member, run_id in zip(members, ids, strict=True)
+    ]
 
 
 def changes_of_data(members: Sequence[SweepMember]) -> list[str]:

@@ -7,6 +7,7 @@ imports Optuna, an optional package.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _NAME = "sweep"
 """Hyperband derives a trial's bracket from the study's name."""
+_SAMPLER_ATTEMPTS = 20
+"""Attempts with the chosen sampler, which may repeat the best of few choices; then random ones."""
 
 
 class OptunaAdapter:
@@ -57,7 +60,9 @@ class OptunaAdapter:
         """
         import optuna
 
-        sampler = _sampler(self._spec, derive_seed(self._spec.seed, _NAME, number, str(attempt)))
+        name = self._spec.sampler if attempt < _SAMPLER_ATTEMPTS else "random"
+        seed = derive_seed(self._spec.seed, _NAME, number, str(attempt))
+        sampler = _sampler(name, seed, self._spec.num_startup_trials)
         study = optuna.create_study(
             study_name=_NAME,
             direction=self._spec.direction,
@@ -65,7 +70,9 @@ class OptunaAdapter:
             pruner=self._study.pruner,
         )
         study.add_trials(self._study.get_trials())
-        sampled = study.ask(self._spaces).params
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Clip non-finite values", UserWarning)
+            sampled = study.ask(self._spaces).params
         return {path: self._value(path, value) for path, value in sampled.items()}
 
     def add(self, changes: Mapping[str, Any]) -> None:
@@ -76,20 +83,31 @@ class OptunaAdapter:
         self._trials.append(self._study.ask(self._spaces))
 
     def report(self, number: int, iteration: int, value: float | None) -> bool:
-        """Record a trial's value after an iteration; return whether to prune it."""
+        """Record a trial's value after an iteration; return whether to prune it.
+
+        Pruners treat NaN as the worst value, and infinities of either sign are as bad.
+        """
         trial = self._trials[number]
-        trial.report(math.nan if value is None else value, iteration + 1)
-        return bool(trial.should_prune())
+        is_finite = value is not None and math.isfinite(value)
+        trial.report(value if is_finite else math.nan, iteration + 1)  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
+            return bool(trial.should_prune())
 
     def finish(self, number: int, value: float | None, *, pruned: bool) -> None:
-        """Record the outcome of a trial."""
+        """Record the outcome of a trial; without a value, samplers ignore it.
+
+        A value that is not finite counts as the worst one, so that samplers avoid its region.
+        """
         from optuna.trial import TrialState
 
         if pruned or value is None:
             state = TrialState.PRUNED if pruned else TrialState.FAIL
             self._study.tell(self._trials[number], state=state)
         else:
-            self._study.tell(self._trials[number], value)
+            worst = math.inf if self._spec.direction == "minimize" else -math.inf
+            score = value if math.isfinite(value) else worst
+            self._study.tell(self._trials[number], score)
 
     def _value(self, path: str, sampled: Any) -> Any:  # noqa: ANN401 -- a value of any type
         distribution = self._spec.parameters[path]
@@ -120,16 +138,15 @@ def _space(distribution: Choices | Uniform | LogUniform | Integers) -> BaseDistr
     return FloatDistribution(distribution.low, distribution.high, log=log)
 
 
-def _sampler(spec: OptunaSweep, seed: int) -> BaseSampler:
+def _sampler(name: str, seed: int, num_startup_trials: int) -> BaseSampler:
     from optuna import samplers
 
     seed %= 2**32
-    if spec.sampler == "random":
+    if name == "random":
         return samplers.RandomSampler(seed=seed)
-    startup = spec.num_startup_trials
-    if spec.sampler == "gp":
-        return samplers.GPSampler(seed=seed, n_startup_trials=startup)
-    return samplers.TPESampler(seed=seed, n_startup_trials=startup)
+    if name == "gp":
+        return samplers.GPSampler(seed=seed, n_startup_trials=num_startup_trials)
+    return samplers.TPESampler(seed=seed, n_startup_trials=num_startup_trials)
 
 
 def _pruner(spec: OptunaSweep) -> BasePruner:

@@ -37,12 +37,6 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
         to 4. A value that is a list is written in brackets: ``[7,8],[9]`` are two values.
         Assignments to ``sweep.…`` and ``preregistered.…`` override the file's sections, and
         ``~a.b`` removes a part of the file.
-
-    Raises
-    ------
-    ParameterError
-        If an assignment has no ``=``, no values, duplicate values or an invalid range; if it
-        varies settings, which do not affect results; or if a path is assigned twice.
     """
     grid: Grid = {}
     overrides: list[str] = []
@@ -83,11 +77,6 @@ def with_assignments(
     """Override a file's specification by the command line; return a grid if there is no section.
 
     Each point is combined with ``grid``; parameters in ``fixed`` no longer vary.
-
-    Raises
-    ------
-    ParameterError
-        If no parameter varies, or the strategy cannot be combined with a grid.
     """
     if spec is None:
         return GridSweep(parameters=dict(grid))
@@ -118,11 +107,6 @@ def sweep_points(spec: SweepSpec) -> list[Point]:
     """Return the changes of each member in order; an empty list if Optuna chooses them.
 
     Duplicate points are removed, and each point is combined with ``for_each``.
-
-    Raises
-    ------
-    ParameterError
-        If a point contains settings, which do not affect results.
     """
     points = spec.points()
     for path in dict.fromkeys(path for point in points for path in point):

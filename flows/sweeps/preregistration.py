@@ -17,13 +17,7 @@ logger = logging.getLogger(__name__)
 def applicable_preregistration(
     content: Preregistration | None, seeds: Set[int]
 ) -> Preregistration | None:
-    """Return a file's preregistration; None if the members' seeds are all others.
-
-    Raises
-    ------
-    ParameterError
-        If the members have only some of its seeds, or further ones.
-    """
+    """Return a file's preregistration; None if the members' seeds are all others."""
     if content is None or not seeds & {*content.seeds}:
         return None
     if seeds != {*content.seeds}:

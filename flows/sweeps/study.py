@@ -6,8 +6,7 @@ all earlier decisions from the journal.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,13 +16,14 @@ from ratchet.errors import DataError, ParameterError, RunPrunedError
 from ratchet.parameters.sweeps import NoPruner, OptunaSweep
 from ratchet.tracking.files import JsonLines, locked
 from ratchet.tracking.manifest import MAIN_ARM
-from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.metrics import MetricPoint, plain_number
 from ratchet.tracking.sweep_folder import STUDY_FILE
 
-MAX_ATTEMPTS = 20
+MAX_ATTEMPTS = 220
 """Attempts to sample a new member; if all are duplicates, the search space is exhausted."""
 
-Ending: TypeAlias = Literal["completed", "pruned"]
+Ending: TypeAlias = Literal["completed", "pruned", "unscored"]
+"""Outcome of a member; an unscored one has completed without recording the metric."""
 
 
 @dataclass
@@ -39,7 +39,9 @@ class Trial:
     pruned_at
         The iteration after which the pruner decided to stop it.
     state, value
-        Outcome and final value; None until it ends, and if it failed.
+        Outcome and final value; None until it ends. An unscored member has no value, a pruned one
+        the value that was reported when it was pruned. Older journals contain None for values
+        that are not finite.
     """
 
     number: int
@@ -52,11 +54,15 @@ class Trial:
 
 
 class SweepStudy:
-    """Trials of a sweep, read from its journal; safe for concurrent processes."""
+    """Trials of a sweep, read from its journal; safe for concurrent processes.
+
+    ``trials`` are in the order of their choice, ``ended`` in the order of their ends.
+    """
 
     def __init__(self, folder: Path, spec: OptunaSweep) -> None:
         self.spec = spec
         self.trials: list[Trial] = []
+        self.ended: list[Trial] = []
         self._journal = JsonLines(folder / STUDY_FILE)
         self._lock = folder / ".study.lock"
         self._offset = 0
@@ -67,10 +73,7 @@ class SweepStudy:
     def start(cls, folder: Path, spec: OptunaSweep) -> SweepStudy:
         """Start or resume a study.
 
-        Raises
-        ------
-        ParameterError
-            If its specification has changed; only the number of trials may change.
+        Raises ParameterError if its specification has changed, except the number of trials.
         """
         study = cls(folder, spec)
         described = described_study(spec)
@@ -78,25 +81,23 @@ class SweepStudy:
             lines, _ = study._journal.read()
             if not lines:
                 study._journal.append([{"op": "study", **described}])
-            elif lines[0] != {"op": "study", **described}:
-                changed = sorted(k for k, v in described.items() if lines[0].get(k) != v)
-                raise ParameterError(
-                    f"sweep {folder.name}: {', '.join(changed)} changed since its start, got"
-                    f" {[described[k] for k in changed]}, expected"
-                    f" {[lines[0].get(k) for k in changed]}. Choose a different --name."
-                )
+            else:
+                started = described_study(_spec_of(folder, lines))
+                changed = sorted(k for k, v in described.items() if started[k] != v)
+                if changed:
+                    raise ParameterError(
+                        f"sweep {folder.name}: {', '.join(changed)} changed since its start, got"
+                        f" {[described[k] for k in changed]}, expected"
+                        f" {[started[k] for k in changed]}. Choose a different --name."
+                    )
             study._catch_up()
         return study
 
     @classmethod
     def read(cls, folder: Path) -> SweepStudy:
         """Read the study of an existing sweep."""
-        journal = JsonLines(folder / STUDY_FILE)
-        lines, _ = journal.read()
-        if not lines or lines[0].get("op") != "study":
-            raise DataError(f"{journal.path}: not a study's journal: the first line is no header.")
-        described = {name: value for name, value in lines[0].items() if name != "op"}
-        study = cls(folder, OptunaSweep.model_validate({**described, "num_trials": 1}))
+        lines, _ = JsonLines(folder / STUDY_FILE).read()
+        study = cls(folder, _spec_of(folder, lines))
         with locked(study._lock):
             study._catch_up()
         return study
@@ -120,7 +121,7 @@ class SweepStudy:
             self._write({"op": "ask", "trial": number, "changes": changes, "run": run_id})
         return self.trials[number]
 
-    def report(self, run_id: str, iteration: int, value: float | None) -> bool:
+    def report(self, run_id: str, iteration: int, value: float) -> bool:
         """Record a member's value after an iteration; return whether to stop the member there.
 
         Decisions on repeated reports, and on members that have ended, do not change.
@@ -133,18 +134,28 @@ class SweepStudy:
             if trial.pruned_at is not None or iteration in trial.reports:
                 return trial.pruned_at is not None and iteration >= trial.pruned_at
             prune = self._optuna.report(trial.number, iteration, value)
-            line = {"op": "report", "trial": trial.number, "iteration": iteration, "value": value}
-            self._write({**line, "prune": prune})
+            line = {"op": "report", "trial": trial.number, "iteration": iteration}
+            self._write({**line, "value": plain_number(value), "prune": prune})
             self._pending.pop()  # already reported to Optuna
             return prune
 
-    def finish(self, trial: Trial, state: Ending, value: float | None) -> None:
-        """Record the outcome of a member."""
+    def finish(self, trial: Trial, value: float | None) -> None:
+        """Record that a member has completed with a value; None if it has not recorded one."""
         with locked(self._lock):
             self._catch_up()
-            if trial.state is None:
-                line = {"op": "tell", "trial": trial.number, "state": state, "value": value}
-                self._write(line)
+            self._tell(trial, "unscored" if value is None else "completed", value)
+
+    def finish_pruned(self, trial: Trial) -> None:
+        """Record that a member was pruned, with the value that it reported then."""
+        with locked(self._lock):
+            self._catch_up()
+            reported = None if trial.pruned_at is None else trial.reports[trial.pruned_at]
+            self._tell(trial, "pruned", reported)
+
+    def _tell(self, trial: Trial, state: Ending, value: float | None) -> None:
+        if trial.state is None:
+            plain = None if value is None else plain_number(value)
+            self._write({"op": "tell", "trial": trial.number, "state": state, "value": plain})
 
     @property
     def _optuna(self) -> OptunaAdapter:
@@ -155,10 +166,10 @@ class SweepStudy:
             if line["op"] == "ask":
                 self._adapter.add(line["changes"])
             elif line["op"] == "report":
-                self._adapter.report(line["trial"], line["iteration"], line["value"])
+                self._adapter.report(line["trial"], line["iteration"], _value(line))
             else:
                 pruned = line["state"] == "pruned"
-                self._adapter.finish(line["trial"], line["value"], pruned=pruned)
+                self._adapter.finish(line["trial"], _value(line), pruned=pruned)
         self._pending.clear()
         return self._adapter
 
@@ -181,10 +192,11 @@ class SweepStudy:
             return
         trial = self.trials[line["trial"]]
         if line["op"] == "report":
-            trial.reports[line["iteration"]] = line["value"]
+            trial.reports[line["iteration"]] = _value(line)
             trial.pruned_at = line["iteration"] if line["prune"] else trial.pruned_at
         else:
-            trial.state, trial.value = line["state"], line["value"]
+            trial.state, trial.value = line["state"], _value(line)
+            self.ended.append(trial)
 
 
 class MemberReports:
@@ -208,21 +220,31 @@ class MemberReports:
     def __call__(self, points: Sequence[MetricPoint]) -> None:
         """Report metrics of a stage.
 
-        Raises
-        ------
-        RunPrunedError
-            If the pruner stops the member.
+        Raises RunPrunedError if the pruner stops the member.
         """
         stage, _, name = self._study.spec.metric.partition("/")
         for point in sorted(points, key=lambda each: each.iteration):
             if point.arm != MAIN_ARM or point.stage != stage or name not in point.values:
                 continue
             value = float(point.values[name])
-            finite = value if math.isfinite(value) else None
-            if self._study.report(self._run_id, point.iteration, finite):
+            if self._study.report(self._run_id, point.iteration, value):
                 raise RunPrunedError(
                     f"pruned after iteration {point.iteration + 1}: {stage}/{name} was {value:.4g}."
                 )
+
+
+def _spec_of(folder: Path, lines: Sequence[Mapping[str, Any]]) -> OptunaSweep:
+    """Return the specification in a journal's first line, with defaults that it lacks."""
+    if not lines or lines[0].get("op") != "study":
+        raise DataError(
+            f"{folder / STUDY_FILE}: not a study's journal: the first line is no header."
+        )
+    described = {name: value for name, value in lines[0].items() if name != "op"}
+    return OptunaSweep.model_validate({**described, "num_trials": 1})
+
+
+def _value(line: dict[str, Any]) -> float | None:
+    return None if line["value"] is None else float(line["value"])
 
 
 def described_study(spec: OptunaSweep) -> dict[str, Any]:

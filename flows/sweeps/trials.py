@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from flows.sweeps.study import MAX_ATTEMPTS, SweepStudy
 from ratchet.errors import DataError, nearest
 from ratchet.parameters.sweeps import OptunaSweep
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import make_sweep_folder, write_sweep
 
@@ -24,10 +24,12 @@ class Trials:
 
     def __init__(self, resolved: ResolvedSweep, spec: OptunaSweep) -> None:
         self._resolved, self._spec = resolved, spec
+        self._is_exhausted = False
         folder = make_sweep_folder(resolved.settings.runs, resolved.sweep_id)
         self.study = SweepStudy.start(folder, spec)
         self.members = [resolved.member(trial.changes) for trial in self.study.trials]
         self._record()
+        self._require_scores()
 
     def waiting(self) -> Iterator[SweepMember]:
         """Iterate over the members to run."""
@@ -36,6 +38,8 @@ class Trials:
         while len(self.study.trials) < self._spec.num_trials:
             member = self._choose()
             if member is None:
+                self._is_exhausted = True
+                self._require_scores()
                 return
             yield member
 
@@ -60,10 +64,10 @@ class Trials:
         """Record the outcome of a completed or pruned member."""
         trial = next(each for each in self.study.trials if each.run_id == member.run_id)
         if RunFolder(member.experiment.run_path).status == "pruned":
-            value = None if trial.pruned_at is None else trial.reports[trial.pruned_at]
-            self.study.finish(trial, "pruned", value)
+            self.study.finish_pruned(trial)
         else:
-            self.study.finish(trial, "completed", self._last_value(member))
+            self.study.finish(trial, self._last_value(member))
+            self._require_scores()
 
     def _choose(self) -> SweepMember | None:
         """Choose a new member; None if all suggestions exist already."""
@@ -80,20 +84,36 @@ class Trials:
     def _record(self) -> None:
         write_sweep(self._resolved.settings.runs, self._resolved.record(self.members))
 
+    def _require_scores(self) -> None:
+        """Raise DataError if the first members to end, as many as start the search, lack scores."""
+        number = min(self._spec.num_startup_trials, self._spec.num_trials)
+        if self._is_exhausted:
+            number = min(number, len(self.study.trials))
+        first = self.study.ended[:number]
+        if len(first) < number or any(trial.state != "unscored" for trial in first):
+            return
+        member = self.members[first[-1].number]
+        recorded = {
+            f"{point.stage}/{name}" for point in _main_points(member) for name in point.values
+        }
+        others = f", nor have the {number - 1} that ended before it" if number > 1 else ""
+        raise DataError(
+            f"sweep.metric: {member.run_id} has not recorded {self._spec.metric!r}{others}."
+            f"{nearest(self._spec.metric, recorded)} Correct sweep.metric and choose a different"
+            " --name: finished stages are stored."
+        )
+
     def _last_value(self, member: SweepMember) -> float | None:
-        """Return the last value of the metric; None if it is not finite."""
+        """Return the last value of the metric; None if the member has not recorded it."""
         stage, _, name = self._spec.metric.partition("/")
-        points = [
-            point
-            for point in RunFolder(member.experiment.run_path).read_metrics()
-            if point.arm == MAIN_ARM
+        matching = [
+            point for point in _main_points(member) if point.stage == stage and name in point.values
         ]
-        matching = [point for point in points if point.stage == stage and name in point.values]
         if not matching:
-            recorded = {f"{point.stage}/{each}" for point in points for each in point.values}
-            raise DataError(
-                f"sweep.metric: {member.run_id} has not recorded {self._spec.metric!r}."
-                f"{nearest(self._spec.metric, recorded)}"
-            )
-        value = float(max(matching, key=lambda point: point.iteration).values[name])
-        return value if math.isfinite(value) else None
+            return None
+        return float(max(matching, key=lambda point: point.iteration).values[name])
+
+
+def _main_points(member: SweepMember) -> list[MetricPoint]:
+    points = RunFolder(member.experiment.run_path).read_metrics()
+    return [point for point in points if point.arm == MAIN_ARM]

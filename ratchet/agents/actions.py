@@ -148,8 +148,8 @@ def pack_actions(
     """
 
     def take(tensor: Tensor) -> Tensor:
-        own = tensor[:, index]
-        return own if rows is None else own.index_select(0, rows)
+        agent_actions = tensor[:, index]
+        return agent_actions if rows is None else agent_actions.index_select(0, rows)
 
     message = take(td.get(("agents", "message")))
     if len(layout.channels) < message.shape[1]:
@@ -226,10 +226,10 @@ class MultiAgentDistribution:
             layout = dist.layout
             counts = dist.factors.counts
             rows: Tensor | slice = slice(None) if dist.rows is None else dist.rows
-            said = (packed * counts)[:, : layout.num_message_factors]
-            said = said.view(-1, len(layout.channels), positions)
-            for place, channel in enumerate(layout.channels):
-                message[rows, dist.index, channel] = said[:, place]
+            symbols = (packed * counts)[:, : layout.num_message_factors]
+            symbols = symbols.view(-1, len(layout.channels), positions)
+            for number, channel in enumerate(layout.channels):
+                message[rows, dist.index, channel] = symbols[:, number]
             if layout.decides:
                 at = layout.decision_index
                 decision[rows, dist.index] = packed[:, at].where(counts[:, at], NO_DECISION)
@@ -337,11 +337,6 @@ def pack_logits(logits: PolicyLogits, layout: FactorLayout) -> Tensor:
     """Pack the factors into f32 [b, F, max(S, 3, d)]; padding is 0 and must be masked.
 
     Logits are messages' [b, K, P, S], decisions' [b, 3], linear messages' [b, d].
-
-    Raises
-    ------
-    StateError
-        If the head returns no logits for one of the agent's factors.
     """
     factors = [logits.message.flatten(1, 2)]
     if layout.decides:
@@ -369,13 +364,13 @@ def pack_allowed(
     i64 [b]: 0 any decision, 1 must continue (only 2), 2 must decide (0 or 1).
     """
     b, num_symbols = len(restriction), symbols.shape[-1]
-    said = symbols.expand(b, len(layout.channels), layout.message_size, num_symbols).flatten(1, 2)
+    mask = symbols.expand(b, len(layout.channels), layout.message_size, num_symbols).flatten(1, 2)
     if not (layout.decides or layout.linear):
-        return said
+        return mask
     width = max(num_symbols, NUM_DECISIONS * layout.decides, (d_linear or 0) * layout.linear)
     factors = layout.num_message_factors + layout.decides + layout.linear
     allowed = torch.zeros((b, factors, width), dtype=torch.bool, device=symbols.device)
-    allowed[:, : layout.num_message_factors, :num_symbols] = said
+    allowed[:, : layout.num_message_factors, :num_symbols] = mask
     if layout.decides:
         at = layout.decision_index
         allowed[:, at, :2] = (restriction != 1).unsqueeze(-1)
@@ -417,10 +412,10 @@ def unpack_logits(dist: MultiAgentDistribution, symbols: int) -> tuple[Tensor, T
         layout = agent.layout
         rows: Tensor | slice = slice(None) if agent.rows is None else agent.rows
         packed = agent.factors.logits.masked_fill(~agent.factors.counts.unsqueeze(-1), 0.0)
-        said = packed[:, : layout.num_message_factors, :symbols]
-        said = said.reshape(len(said), len(layout.channels), positions, symbols)
-        for place, channel in enumerate(layout.channels):
-            message[rows, agent.index, channel] = said[:, place]
+        logits = packed[:, : layout.num_message_factors, :symbols]
+        logits = logits.reshape(len(logits), len(layout.channels), positions, symbols)
+        for number, channel in enumerate(layout.channels):
+            message[rows, agent.index, channel] = logits[:, number]
         if layout.decides:
             decision[rows, agent.index] = packed[:, layout.decision_index, :NUM_DECISIONS]
     return message, decision

@@ -100,8 +100,8 @@ class ActorCritic(nn.Module, ABC):
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the results of :meth:`evaluate`: log_prob, entropy and value, f32 [B, A]."""
-        found = self.evaluate(td, agents=agents).get("agents")
-        return found.get("log_prob"), found.get("entropy"), found.get("value")
+        evaluation = self.evaluate(td, agents=agents).get("agents")
+        return evaluation.get("log_prob"), evaluation.get("entropy"), evaluation.get("value")
 
     def score_remembered(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None

@@ -153,12 +153,6 @@ class AgentBuilder(ABC, Generic[Section]):
         For the trainer type ``solo_agent``, builds bodies and solo heads; otherwise bodies, policy
         and value heads, and also solo heads if ``pretrain_agents`` is set. The weights don't depend
         on the device.
-
-        Raises
-        ------
-        ParameterError
-            If factors of actor and critic differ in a shared body, or an agent does not support
-            this.
         """
         sections = {name: self._section(hyper_params, name) for name in handler.agent_names}
         if trainer_type != SOLO:
@@ -177,13 +171,13 @@ class AgentBuilder(ABC, Generic[Section]):
 
         Raises ParameterError if an agent has no scripted version.
         """
-        found = {}
+        agents = {}
         for name in names:
             plan = AgentPlan(hyper_params, handler, name, self._section(hyper_params, name))
-            found[name] = agent = self.build_manual_agent(plan)
+            agents[name] = agent = self.build_manual_agent(plan)
             if agent.policy_head is not None:
                 agent.policy_head = agent.policy_head.with_ties()
-        return found
+        return agents
 
     def combine_agents(
         self, hyper_params: HyperParameters, handler: ProtocolHandler, agents: Mapping[str, Agent]
@@ -204,10 +198,10 @@ class AgentBuilder(ABC, Generic[Section]):
             "use_manual_architecture=true": parameters.use_manual_architecture,
             f"network={parameters.network!r}": parameters.network is not None,
         }
-        given = [text for text, is_given in chosen.items() if is_given]
-        if len(given) > 1:
+        set_options = [text for text, is_given in chosen.items() if is_given]
+        if len(set_options) > 1:
             raise ParameterError(
-                f"agents.{name}: got {' and '.join(given)}, expected at most one of them."
+                f"agents.{name}: got {' and '.join(set_options)}, expected at most one of them."
             )
         return parameters  # type: ignore[return-value] # Section is section_class
 
@@ -237,10 +231,10 @@ class AgentBuilder(ABC, Generic[Section]):
 
     def _body(self, plan: AgentPlan[Section], part: str, read: Collection[str]) -> AgentBody:
         """Build the custom body if set, the scenario's otherwise."""
-        own = network_class(plan.name, plan.section, self.base_dir)
-        if own is None:
+        custom_body = network_class(plan.name, plan.section, self.base_dir)
+        if custom_body is None:
             return self.build_body(plan, plan.init(part), read)
-        return own(plan, plan.init(part), read)
+        return custom_body(plan, plan.init(part), read)
 
 
 def _policy_head(plan: AgentPlan[Section]) -> PolicyHead:

@@ -66,13 +66,7 @@ _OBSERVATION_KEYS: tuple[Key, ...] = (
 
 
 class CombinedAgents(ActorCritic):
-    """Module that runs all agents together, in the protocol's order.
-
-    Raises
-    ------
-    UnknownNameError
-        If an agent of the protocol is missing.
-    """
+    """Module that runs all agents together, in the protocol's order."""
 
     remembers = True
 
@@ -242,11 +236,6 @@ class CombinedAgents(ActorCritic):
         """Return the logits f32 [B, 2] of y that an agent predicts without any conversation.
 
         ``data`` [B] is the scenario's, as ``gather_data`` gives it.
-
-        Raises
-        ------
-        StateError
-            If the agent has no solo head.
         """
         agent, role = self.agents[agent_name], self._roles[agent_name]
         if agent.solo_head is None:
@@ -314,7 +303,7 @@ class CombinedAgents(ActorCritic):
     def _score(
         self, td: TensorDictBase, chosen: Sequence[tuple[Turn, TakenActions]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ratings = [(turn, evaluate_actions(turn, taken)) for turn, taken in chosen]
+        ratings = [(turn, evaluate_actions(turn, actions)) for turn, actions in chosen]
         laid = arrange_by_agent(
             ratings, td.batch_size[0], len(self.agent_names), td.get("round").device
         )

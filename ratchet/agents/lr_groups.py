@@ -66,24 +66,18 @@ class Learner(Protocol):
 
 
 def check_shared_factors(rl: RlParameters, agents: Mapping[str, AgentParameters]) -> None:
-    """Check that actor and critic agree wherever they share a body.
-
-    Raises
-    ------
-    ParameterError
-        If ``rl.use_shared_body`` and two factors differ.
-    """
+    """Check that actor and critic agree wherever they share a body."""
     if not rl.use_shared_body:
         return
-    found: dict[str, LrFactors] = {"rl.body_lr_factor": rl.body_lr_factor}
+    factors_by_path: dict[str, LrFactors] = {"rl.body_lr_factor": rl.body_lr_factor}
     for name, parameters in agents.items():
         if parameters.is_random or parameters.use_manual_architecture:
             continue
         for field in ("agent_lr_factor", "body_lr_factor", "gnn_lr_factor"):
             factors = getattr(parameters, field, None)
             if isinstance(factors, LrFactors):
-                found[f"agents.{name}.{field}"] = factors
-    for path, factors in found.items():
+                factors_by_path[f"agents.{name}.{field}"] = factors
+    for path, factors in factors_by_path.items():
         if factors.actor != factors.critic:
             raise ParameterError(
                 f"{path}: got actor={factors.actor} and critic={factors.critic}, expected equal"
@@ -109,8 +103,8 @@ def parameter_groups(
     """
     groups: list[ParameterGroup] = []
     for agent in agents:
-        own = agent.parameters
-        actor, critic = own.agent_lr_factor.actor, own.agent_lr_factor.critic
+        parameters = agent.parameters
+        actor, critic = parameters.agent_lr_factor.actor, parameters.agent_lr_factor.critic
         body_rl = None if solo and not solo_body_factor else rl.body_lr_factor
         if agent.body is not None:
             groups += _body_groups(agent, agent.body, "", "actor", body_rl)

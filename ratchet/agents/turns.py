@@ -116,10 +116,10 @@ class TurnGatherer:
         prepared = self._prepare(td, cache)
         turns = []
         for name in self.agents if names is None else names:
-            found = acting[:, self.roles[name].index].nonzero().flatten()
-            if len(found) == 0:
+            acting_rows = acting[:, self.roles[name].index].nonzero().flatten()
+            if len(acting_rows) == 0:
                 continue
-            rows = None if len(found) == len(acting) else found
+            rows = None if len(acting_rows) == len(acting) else acting_rows
             inputs = self._perceive(name, td, rows, prepared)
             inputs.generator = None if generators is None else generators[name]
             body = self.agents[name].body
@@ -194,20 +194,20 @@ def _invariant(
         if first is None:
             return None
         known = cache.invariant_ids[name] = torch.full_like(ids, -1)
-        kept = cache.invariants[name] = first.new_zeros((len(ids), *first.shape[1:]))
-        place: Tensor | slice = slice(None) if rows is None else rows
-        kept[place], known[place] = first, ids[place]
+        cached = cache.invariants[name] = first.new_zeros((len(ids), *first.shape[1:]))
+        index: Tensor | slice = slice(None) if rows is None else rows
+        cached[index], known[index] = first, ids[index]
         return first
-    wanted = ids != known
+    is_stale = ids != known
     if rows is not None:
-        wanted &= torch.zeros_like(wanted).index_fill(0, rows, True)
-    stale = wanted.nonzero().flatten()
-    kept = cache.invariants[name]
+        is_stale &= torch.zeros_like(is_stale).index_fill(0, rows, True)
+    stale = is_stale.nonzero().flatten()
+    cached = cache.invariants[name]
     if len(stale):
         new = fresh(stale)
         assert new is not None  # it was a tensor before
-        kept[stale], known[stale] = new, ids[stale]
-    return take(kept, rows)
+        cached[stale], known[stale] = new, ids[stale]
+    return take(cached, rows)
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,7 @@ class TakenActions:
 def evaluate_actions(turn: Turn, taken: TakenActions) -> Tensor:
     """Return log-probability, entropy and value of an agent's actions, with gradients: f32 [3, b].
 
-    Raises
-    ------
-    StateError
-        If the agent has no policy head.
+    Raises StateError if the agent has no policy head.
     """
     logits = pack_logits(policy_head(turn)(turn.shared, turn.inputs), turn.role.layout)
     factors = FactorisedCategorical(logits, taken.allowed, taken.counts)
@@ -249,13 +246,7 @@ def evaluate_actions(turn: Turn, taken: TakenActions) -> Tensor:
 
 
 def policy_head(turn: Turn) -> AgentPolicyHead:
-    """Return an agent's policy head.
-
-    Raises
-    ------
-    StateError
-        If the agent has no policy head.
-    """
+    """Return an agent's policy head."""
     head = turn.agent.policy_head
     if head is None:
         raise StateError(
@@ -286,12 +277,12 @@ def arrange_by_agent(
     if not ratings:
         return laid.view(NUM_EVALUATIONS, size, num_agents)
     every = torch.arange(size, device=device)
-    places = [
+    positions = [
         (every if turn.rows is None else turn.rows) * num_agents + turn.role.index
         for turn, _ in ratings
     ]
     values = torch.cat([rating for _, rating in ratings], dim=1)
-    return laid.index_copy(1, torch.cat(places), values).view(NUM_EVALUATIONS, size, num_agents)
+    return laid.index_copy(1, torch.cat(positions), values).view(NUM_EVALUATIONS, size, num_agents)
 
 
 @dataclass(frozen=True)
@@ -312,30 +303,30 @@ class FrameCache:
         self._agents: dict[str, _CachedTurn] = {}
         every = torch.arange(num_frames, device=device)
         for turn, actions in chosen:
-            place = every
+            row_of_frame = every
             if turn.rows is not None:
-                place = torch.full_like(every, -1)
-                place[turn.rows] = every[: len(turn.rows)]
+                row_of_frame = torch.full_like(every, -1)
+                row_of_frame[turn.rows] = every[: len(turn.rows)]
             body = turn.agent.body
             if body is not None:
                 turn.inputs.precomputed = body.precompute(turn.inputs)
-            self._agents[turn.agent.name] = _CachedTurn(turn, actions, place)
+            self._agents[turn.agent.name] = _CachedTurn(turn, actions, row_of_frame)
 
     def take(
         self, index: Tensor, names: Sequence[str] | None = None
     ) -> list[tuple[Turn, TakenActions]]:
         """Return turns and actions in frames ``index`` i64 [B]; rows are positions in ``index``."""
-        taken = []
+        turns = []
         for name in self._agents if names is None else names:
             known = self._agents.get(name)
             if known is None:
                 continue
-            places = known.place.index_select(0, index)
-            found = (places >= 0).nonzero().flatten()
-            if len(found) == 0:
+            cached_rows = known.place.index_select(0, index)
+            acting_frames = (cached_rows >= 0).nonzero().flatten()
+            if len(acting_frames) == 0:
                 continue
-            rows = None if len(found) == len(index) else found
-            places = places if rows is None else places.index_select(0, rows)
-            turn = replace(known.turn, rows=rows, inputs=known.turn.inputs.take(places))
-            taken.append((turn, known.taken.take(places)))
-        return taken
+            rows = None if len(acting_frames) == len(index) else acting_frames
+            cached_rows = cached_rows if rows is None else cached_rows.index_select(0, rows)
+            turn = replace(known.turn, rows=rows, inputs=known.turn.inputs.take(cached_rows))
+            turns.append((turn, known.taken.take(cached_rows)))
+        return turns

@@ -136,11 +136,6 @@ def n_step_returns(
     -------
     Tensor
         ``[E, T, A]``.
-
-    Raises
-    ------
-    ValueError
-        If ``num_steps`` is less than 1.
     """
     if num_steps < 1:
         raise ValueError(f"num_steps: got {num_steps}, expected at least 1.")

@@ -42,11 +42,6 @@ def clipped_distance(
         The value when the data were sampled; needed with ``clip_value``.
     clip_value
         Largest distance from ``old_value`` that the loss credits; unbounded by default.
-
-    Raises
-    ------
-    ValueError
-        If ``clip_value`` is given without ``old_value``.
     """
     loss = distance(value, target, kind)
     if clip_value is None:
@@ -77,11 +72,6 @@ def critic_loss(
     clip_value
         If given, the larger of the losses of the value and of the value clipped to
         ``old_value ± clip_value``.
-
-    Raises
-    ------
-    ValueError
-        If ``clip_value`` is given without ``old_value``.
     """
     loss = clipped_distance(value, target, kind=kind, old_value=old_value, clip_value=clip_value)
     return masked_mean(loss, mask, 0)

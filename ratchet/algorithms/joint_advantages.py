@@ -55,9 +55,9 @@ def joint_advantages(
     step
         int64 ``[E, T]``: the number of earlier steps of the episode.
     """
-    carried, said = _carry_values(reward, value, acting, done, gamma)
-    elsewhere = known & ~said
-    baseline = torch.where(said, carried, _mean_of_others(value_target, elsewhere, step))
+    carried, has_value = _carry_values(reward, value, acting, done, gamma)
+    without_value = known & ~has_value
+    baseline = torch.where(has_value, carried, _mean_of_others(value_target, without_value, step))
     return JointAdvantages(torch.where(known, value_target - baseline, 0.0), known)
 
 
@@ -66,24 +66,24 @@ def _carry_values(
 ) -> tuple[Tensor, Tensor]:
     """Return the episode's last value up to each step, and whether one exists."""
     last, there = torch.zeros_like(reward[:, 0]), torch.zeros_like(acting[:, 0])
-    values, said = [], []
+    values, has_value = [], []
     for t in range(reward.shape[1]):
         now = torch.where(acting[:, t], value[:, t], last)
         there = there | acting[:, t]
         values.append(now)
-        said.append(there)
+        has_value.append(there)
         last = (now - reward[:, t]) / gamma if gamma else torch.zeros_like(now)
         there = there & ~done[:, t]
-    return torch.stack(values, 1), torch.stack(said, 1)
+    return torch.stack(values, 1), torch.stack(has_value, 1)
 
 
 def _mean_of_others(returns: Tensor, mask: Tensor, step: Tensor) -> Tensor:
     """Return the mean of returns over the mask at the same step, excluding the frame itself."""
-    shown = torch.where(mask, returns, 0.0).flatten(0, 1)
+    masked_returns = torch.where(mask, returns, 0.0).flatten(0, 1)
     counted = mask.flatten(0, 1).to(returns.dtype)
     flat = step.flatten()
     empty = returns.new_zeros(int(step.max()) + 1, returns.shape[-1])
-    total = empty.index_add(0, flat, shown)[flat] - shown
+    total = empty.index_add(0, flat, masked_returns)[flat] - masked_returns
     count = empty.index_add(0, flat, counted)[flat] - counted
     return (total / count.clamp(min=1)).view(returns.shape)
 

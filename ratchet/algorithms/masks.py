@@ -23,10 +23,10 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | tuple[int, ...] | None 
     Tensor
         ``values`` without ``dim``.
     """
-    shown = torch.where(mask, values, torch.zeros_like(values))
+    masked = torch.where(mask, values, torch.zeros_like(values))
     if dim is None:
-        return shown.sum() / mask.sum().clamp(min=1)
-    return shown.sum(dim) / mask.sum(dim).clamp(min=1)
+        return masked.sum() / mask.sum().clamp(min=1)
+    return masked.sum(dim) / mask.sum(dim).clamp(min=1)
 
 
 def masked_variance(
@@ -35,7 +35,8 @@ def masked_variance(
     """Compute the population variance of the values in the mask (shapes as above)."""
     mean = masked_mean(values, mask, dim)
     if dim is not None:
-        for axis in sorted(_positive(dim, values.dim())):
+        axes = (dim,) if isinstance(dim, int) else dim
+        for axis in sorted(axis % values.dim() for axis in axes):
             mean = mean.unsqueeze(axis)
     return masked_mean((values - mean) ** 2, mask, dim)
 
@@ -59,13 +60,8 @@ def masked_whiten(values: Tensor, mask: Tensor, dim: int = 0, eps: float = 1e-6)
     Tensor
         Same shape; 0 outside the mask, and 0 where the mask has only one value.
     """
-    shown = torch.where(mask, values, torch.zeros_like(values))
+    masked = torch.where(mask, values, torch.zeros_like(values))
     count = mask.sum(dim, keepdim=True).clamp(min=1)
-    centred = torch.where(mask, shown - shown.sum(dim, keepdim=True) / count, 0.0)
+    centred = torch.where(mask, masked - masked.sum(dim, keepdim=True) / count, 0.0)
     deviation = (centred.square().sum(dim, keepdim=True) / count).sqrt()
     return centred / (deviation + eps)
-
-
-def _positive(dim: int | tuple[int, ...], num_dims: int) -> list[int]:
-    axes = (dim,) if isinstance(dim, int) else dim
-    return [axis % num_dims for axis in axes]

@@ -57,8 +57,8 @@ class ShapedUpdate(NamedTuple):
 def followers_of(groups: Groups) -> dict[str, tuple[str, ...]]:
     """Return the followers of each agent: all agents in later groups."""
     return {
-        leader: tuple(follower for behind in groups[place + 1 :] for follower in behind)
-        for place, group in enumerate(groups)
+        leader: tuple(follower for later_group in groups[index + 1 :] for follower in later_group)
+        for index, group in enumerate(groups)
         for leader in group
     }
 
@@ -105,10 +105,10 @@ def lola(
     chi = _shaping_terms(game, groups, xi, lambda name, vector: rates[name] * vector)
     h = {name: torch.zeros_like(gradient) for name, gradient in xi.items()}
     direction: Vectors = {}
-    behind = followers_of(groups)
+    followers = followers_of(groups)
     for leader in (name for group in reversed(groups) for name in group):
-        if additional_term and behind[leader]:
-            steps = {name: rates[name] * direction[name] for name in behind[leader]}
+        if additional_term and followers[leader]:
+            steps = {name: rates[name] * direction[name] for name in followers[leader]}
             h[leader] = _hessian_term(game, leader, steps)
         direction[leader] = xi[leader] - chi[leader] - h[leader]
     return ShapedUpdate(direction, xi, chi, h, 1.0)
@@ -140,9 +140,9 @@ def stable_opponent_shaping(
     xi = _simultaneous(game, groups)
     chi = _shaping_terms(game, groups, xi, lambda name, vector: rates[name] * vector)
     h = {name: torch.zeros_like(gradient) for name, gradient in xi.items()}
-    for leader, behind in followers_of(groups).items():
-        if behind:
-            steps = {name: rates[name] * xi[name] for name in behind}
+    for leader, followers in followers_of(groups).items():
+        if followers:
+            steps = {name: rates[name] * xi[name] for name in followers}
             h[leader] = _hessian_term(game, leader, steps)
     look_ahead = {name: xi[name] - h[name] for name in xi}
     weight = shaping_weight(
@@ -193,8 +193,8 @@ def _shaping_terms(
 ) -> Vectors:
     """Return χ_l = Σ_f [∇_l∇_f L_f] v_f with v_f = ``respond(f, g_lf)``, for each agent."""
     terms = {}
-    for leader, behind in followers_of(groups).items():
-        products = [(name, name, respond(name, game.gradient(leader, name))) for name in behind]
+    for leader, followers in followers_of(groups).items():
+        products = [(name, name, respond(name, game.gradient(leader, name))) for name in followers]
         empty = torch.zeros_like(like[leader])
         terms[leader] = game.mixed_products(leader, products) if products else empty
     return terms

@@ -78,8 +78,8 @@ def kl_penalty_policy_loss(
 
 def approximate_kl(log_ratio: Tensor, mask: Tensor) -> Tensor:
     """Estimate KL(π_old ‖ π) as the mean of (ρ − 1) − log ρ; ``[B, A]`` → ``[A]``."""
-    shown = torch.where(mask, log_ratio, 0.0)
-    return masked_mean(kl_estimate(-shown, "k3"), mask, 0)
+    masked = torch.where(mask, log_ratio, 0.0)
+    return masked_mean(kl_estimate(-masked, "k3"), mask, 0)
 
 
 def clip_fraction(log_ratio: Tensor, mask: Tensor, *, clip_epsilon: float) -> Tensor:

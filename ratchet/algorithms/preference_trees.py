@@ -66,11 +66,6 @@ def find_nodes(node_id: Indices, tree: Indices) -> TreeNodes:
         The node of each leaf's branch at each step, −1 where none was played, int64[N, T].
     tree
         Which tree each leaf belongs to, int64[N], from 0.
-
-    Raises
-    ------
-    DataError
-        If a branch has a hole, or a node has two steps or two parents.
     """
     played = node_id != NO_NODE
     if bool((played[:, 1:] & ~played[:, :-1]).any()):
@@ -79,23 +74,25 @@ def find_nodes(node_id: Indices, tree: Indices) -> TreeNodes:
     root = -2 - tree.astype(np.int64)
     parents = np.concatenate([root[:, None], node_id[:, :-1]], axis=1)[played]
     leaves, steps = np.nonzero(played)
-    nodes, first, place, counts = np.unique(
+    nodes, first, inverse, counts = np.unique(
         node_id[played], return_index=True, return_inverse=True, return_counts=True
     )
-    found = TreeNodes(
+    tree_nodes = TreeNodes(
         node=nodes.astype(np.int64),
         parent=parents[first],
         step=steps[first].astype(np.int64),
         leaf=leaves[first].astype(np.int64),
         num_leaves=counts.astype(np.int64),
-        place=place.reshape(-1).astype(np.int64),
+        place=inverse.reshape(-1).astype(np.int64),
         played=played,
     )
-    astray = (found.parent[found.place] != parents) | (found.step[found.place] != steps)
+    astray = (tree_nodes.parent[tree_nodes.place] != parents) | (
+        tree_nodes.step[tree_nodes.place] != steps
+    )
     if bool(astray.any()):
         node = int(node_id[played][astray][0])
         raise DataError(f"tree: node {node} has two steps or two parents, expected one of each.")
-    return found
+    return tree_nodes
 
 
 def expected_rewards(nodes: TreeNodes, reward: Floats) -> npt.NDArray[np.float64]:
@@ -151,10 +148,10 @@ def find_choices(nodes: TreeNodes, positive: Flags, acts: Flags) -> Choices:
     acts
         At which nodes it acts, bool[M].
     """
-    parent, first, place = np.unique(nodes.parent[acts], return_index=True, return_inverse=True)
-    place = place.reshape(-1)
-    good = np.bincount(place, weights=positive[acts], minlength=len(parent))
-    bad = np.bincount(place, weights=~positive[acts], minlength=len(parent))
+    parent, first, inverse = np.unique(nodes.parent[acts], return_index=True, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    good = np.bincount(inverse, weights=positive[acts], minlength=len(parent))
+    bad = np.bincount(inverse, weights=~positive[acts], minlength=len(parent))
     return Choices(parent, nodes.step[acts][first], (good > 0) & (bad > 0))
 
 

@@ -61,11 +61,6 @@ def original_rows(redrawn: Indices) -> Indices:
     redrawn
         int64[N, T]: the index of the agent whose turn was redrawn at a step, else -1. A rollout
         without redrawn turns is an original; those redrawn from it follow it.
-
-    Raises
-    ------
-    DataError
-        If the first rollout is not an original, or a rollout has two redrawn turns.
     """
     turns = (redrawn != NOT_REDRAWN).sum(axis=1)
     if len(turns) and (turns[0] != 0 or turns.max() > 1):

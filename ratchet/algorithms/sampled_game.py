@@ -68,12 +68,12 @@ def clipped_slope(
     clip_epsilon
         ε.
     """
-    shown = torch.where(acting, log_ratio, 0.0)
-    bounded = bounded_log_ratio(shown)
+    masked = torch.where(acting, log_ratio, 0.0)
+    bounded = bounded_log_ratio(masked)
     ratio = bounded.exp()
     above = (advantage > 0) & (ratio > 1 + clip_epsilon)
     below = (advantage < 0) & (ratio < 1 - clip_epsilon)
-    return torch.where(acting & ~above & ~below & (bounded == shown), ratio, 0.0)
+    return torch.where(acting & ~above & ~below & (bounded == masked), ratio, 0.0)
 
 
 def pair_weights(weight: Tensor, episode: Tensor) -> Tensor:
@@ -141,8 +141,8 @@ class SampledGame:
     def _forward(self, agent: str, vector: Tensor) -> Tensor:
         """Apply the Jacobian of the log-probabilities: [P] → ``[E, T]``."""
         cotangent, gradient = self._linearised(agent)
-        (found,) = _derive(gradient, (cotangent,), _split(vector, self.players[agent].params))
-        return found
+        (derivative,) = _derive(gradient, (cotangent,), _split(vector, self.players[agent].params))
+        return derivative
 
     def _linearised(self, agent: str) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return ∂L/∂ log π as a leaf, and L's gradient as a function of it and of the parameters.
@@ -188,7 +188,7 @@ def _derive(
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(tensor.new_zeros((*size, *tensor.shape)) for tensor in inputs)
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [output for output, _ in pairs],
         inputs,
         [cotangent for _, cotangent in pairs],
@@ -199,7 +199,7 @@ def _derive(
     )
     return tuple(
         tensor.new_zeros((*size, *tensor.shape)) if gradient is None else gradient
-        for tensor, gradient in zip(inputs, found, strict=True)
+        for tensor, gradient in zip(inputs, gradients, strict=True)
     )
 
 

@@ -117,11 +117,6 @@ def guess_replacement_proportion(
         r.
     iteration
         i, from 0.
-
-    Raises
-    ------
-    ParameterError
-        For another annealing.
     """
     match annealing:
         case "none":

@@ -143,11 +143,6 @@ def build_analyser(name: str) -> tuple[str, Analyser]:
     -------
     tuple
         The name of its results folder, and the analyser.
-
-    Raises
-    ------
-    UnknownNameError
-        If the name is not registered; the message contains the nearest names.
     """
-    found = ANALYSERS.find(name)
-    return (found.__name__ if is_class_spec(name) else name), found()
+    analyser_cls = ANALYSERS.find(name)
+    return (analyser_cls.__name__ if is_class_spec(name) else name), analyser_cls()

@@ -76,13 +76,7 @@ class Questions:
         analyser: Analyser,
         model: AnalysisModel,
     ) -> Questions:
-        """Build the requests on messages, given with the names of their files.
-
-        Raises
-        ------
-        PromptTemplateError
-            If a prompt cannot be built.
-        """
+        """Build the requests on messages, given with the names of their files."""
         requests: dict[str, ChatRequest] = {}
         of_message = {}
         for key in messages:

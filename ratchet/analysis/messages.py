@@ -59,7 +59,7 @@ class TranscriptMessage:
     def digest(self) -> str:
         """SHA-256 of the inputs of a verdict: text, speaker, side and earlier messages."""
         digest = hashlib.sha256()
-        before = [part for said in self.earlier for part in (said.agent, said.channel, said.text)]
+        before = [part for turn in self.earlier for part in (turn.agent, turn.channel, turn.text)]
         facts = (self.question, self.solution, str(self.prover_stance), self.said.agent)
         for part in (*facts, *before, self.said.text):
             encoded = part.encode()
@@ -68,15 +68,7 @@ class TranscriptMessage:
 
 
 def transcript_files(run_folder: Path) -> dict[str, Path]:
-    """Find a run's transcript files: ``"ARM/NAME"`` → file, sorted.
-
-    Raises
-    ------
-    RunNotFoundError
-        If the folder does not exist.
-    DataError
-        If it contains no transcripts.
-    """
+    """Find a run's transcript files: ``"ARM/NAME"`` → file, sorted."""
     if not run_folder.is_dir():
         raise RunNotFoundError(f"no run folder {run_folder}. `ratchet runs` lists all runs.")
     folder = run_folder / FOLDER
@@ -90,13 +82,7 @@ def transcript_files(run_folder: Path) -> dict[str, Path]:
 
 
 def read_messages(file: Path) -> Iterator[TranscriptMessage]:
-    """Read all messages of a transcript file.
-
-    Raises
-    ------
-    DataError
-        If a line is not a valid transcript.
-    """
+    """Read all messages of a transcript file."""
     for row, transcript in enumerate(read_report_transcripts(file)):
         try:
             yield from _messages(row, transcript)
@@ -110,11 +96,11 @@ def read_messages(file: Path) -> Iterator[TranscriptMessage]:
 def _messages(row: int, transcript: Transcript) -> Iterator[TranscriptMessage]:
     earlier: tuple[Utterance, ...] = ()
     for played in transcript["rounds"]:
-        said = tuple(
+        utterances = tuple(
             Utterance(played["round"], message["agent"], message["channel"], message["text"])
             for message in played["messages"]
         )
-        for utterance in said:
+        for utterance in utterances:
             yield TranscriptMessage(
                 row=row,
                 rollout=transcript["rollout"],
@@ -125,4 +111,4 @@ def _messages(row: int, transcript: Transcript) -> Iterator[TranscriptMessage]:
                 agents=tuple(transcript["rewards"]),
                 earlier=earlier,
             )
-        earlier += said
+        earlier += utterances

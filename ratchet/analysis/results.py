@@ -38,13 +38,13 @@ class JudgedMessage:
         cls, message: TranscriptMessage, verdict: Verdict, model: str
     ) -> JudgedMessage:
         """Combine a verdict with its message's position."""
-        said = message.said
+        utterance = message.said
         return cls(
             row=message.row,
             rollout=message.rollout,
-            round=said.round,
-            agent=said.agent,
-            channel=said.channel,
+            round=utterance.round,
+            agent=utterance.agent,
+            channel=utterance.channel,
             verdict=verdict.label,
             answer=verdict.answer,
             model=model,
@@ -63,13 +63,7 @@ def results_file(run_folder: Path, analyser: str, transcripts: str) -> Path:
 
 
 def read_results(file: Path) -> list[JudgedMessage]:
-    """Read verdicts; return an empty list if the file does not exist.
-
-    Raises
-    ------
-    DataError
-        If a line is not a valid verdict.
-    """
+    """Read verdicts; return an empty list if the file does not exist."""
     if not file.exists():
         return []
     results = []

@@ -126,7 +126,7 @@ class _Plan:
     ) -> AnalyserSummary:
         """Write all verdicts, old and new; messages that are too long have none."""
         num_too_long = 0
-        results = {file: list(kept) for file, kept in self.kept.items()}
+        results = {file: list(messages) for file, messages in self.kept.items()}
         for (file, message), digest in self.questions.of_message.items():
             if digest not in answers:
                 num_too_long += 1
@@ -163,19 +163,19 @@ def _plan(
     """Read transcripts and verdicts, and build all requests."""
     plans = []
     for name, analyser in analysers.items():
-        kept: dict[str, list[JudgedMessage]] = {}
+        judged: dict[str, list[JudgedMessage]] = {}
         unjudged: list[tuple[str, TranscriptMessage]] = []
         for file, path in files.items():
             results = [] if overwrite else read_results(results_file(run_folder, name, file))
             stored = {(result.position, result.digest): result for result in results}
-            kept[file] = []
+            judged[file] = []
             for message in filter(analyser.judges, read_messages(path)):
                 result = stored.get((message.position, message.digest))
                 if result is None:
                     unjudged.append((file, message))
                 else:
-                    kept[file].append(result)
-        plans.append(_Plan(name, kept, Questions.on_messages(unjudged, analyser, model)))
+                    judged[file].append(result)
+        plans.append(_Plan(name, judged, Questions.on_messages(unjudged, analyser, model)))
     return plans
 
 

@@ -42,13 +42,6 @@ def with_base_run(data: Mapping[str, Any], runs: str | Path) -> dict[str, Any]:
 
     ``data`` are nested as in a file. Their changes of ``agents._default`` apply to all agents that
     they do not name.
-
-    Raises
-    ------
-    ParameterError
-        If a run is needed and none is named.
-    RunNotFoundError
-        If there is no such run.
     """
     from ratchet.tracking.run_folder import find_run
 
@@ -83,13 +76,6 @@ def with_loaded_agents(
 
     Weights and network parameters come from that run, parameters of learning from the experiment.
     Idempotent: the version ``latest`` is replaced by its number of iterations.
-
-    Raises
-    ------
-    ParameterError
-        If no run is named, or its agents do not fit this experiment.
-    RunNotFoundError, CheckPointNotFoundError
-        If there is no such run, or it has no such state.
     """
     agents = hyper_params.agents
     if not any(agents[name].load_checkpoint_and_parameters for name in agents):
@@ -105,13 +91,7 @@ def with_loaded_agents(
 def loaded_states(
     hyper_params: HyperParameters, settings: ExperimentSettings
 ) -> dict[str, SavedState]:
-    """Return the source state of each loaded agent, by agent.
-
-    Raises
-    ------
-    RunNotFoundError, CheckPointNotFoundError
-        If there is no such run, or it has no such state.
-    """
+    """Return the source state of each loaded agent, by agent."""
     agents = hyper_params.agents
     if not any(agents[name].load_checkpoint_and_parameters for name in agents):
         return {}
@@ -183,12 +163,12 @@ def _loaded(
                 " Leave one of the two out."
             )
     purposes = declared_purposes(type(section))
-    own = {
+    agent_options = {
         key: value
         for key, value in section.to_dict().items()
         if purposes[key] and Purpose.NETWORKS not in purposes[key]
     }
-    return {**theirs, **own, "checkpoint_version": str(state.iteration)}
+    return {**theirs, **agent_options, "checkpoint_version": str(state.iteration)}
 
 
 _STAGE = "rollouts"
@@ -198,15 +178,7 @@ _ARM_MARK = ":"
 def imitated_rollouts(
     hyper_params: HyperParameters, settings: ExperimentSettings, store: StageStore
 ) -> tuple[str, ...]:
-    """Return the keys of the stages with the rollouts to imitate, by iteration.
-
-    Raises
-    ------
-    RunNotFoundError
-        If there is no such run.
-    ParameterError
-        If its main arm has none.
-    """
+    """Return the keys of the stages with the rollouts to imitate, by iteration."""
     imitation = hyper_params.imitation
     if not imitation.agents or imitation.run is None:
         return ()
@@ -214,15 +186,15 @@ def imitated_rollouts(
 
     folder = find_run(settings.runs, imitation.run)
     records = [r for r in folder.manifest.stages if (r.arm, r.stage) == (MAIN_ARM, _STAGE)]
-    found = sorted((r.iteration, r.key) for r in records if store.peek(r.key) is not None)
-    if not found:
+    stored_stages = sorted((r.iteration, r.key) for r in records if store.peek(r.key) is not None)
+    if not stored_stages:
         raise ParameterError(
             f"imitation.source: got {imitation.source!r}, but run {folder.run_id} has no"
             " rollouts in the store, expected some. Run its experiment again with"
             " settings.rollout_sample_period=K: trained stages stay, and the rollouts of every"
             " K-th stored iteration are collected again."
         )
-    return tuple(key for _, key in found)
+    return tuple(key for _, key in stored_stages)
 
 
 _FIRST_STAGES = ("initial_state", "pretrained_state", "imitated_state")
@@ -235,11 +207,6 @@ def saved_states(
     """Return the states of a run's arm, sorted by number of iterations.
 
     ``run`` is the run's id, a prefix of it, or its folder; ``RUN:ARM`` also names the arm.
-
-    Raises
-    ------
-    RunNotFoundError
-        If neither such a run nor such a checkpoint exists.
     """
     from ratchet.tracking.run_folder import find_run
 
@@ -248,13 +215,13 @@ def saved_states(
     try:
         folder = find_run(settings.runs, run)
     except RunNotFoundError:
-        found = checkpoint_states(settings.home, run)
-        if not found:
+        states = checkpoint_states(settings.home, run)
+        if not states:
             raise
     else:
-        found = checkpoint_states(settings.home, folder.run_id) if arm == MAIN_ARM else {}
-        found |= _stored(folder, settings, arm)
-    return [found[iteration] for iteration in sorted(found)]
+        states = checkpoint_states(settings.home, folder.run_id) if arm == MAIN_ARM else {}
+        states |= _stored(folder, settings, arm)
+    return [states[iteration] for iteration in sorted(states)]
 
 
 def find_saved_state(
@@ -262,14 +229,8 @@ def find_saved_state(
 ) -> SavedState:
     """Return a state of a run, which is given as in :func:`saved_states`.
 
-    ``version`` is ``"latest"``, or the number of training iterations that led to it.
-
-    Raises
-    ------
-    RunNotFoundError
-        If there is no such run.
-    CheckPointNotFoundError
-        If the run has no such state; with those that it has.
+    ``version`` is ``"latest"``, or the number of training iterations that led to it. Raises
+    CheckPointNotFoundError, with the available states, if the run has no such state.
     """
     states = saved_states(run, settings, arm=arm)
     return choose_version(states, version, f"run {run} (arm {arm!r})")
@@ -283,25 +244,25 @@ def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[i
     store = StageStore(settings.store_url)
     records = [record for record in manifest.stages if record.arm == arm]
     first = [record for record in records if record.stage in _FIRST_STAGES]
-    found = {}
+    states = {}
     for record in [*first, *(record for record in records if record.stage in _TRAINING)]:
         stage = store.peek(record.key)
         if stage is None:
             continue
-        for iteration, folder_name in _places(store, stage):
+        for iteration, folder_name in _state_folders(store, stage):
             files = _files(stage, folder_name)
             if files:
-                found[iteration] = SavedState(
+                states[iteration] = SavedState(
                     folder.run_id,
                     iteration,
                     state_digest(files),
                     manifest.arms[arm],
                     partial(_open, store, record.key, folder_name),
                 )
-    return found
+    return states
 
 
-def _places(store: StageStore, stage: Manifest) -> Iterator[tuple[int, str]]:
+def _state_folders(store: StageStore, stage: Manifest) -> Iterator[tuple[int, str]]:
     """Yield the states in a stage: number of iterations and folder of each."""
     if stage.stage != "run_trainer":
         yield stage.iteration, STATE_FOLDER

@@ -13,14 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from pydantic import ValidationError
+
 from ratchet.errors import ParameterError, RatchetError, shown
 from ratchet.experiment_files.base_run import with_base_run, with_loaded_agents
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.compatibility.converters import upgraded
 from ratchet.parameters.compatibility.hydra import plain_overrides
+from ratchet.parameters.compatibility.other_systems import refuse_other_systems
 from ratchet.parameters.compatibility.torchrl_files import name_choices
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.reading.deep_merge import expand_paths, merge_changes
+from ratchet.parameters.reading.deep_merge import expand_paths, merge_changes, merge_nested
 from ratchet.parameters.reading.discovery import (
     agent_model,
     load_files,
@@ -28,8 +31,13 @@ from ratchet.parameters.reading.discovery import (
     missing_files,
     start_from_base,
 )
-from ratchet.parameters.reading.messages import raise_together, shorten_message, suggest_at_top
-from ratchet.parameters.reading.yaml_files import parse_yaml, read_mapping
+from ratchet.parameters.reading.messages import (
+    describe_validation_error,
+    raise_together,
+    shorten_message,
+    suggest_at_top,
+)
+from ratchet.parameters.reading.yaml_files import header_comment, parse_yaml, read_mapping
 from ratchet.parameters.settings import ExperimentSettings, is_possible_path
 from ratchet.protocols.checks import unknown_agents
 from ratchet.protocols.registry import PROTOCOLS, check_protocol_parameters, has_usual_agents
@@ -59,6 +67,8 @@ class ExperimentFile:
         Specification of the members for `ratchet sweep`, if given.
     preregistered
         What the study compares, recorded when `ratchet sweep` starts, if given.
+    named
+        The nested values that the file and overrides name, by arm; others are defaults.
     """
 
     name: str
@@ -69,6 +79,7 @@ class ExperimentFile:
     arm_changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     sweep: SweepSpec | None = None
     preregistered: Preregistration | None = None
+    named: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Names(Protocol):
@@ -106,18 +117,22 @@ def load_experiment(
 
 
 def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> ExperimentFile:
-    content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
+    mapping = read_mapping(file)
+    refuse_other_systems(mapping, file)
+    content = _upgraded(expand_paths(mapping, str(file)), file)
     data = HyperParameters.gather(content, FILE_KEYS)
     data, plain = plain_overrides(data, overrides)
     changes = expand_paths(name_choices(data, parse_overrides(plain)), "overrides")
     data = merge_changes(data, _upgraded(changes, file))
     data = HyperParameters.gather(data, FILE_KEYS)
     settings = _mapping(data.pop("settings", None), "settings", file)
+    settings.setdefault("description", header_comment(file))
     arms = _mapping(data.pop("arms", None), "arms", file)
     sweep = _mapping(data.pop("sweep", None), "sweep", file)
     preregistered = _mapping(data.pop("preregistered", None), "preregistered", file)
     base_dir = Path(_text_setting(settings, "base_dir", str(file.resolve().parent)))
     runs = _text_setting(settings, "runs", ExperimentSettings().runs)
+    named = named_values(data, arms)
     try:
         data, arms, sweep = (start_from_base(part, base_dir) for part in (data, arms, sweep))
         data = with_base_run(data, runs)
@@ -132,7 +147,8 @@ def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> E
             arms=all_params,
             arm_changes={str(name): dict(change) for name, change in arms.items()},
             sweep=_read_sweep(sweep, chosen.base_dir),
-            preregistered=_read_preregistered(preregistered),
+            preregistered=read_preregistration(preregistered) if preregistered else None,
+            named=named,
         )
         return _with_loaded_agents(experiment)
     except RatchetError as error:
@@ -150,27 +166,27 @@ def _read_all(
     unknown = _unknown_keys(data, base_dir)
     errors: list[RatchetError] = list(unknown.values())
     known = {name: value for name, value in data.items() if name not in unknown}
-    found: dict[str, HyperParameters] = {}
+    hyper_params_by_arm: dict[str, HyperParameters] = {}
     try:
-        found[MAIN_ARM] = read(known)
+        hyper_params_by_arm[MAIN_ARM] = read(known)
     except RatchetError as error:
         errors.append(error)
     for name, change in arms.items():
         try:
-            found[str(name)] = _read_arm(str(name), known, change, read)
+            hyper_params_by_arm[str(name)] = _read_arm(str(name), known, change, read)
         except RatchetError as error:
             errors += _only_its_own(str(name), error, errors)
     try:
         chosen = ExperimentSettings.from_dict(settings)
-        refuse_unread_budget(chosen, found.values())
+        refuse_unread_budget(chosen, hyper_params_by_arm.values())
     except RatchetError as error:
         errors.append(error)
     if errors:  # otherwise the protocol's check reports it with its agents
-        told = {line.partition(": ")[0] for error in errors for line in str(error).splitlines()}
+        reported = {line.partition(": ")[0] for error in errors for line in str(error).splitlines()}
         wrong = _unknown_agents(known, arms)
-        errors += [error for error in wrong if str(error).partition(": ")[0] not in told]
+        errors += [error for error in wrong if str(error).partition(": ")[0] not in reported]
     raise_together(errors)
-    return chosen, found
+    return chosen, hyper_params_by_arm
 
 
 def _unknown_agents(main: Mapping[str, Any], arms: Mapping[str, Any]) -> Iterator[RatchetError]:
@@ -195,10 +211,10 @@ def _only_its_own(
     arm: str, error: RatchetError, others: Iterable[RatchetError]
 ) -> list[RatchetError]:
     """Remove an arm's errors that the main experiment has too."""
-    said = {line for other in others for line in str(other).splitlines()}
-    lines = [line for line in str(error).splitlines() if line not in said]
-    own = [line for line in lines if line.removeprefix(f"arms.{arm}.") not in said]
-    return [type(error)("\n".join(own))] if own else []
+    reported_lines = {line for other in others for line in str(other).splitlines()}
+    lines = [line for line in str(error).splitlines() if line not in reported_lines]
+    arm_lines = [line for line in lines if line.removeprefix(f"arms.{arm}.") not in reported_lines]
+    return [type(error)("\n".join(arm_lines))] if arm_lines else []
 
 
 def _read_parameters(
@@ -220,6 +236,17 @@ def _read_parameters(
     return params
 
 
+def named_values(
+    main: Mapping[str, Any], arms: Mapping[str, object]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the values that nested parameters and the changes of arms name, by arm."""
+    changes = {str(name): arm for name, arm in arms.items() if isinstance(arm, Mapping)}
+    return {
+        MAIN_ARM: main,
+        **{name: merge_nested(main, expand_paths(arm, name)) for name, arm in changes.items()},
+    }
+
+
 def _upgraded(data: Mapping[str, Any], file: Path) -> dict[str, Any]:
     try:
         return upgraded(data, str(file))
@@ -237,10 +264,7 @@ def _with_loaded_agents(experiment: ExperimentFile) -> ExperimentFile:
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     """Turn ``["rl.num_iterations=20"]`` into ``{"rl.num_iterations": 20}``.
 
-    Raises
-    ------
-    ParameterError
-        For an override without ``=`` or a name, or whose value is bad YAML.
+    Raises ParameterError for an override without ``=`` or a name, or whose value is bad YAML.
     """
     result: dict[str, Any] = {}
     for override in overrides:
@@ -279,12 +303,24 @@ def _read_sweep(section: Mapping[str, Any], base_dir: str | Path | None) -> Swee
     return read_sweep_spec(section, base_dir)
 
 
-def _read_preregistered(section: Mapping[str, Any]) -> Preregistration | None:
-    if not section:
-        return None
-    from ratchet.experiment_files.preregistration import read_preregistration
+def read_preregistration(section: Mapping[str, Any]) -> Preregistration:
+    """Read a preregistration from plain data.
 
-    return read_preregistration(section)
+    Seeds are a list or a range such as ``0..4``.
+    """
+    from ratchet.parameters.sweeps import expand_values
+    from ratchet.tracking.preregistration import SECTION, Preregistration
+
+    content = dict(section)
+    seeds = content.get("seeds")
+    if isinstance(seeds, str | list):
+        listed = [seeds] if isinstance(seeds, str) else seeds
+        content["seeds"] = expand_values(f"{SECTION}.seeds", listed)
+    try:
+        return Preregistration.model_validate(content)
+    except ValidationError as error:
+        text = describe_validation_error(error, prefix=SECTION, model=Preregistration)
+        raise ParameterError(text) from error
 
 
 def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
@@ -327,27 +363,21 @@ def _missing_file(file: Path) -> str:
     is_folder = os.path.isdir(file)
     what = "is a folder, expected a file" if is_folder else "no such file"
     folders = dict.fromkeys([file if is_folder else file.parent, Path("experiments")])
-    found = [yaml for folder in folders for yaml in sorted(folder.glob("*.y*ml"))]
-    stems = {yaml.stem: yaml for yaml in reversed(found)}
+    yaml_files = [yaml for folder in folders for yaml in sorted(folder.glob("*.y*ml"))]
+    stems = {yaml.stem: yaml for yaml in reversed(yaml_files)}
     close = difflib.get_close_matches(file.stem, stems, n=3, cutoff=0.6)
     close += sorted(stem for stem in stems if file.stem in stem and stem not in close)
     if close:
         meant = " or ".join(str(stems[stem]) for stem in close)
         return f"{file}: {what}. Did you mean {meant}?"
-    known = ", ".join(str(yaml) for yaml in found)
+    known = ", ".join(str(yaml) for yaml in yaml_files)
     return f"{file}: {what}." + (f" Available: {known}." if known else "")
 
 
 def refuse_unread_budget(
     settings: ExperimentSettings, all_hyper_params: Iterable[HyperParameters]
 ) -> None:
-    """Refuse a budget where no agent can spend money.
-
-    Raises
-    ------
-    ParameterError
-        With the dotted path and the value.
-    """
+    """Refuse a budget where no agent can spend money."""
     if settings.budget is None or any(
         each.agents[DEFAULT_AGENT].is_text for each in all_hyper_params
     ):

@@ -102,11 +102,11 @@ def _losses(
     counts = weight.sum(0)
     mask = None if bool((counts == len(weight)).all()) else learned
     weight = weight / counts.clamp_(min=1)
-    advantage = _shown(advantage, mask)
+    advantage = _masked(advantage, mask)
     if objective.normalize_advantage:
         advantage = _whiten(advantage, weight, mask)
-    shown = _shown(log_prob - old_log_prob, mask)
-    log_ratio = bounded_log_ratio(shown)
+    difference = _masked(log_prob - old_log_prob, mask)
+    log_ratio = bounded_log_ratio(difference)
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - objective.clip_epsilon, 1 + objective.clip_epsilon)
     gain, bounded = ratio * advantage, clipped * advantage
@@ -115,7 +115,7 @@ def _losses(
         [
             torch.minimum(gain, bounded).neg_(),
             distance,
-            _shown(entropy, mask),
+            _masked(entropy, mask),
             torch.expm1(log_ratio).sub_(log_ratio),
             (ratio != clipped).to(ratio.dtype),
             ratio,
@@ -130,7 +130,7 @@ def _losses(
         "loss_critic": critic * objective.critic_coef,
         "loss_entropy": spread * -objective.entropy_coef,
     }
-    active = ((gain <= bounded) & (log_ratio == shown)).to(gain.dtype)
+    active = ((gain <= bounded) & (log_ratio == difference)).to(gain.dtype)
     by_log_prob = active.mul_(gain).mul_(weight).neg_()
     by_entropy = weight * -objective.entropy_coef if objective.entropy_coef else None
     by_value = slope.mul(weight).mul_(objective.critic_coef) if objective.critic_coef else None
@@ -138,14 +138,14 @@ def _losses(
     return losses | named, (by_log_prob, by_entropy, by_value)
 
 
-def _shown(values: Tensor, mask: Tensor | None) -> Tensor:
+def _masked(values: Tensor, mask: Tensor | None) -> Tensor:
     """Put 0 where the mask hides anything, NaN and infinity included; None hides nothing."""
     return values if mask is None else torch.where(mask, values, 0.0)
 
 
 def _whiten(advantage: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
     """Whiten over the frames that count."""
-    centred = _shown(advantage - (weight * advantage).sum(0), mask)
+    centred = _masked(advantage - (weight * advantage).sum(0), mask)
     deviation = (weight * centred.square()).sum(0).sqrt_()
     return centred.div_(deviation.add_(_WHITEN_EPSILON))
 
@@ -154,11 +154,11 @@ def _critic(
     objective: ClippedObjective, value: Tensor, old: Tensor, target: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the critic's loss and its derivative by the value, ``[B, A]``; 0 where masked."""
-    value, target, kind = _shown(value, mask), _shown(target, mask), objective.loss_critic_type
+    value, target, kind = _masked(value, mask), _masked(target, mask), objective.loss_critic_type
     loss, slope = _distance(value, target, kind)
     if objective.clip_value is None:
         return loss, slope
-    old = _shown(old, mask)
+    old = _masked(old, mask)
     moved = (value - old).clamp(-objective.clip_value, objective.clip_value)
     other, other_slope = _distance(old + moved, target, kind)
     other_slope = torch.where(moved == value - old, other_slope, 0.0)

@@ -68,12 +68,12 @@ class _Transform(torch.autograd.Function):
         folds = _Folds.of(weights[2].shape[2], stack.num_heads)
         layers = [*zip(*(weight.unbind(0) for weight in folds.fold(weights)), strict=True)]
         x, per_head = tokens.contiguous(), mask.unsqueeze(1)
-        kept = []
+        saved = []
         for layer in layers:
             x, attention = _attend(x, per_head, layer[:6], stack.num_heads)
             x, mlp = _transform(x, layer[6:])
-            kept.append((attention, mlp))
-        ctx.stack, ctx.mask, ctx.folds, ctx.layers, ctx.kept = stack, mask, folds, layers, kept
+            saved.append((attention, mlp))
+        ctx.stack, ctx.mask, ctx.folds, ctx.layers, ctx.kept = stack, mask, folds, layers, saved
         return x
 
     @staticmethod
@@ -82,15 +82,15 @@ class _Transform(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, None, *_differentiable_gradients(ctx, grad)
         folds, grad = ctx.folds, grad.contiguous()
-        found: list[Grads] = []
+        layer_grads: list[Grads] = []
         for_back = folds.fold_back(weights[2]).unbind(0)
         steps = [*zip(ctx.layers, for_back, ctx.kept, strict=True)]
         for layer, qkv_w, (attention, mlp) in reversed(steps):
             grad, of_mlp = _transform_back(grad, mlp, layer[6:])
             weights_back = (*layer[:2], qkv_w, *layer[3:6])
             grad, of_attention = _attend_back(grad, attention, weights_back, ctx.stack.num_heads)
-            found.append((*of_attention, *of_mlp))
-        return None, None, grad, *folds.unfold(_stack_layers(found[::-1]))
+            layer_grads.append((*of_attention, *of_mlp))
+        return None, None, grad, *folds.unfold(_stack_layers(layer_grads[::-1]))
 
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:  # noqa: ANN401
@@ -99,8 +99,8 @@ def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:  #
     with only_plain_operations():
         out = ctx.stack.forward(inputs[0], ctx.mask)
     required = [tensor for tensor in inputs if tensor.requires_grad]
-    found = iter(torch.autograd.grad(out, required, grad, create_graph=True, allow_unused=True))
-    return [next(found) if tensor.requires_grad else None for tensor in inputs]
+    gradients = iter(torch.autograd.grad(out, required, grad, create_graph=True, allow_unused=True))
+    return [next(gradients) if tensor.requires_grad else None for tensor in inputs]
 
 
 def _stack_layers(layers: Sequence[Grads]) -> list[Tensor]:
@@ -136,8 +136,8 @@ class _Folds:
         """Create the factors of a transformer of d features."""
         e = d // num_heads
         root = 1 / math.sqrt(e)
-        own = torch.cat([torch.eye(3 * e), torch.zeros(1, 3 * e)])
-        every = torch.kron(torch.eye(num_heads), own)
+        per_head = torch.cat([torch.eye(3 * e), torch.zeros(1, 3 * e)])
+        every = torch.kron(torch.eye(num_heads), per_head)
 
         def scaled(query: float, key: float) -> Tensor:
             factors = torch.tensor([query, key, 1.0]).repeat_interleave(e).repeat(num_heads)
@@ -193,10 +193,10 @@ def _attend(
 
 
 def _attend_back(
-    grad: Tensor, kept: Kept, weights: tuple[Tensor, ...], num_heads: int
+    grad: Tensor, saved: Kept, weights: tuple[Tensor, ...], num_heads: int
 ) -> tuple[Tensor, Grads]:
     """Return the gradients of x and of the weights from that of :func:`_attend`'s output."""
-    x, normed, mean, rstd, qkv, powers, total, mixed = kept
+    x, normed, mean, rstd, qkv, powers, total, mixed = saved
     scale, shift, qkv_w, _, out_w, _ = weights
     b, t, d = x.shape
     e = d // num_heads
@@ -232,9 +232,9 @@ def _transform(x: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Kept]:
     return out.view(x.shape), (x, normed, mean, rstd, hidden)
 
 
-def _transform_back(grad: Tensor, kept: Kept, weights: tuple[Tensor, ...]) -> tuple[Tensor, Grads]:
+def _transform_back(grad: Tensor, saved: Kept, weights: tuple[Tensor, ...]) -> tuple[Tensor, Grads]:
     """Return the gradients of x and of the weights from that of :func:`_transform`'s output."""
-    x, normed, mean, rstd, hidden = kept
+    x, normed, mean, rstd, hidden = saved
     scale, shift, w1, _, w2, _ = weights
     flat = grad.view(-1, x.shape[2])
     d_w2, d_b2 = flat.t().mm(hidden), flat.sum(0)
@@ -244,9 +244,9 @@ def _transform_back(grad: Tensor, kept: Kept, weights: tuple[Tensor, ...]) -> tu
     return d_x.add_(grad), (d_scale, d_shift, d_w1, d_b1, d_w2, d_b2)
 
 
-def _norm_back(grad: Tensor, kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
+def _norm_back(grad: Tensor, saved: Kept) -> tuple[Tensor, Tensor, Tensor]:
     """Compute a layer norm's gradients of x, scale and shift."""
-    x, mean, rstd, scale, shift = kept
+    x, mean, rstd, scale, shift = saved
     return cast(
         tuple[Tensor, Tensor, Tensor],
         torch.ops.aten.native_layer_norm_backward(

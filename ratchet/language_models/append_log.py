@@ -63,11 +63,7 @@ class AppendLog:
     def append(self, line: bytes) -> None:
         """Write the buffered lines and this one.
 
-        Raises
-        ------
-        OSError
-            If they cannot be written. The file is unchanged, or ends in a torn line that the next
-            write terminates.
+        Raises OSError if they cannot be written; the next write terminates a torn line.
         """
         self._write([*self._buffered, line])
         self._buffered.clear()

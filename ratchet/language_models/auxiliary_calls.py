@@ -87,12 +87,7 @@ class ModelCalls:
         ``who`` is the caller in the usage table. ``dummy`` generates completions for a model
         without a service. Refused requests have ``finish_reason`` :data:`REFUSED`.
 
-        Raises
-        ------
-        LanguageModelError
-            If some failed, after all others have ended; completed calls are not repeated.
-        BudgetExceededError
-            If a call would exceed the budget.
+        Raises LanguageModelError if some failed, after all others have ended.
         """
         journal, price = self._opened(), self._price(model)
         client = None if model.use_dummy_api else self._client(model)

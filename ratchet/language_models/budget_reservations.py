@@ -32,18 +32,13 @@ class BudgetReservation:
         Four characters of its examples count as a token. ``tuned_from`` is the model from which the
         intent's model was trained. Returns whether it was already reserved: the job may exist, and
         its end may not have been recorded.
-
-        Raises
-        ------
-        BudgetExceededError
-            If this job would exceed the budget, together with all billed and reserved costs.
         """
         price = self._prices.find(intent.model, embedded=embedded, tuned_from=tuned_from) or FREE
         epochs = intent.hyper_parameters.get("n_epochs", AUTO_EPOCHS)
-        most = price.of_training(int(letters // _LETTERS_PER_TOKEN * epochs))
+        max_cost = price.of_training(int(letters // _LETTERS_PER_TOKEN * epochs))
         was_reserved = self._ledger.reservation(_name(intent)) is not None
-        if most > 0:
-            self._ledger.reserve(_name(intent), most)
+        if max_cost > 0:
+            self._ledger.reserve(_name(intent), max_cost)
         return was_reserved
 
     def release(self, intent: FineTuneIntent) -> None:

@@ -56,7 +56,9 @@ class ChatClient:
         MissingKeyError
             If the environment has no API key for the service.
         """
-        body = self._body(request)
+        body = request.to_body()
+        if "max_tokens" in body and self.endpoint.base_url is None:
+            body["max_completion_tokens"] = body.pop("max_tokens")
         tokens = _estimate_tokens(request) if self._limiter.counts_tokens else 0
 
         async def attempt() -> Completion:
@@ -73,12 +75,6 @@ class ChatClient:
     @property
     def _label(self) -> str:
         return self.endpoint.label
-
-    def _body(self, request: ChatRequest) -> dict[str, Any]:
-        body = request.to_body()
-        if "max_tokens" in body and self.endpoint.base_url is None:
-            body["max_completion_tokens"] = body.pop("max_tokens")
-        return body
 
     def _read(self, content: bytes, billed: Attempt, request_body: Mapping[str, Any]) -> Completion:
         try:
@@ -117,8 +113,8 @@ class ChatClient:
 
 def _read_message(message: Mapping[str, Any]) -> ReasoningAndAnswer:
     """Split a message into reasoning and answer; services return reasoning in a field or inline."""
-    given = [message.get(name) for name in _THINKING_FIELDS]
-    apart = next((text for text in given if isinstance(text, str) and text), "").strip()
+    reasoning_texts = [message.get(name) for name in _THINKING_FIELDS]
+    apart = next((text for text in reasoning_texts if isinstance(text, str) and text), "").strip()
     thinking, answer = split_reasoning(message.get("content") or "")
     return ReasoningAndAnswer("\n\n".join(filter(None, (apart, thinking))), answer)
 

@@ -37,10 +37,7 @@ async def run_bounded(
     no new items are started: they would fail too. ``finished`` is called after each item that did
     not fail.
 
-    Raises
-    ------
-    BudgetExceededError
-        Immediately: running items are cancelled, and no new ones are started.
+    BudgetExceededError cancels the running items and is raised immediately.
     """
     outcomes = [Outcome[_Item, _Result](item) for item in items]
     queue = iter(range(len(items)))

@@ -137,13 +137,7 @@ class Connection:
         self._lock = threading.Lock()
 
     async def client(self) -> AsyncOpenAI:
-        """Return this event loop's client.
-
-        Raises
-        ------
-        MissingKeyError
-            If the API key, or the URL of the embedded service, is not in the environment.
-        """
+        """Return this event loop's client."""
         return (await self._loop_clients()).sdk
 
     async def post_chat(self, body: Mapping[str, Any], billed: Attempt) -> bytes:
@@ -151,14 +145,7 @@ class Connection:
 
         ``billed`` is notified if the service certainly has not processed the request.
 
-        Raises
-        ------
-        TransientError
-            If a retry may succeed.
-        LanguageModelError
-            If no retry can succeed.
-        MissingKeyError
-            As :meth:`client`.
+        Raises TransientError if a retry may succeed.
         """
         try:
             clients = await self._loop_clients()
@@ -198,14 +185,7 @@ class Connection:
         ``path`` is appended to the endpoint's URL; with a leading slash, to the service's, which
         has no ``/v1``.
 
-        Raises
-        ------
-        TransientError
-            If a retry may succeed.
-        StatusError
-            If no retry can succeed.
-        MissingKeyError
-            As :meth:`client`.
+        Raises TransientError if a retry may succeed.
         """
         clients = await self._loop_clients()
         data: aiohttp.Payload | bytes | None = None
@@ -271,9 +251,10 @@ class Connection:
 
     def unreadable(self, content: str) -> TransientError:
         """Return the error for an unreadable response, e.g. from a proxy or truncated."""
-        shown = repr(self.redact(content)[:_MAX_SHOWN])
+        excerpt = repr(self.redact(content)[:_MAX_SHOWN])
         return TransientError(
-            f"{self.endpoint.label}: the response is not valid for its API; it starts with {shown}"
+            f"{self.endpoint.label}: the response is not valid for its API; it starts with"
+            f" {excerpt}"
         )
 
     def refusal(self, answer: Mapping[str, Any]) -> LanguageModelError:

@@ -121,13 +121,7 @@ class Endpoint:
         return self.api_key_name
 
     def api_key(self) -> str:
-        """Read the key from the environment; a placeholder if none is required.
-
-        Raises
-        ------
-        MissingKeyError
-            If its variable is not set.
-        """
+        """Read the key from the environment; a placeholder if none is required."""
         name = self.key_variable
         if name is None:
             return (self.is_embedded and os.environ.get(EMBEDDED_KEY_VARIABLE)) or NO_KEY

@@ -210,8 +210,8 @@ class _LongestEpisode:
                 context_tokens = self._problem_tokens + history
                 if self.agents[name].hears_supervisor(round, hears_others=False):
                     context_tokens += SUPERVISOR_TOKENS
-                own = redraws.get(name, 0)
-                yield name, branches ** (round + 1) + continued + own, context_tokens
+                agent_redraws = redraws.get(name, 0)
+                yield name, branches ** (round + 1) + continued + agent_redraws, context_tokens
             continued += sum(redraws.get(name, 0) for name in names)
             history += sum(self.agents[name].max_tokens for name in names)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -82,36 +81,28 @@ class ExactlyOnceCreator:
         self._settle_seconds = settle_seconds
 
     async def ensure(self, order: CreationRequest[_Resource], records: JobRecordFile) -> _Resource:
-        """Return the resource of a request; create it if none exists, or only lost ones.
-
-        Raises
-        ------
-        FineTuneRefusedError
-            If the service refuses, with its reason.
-        FineTuneError
-            If it failed too often.
-        """
+        """Return the resource of a request; create it if none exists, or only lost ones."""
         record = records.read()
-        found = await self._settle(order, record)
-        if found is not None and not found.is_lost:
-            records.confirm(record, found.id)
-            return found
-        if found is not None and order.on_lost is not None:
-            order.on_lost(found)
+        resource = await self._settle(order, record)
+        if resource is not None and not resource.is_lost:
+            records.confirm(record, resource.id)
+            return resource
+        if resource is not None and order.on_lost is not None:
+            order.on_lost(resource)
         failure: TransientError | None = None
         for number in range(self._policy.max_attempts):
-            attempt = 0 if found is None else found.attempt + 1
-            record = JobRecord(order.intent, attempt, order.file_id, time.time())
+            attempt = 0 if resource is None else resource.attempt + 1
+            record = JobRecord.now(order.intent, attempt, order.file_id)
             try:
                 return await self._make(order, record, records)
             except TransientError as error:
                 failure = error
             pause = self._policy.delay(number, failure.retry_after, 0.0)
             open_record = record if failure.may_have_acted else None
-            found = await self._settle(order, open_record, pause)
-            if found is not None and (found.attempt >= attempt or not found.is_lost):
-                records.confirm(record, found.id)
-                return found
+            resource = await self._settle(order, open_record, pause)
+            if resource is not None and (resource.attempt >= attempt or not resource.is_lost):
+                records.confirm(record, resource.id)
+                return resource
         raise FineTuneError(
             f"{self._label}: {order.what} failed {self._policy.max_attempts} times, the last time"
             f" with: {failure}. No duplicate was created; run the same command again when the"
@@ -121,16 +112,10 @@ class ExactlyOnceCreator:
     async def _make(
         self, order: CreationRequest[_Resource], record: JobRecord, records: JobRecordFile
     ) -> _Resource:
-        """Send one creation request, recorded before and after.
-
-        Raises
-        ------
-        TransientError
-            If a retry may succeed, or the resource may exist already.
-        """
+        """Send one creation request, recorded before and after."""
         records.write(record)
         try:
-            made = await order.make(record.attempt)
+            resource = await order.make(record.attempt)
         except TransientError as error:
             if not error.may_have_acted:
                 records.remove()
@@ -138,8 +123,8 @@ class ExactlyOnceCreator:
         except LanguageModelError as error:
             records.remove()
             raise FineTuneRefusedError(f"{order.what} was refused: {error}") from None
-        records.confirm(record, made.id)
-        return made
+        records.confirm(record, resource.id)
+        return resource
 
     async def _settle(
         self, order: CreationRequest[_Resource], record: JobRecord | None, at_least: float = 0.0
@@ -155,11 +140,11 @@ class ExactlyOnceCreator:
         pause = self._policy.first_delay_seconds
         what = f"{self._label}: a request for {order.what}"
         for look in itertools.count():
-            found = await order.find(record)
-            if found is not None and not found.is_lost:
-                return found
-            if found is not None and record is not None and found.attempt >= record.attempt:
-                return found
+            resource = await order.find(record)
+            if resource is not None and not resource.is_lost:
+                return resource
+            if resource is not None and record is not None and resource.attempt >= record.attempt:
+                return resource
             left = deadline - loop.time()
             if left <= 0:
                 break
@@ -174,4 +159,4 @@ class ExactlyOnceCreator:
             pause = min(2 * pause, _LONGEST_PAUSE)
         if open_seconds > 0:
             _LOGGER.warning("%s: its %s was not listed; treated as not created", what, order.thing)
-        return found
+        return resource

@@ -210,8 +210,8 @@ class FineTuneClient:
         while deployment.status == "pending":
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, max(pause, longest))
-            if (found := await self._find_deployment(intent)) is not None:
-                deployment, since = found, time.monotonic()
+            if (current := await self._find_deployment(intent)) is not None:
+                deployment, since = current, time.monotonic()
             elif time.monotonic() - since >= self._settle_seconds:
                 raise FineTuneError(
                     f"{self.backend.label}: deployment {deployment.id} of {intent.model!r} no"
@@ -223,11 +223,11 @@ class FineTuneClient:
     async def _find_deployment(self, intent: DeploymentIntent) -> Deployment | None:
         """Return a deployment that is not lost, preferably ready; otherwise the last lost one."""
         what = f"the list of deployments of {intent.model!r}"
-        found = await self._call(lambda: self.backend.find_deployments(intent), what)
-        alive = [deployment for deployment in found if not deployment.is_lost]
+        deployments = await self._call(lambda: self.backend.find_deployments(intent), what)
+        alive = [deployment for deployment in deployments if not deployment.is_lost]
         if alive:
             return min(alive, key=lambda deployment: deployment.status != "ready")
-        return max(found, key=lambda deployment: deployment.attempt, default=None)
+        return max(deployments, key=lambda deployment: deployment.attempt, default=None)
 
     async def deactivate(self, model: str) -> None:
         """Delete a model's deployments, if any; the model remains."""
@@ -236,8 +236,8 @@ class FineTuneClient:
         intent = DeploymentIntent(model)
         what = f"the deployments of {model!r}"
         async with self._locked(intent):
-            for found in await self._call(lambda: self.backend.find_deployments(intent), what):
-                await self._call(partial(self.backend.undeploy, found), what)
+            for deployment in await self._call(lambda: self.backend.find_deployments(intent), what):
+                await self._call(partial(self.backend.undeploy, deployment), what)
             self._records(intent).remove()
 
     async def _check_health(self, job: FineTuneJob, unchanged_seconds: float) -> None:
@@ -266,11 +266,11 @@ class FineTuneClient:
         if record is not None:
             files = [*files, record.file_id]
         what = "the list of fine-tune jobs"
-        found = await self._call(lambda: self.backend.find(intent, files), what)
-        alive = [job for job in found if not job.is_lost]
+        jobs = await self._call(lambda: self.backend.find(intent, files), what)
+        alive = [job for job in jobs if not job.is_lost]
         if alive:
             return min(alive, key=lambda job: job.status != "succeeded")
-        return max([*([known] if known else []), *found], key=lambda j: j.attempt, default=None)
+        return max([*([known] if known else []), *jobs], key=lambda j: j.attempt, default=None)
 
     async def _call(self, make: Callable[[], Awaitable[_Result]], what: str) -> _Result:
         return await with_retries(make, self._policy, f"{what} at {self.backend.label}")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from ratchet.errors import StateError
+from ratchet.tracking.boot_clock import BootTime
 from ratchet.tracking.files import write_atomically
 
 
@@ -35,7 +35,9 @@ class JobRecord:
     """A creation request: attempt, training file, and time (seconds since 1970).
 
     ``job_id`` is set once it is confirmed; until then the service may or may not have accepted the
-    job. ``intent`` is its content. For a deployment, ``file_id`` is the model.
+    job. ``intent`` is its content. For a deployment, ``file_id`` is the model. ``boot`` and
+    ``boot_seconds`` are the time on a clock that adjustments do not move; records of earlier
+    releases lack them.
     """
 
     intent: Intent
@@ -43,12 +45,25 @@ class JobRecord:
     file_id: str
     asked_at: float
     job_id: str | None = None
+    boot: str = ""
+    boot_seconds: float = 0.0
+
+    @classmethod
+    def now(cls, intent: Intent, attempt: int, file_id: str) -> Self:
+        """Return the record of a request that is sent now."""
+        now = BootTime.now()
+        return cls(intent, attempt, file_id, now.system, boot=now.boot, boot_seconds=now.seconds)
 
     def open_seconds(self, settle_seconds: float) -> float:
-        """Return the remaining seconds in which the service may still list its job."""
+        """Return the remaining seconds in which the service may still list its job.
+
+        No jump of the system's time shortens them; after another boot, or on another host, they
+        start again.
+        """
         if self.job_id is not None:
             return 0.0
-        return min(settle_seconds, self.asked_at + settle_seconds - time.time())
+        elapsed = BootTime(self.boot, self.boot_seconds, self.asked_at).elapsed()
+        return settle_seconds if elapsed is None else max(0.0, settle_seconds - elapsed)
 
 
 class JobRecordFile:
@@ -63,13 +78,7 @@ class JobRecordFile:
         self._path = None if folder is None else folder / f"{intent.digest}-{name}.json"
 
     def read(self) -> JobRecord | None:
-        """Read the record, if it exists.
-
-        Raises
-        ------
-        StateError
-            If the file has other content.
-        """
+        """Read the record, if it exists."""
         if self._path is None or not self._path.exists():
             return None
         try:

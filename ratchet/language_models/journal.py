@@ -68,7 +68,11 @@ class CallJournal:
                 _LOGGER.warning("%s: call %s has changed; calling again", self.path.name, call_id)
             self._write_buffered()
             completion = await make()
-            self._append(call_id, digest, completion)
+            record = {"id": call_id, "request": digest, "completion": completion.to_dict()}
+            line = json.dumps(record, separators=(",", ":"))
+            self._lines.append_or_buffer(line.encode("ascii"))
+            self._recorded[call_id] = (digest, completion)
+            self.calls_made += 1
         self._in_flight.pop(call_id, None)
         return completion
 
@@ -84,13 +88,6 @@ class CallJournal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _append(self, call_id: str, digest: str, completion: Completion) -> None:
-        record = {"id": call_id, "request": digest, "completion": completion.to_dict()}
-        line = json.dumps(record, separators=(",", ":"))
-        self._lines.append_or_buffer(line.encode("ascii"))
-        self._recorded[call_id] = (digest, completion)
-        self.calls_made += 1
 
     def _write_buffered(self) -> None:
         try:

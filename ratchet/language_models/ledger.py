@@ -101,12 +101,7 @@ class Ledger:
     async def attempt(self, what: str, price: ModelPrice, most: float) -> AsyncIterator[Attempt]:
         """Wait for room, record an attempt, and settle it afterwards.
 
-        Raises
-        ------
-        BudgetExceededError
-            If it would exceed the budget with no other attempt in flight.
-        StoreError
-            If it cannot be recorded; it must not be sent then.
+        Raises StoreError if it cannot be recorded; it must not be sent then.
         """
         name = await self._begin(what, most)
         attempt = Attempt(price, most)
@@ -150,25 +145,25 @@ class Ledger:
                 self._lines.close()
             self._lines = None
 
-    async def _begin(self, what: str, most: float) -> str:
+    async def _begin(self, what: str, max_cost: float) -> str:
         while True:
-            if not self._must_wait(most):
+            if not self._must_wait(max_cost):
                 with self._exclusive():
-                    if not self._must_wait(most):
-                        self._check(most)
+                    if not self._must_wait(max_cost):
+                        self._check(max_cost)
                         name = next(self._names)
-                        self._write(name, Charge(0.0, most), what)
+                        self._write(name, Charge(0.0, max_cost), what)
                         self._in_flight += 1
                         return name
             turn = asyncio.get_running_loop().create_future()
             with self._lock:
-                if not self._must_wait(most):
+                if not self._must_wait(max_cost):
                     continue
                 self._waiting.append(turn)
             await asyncio.wait({turn}, timeout=_LONGEST_WAIT)
 
-    def _must_wait(self, most: float) -> bool:
-        return self._in_flight > 0 and not self.budget.has_room(self._most, most)
+    def _must_wait(self, max_cost: float) -> bool:
+        return self._in_flight > 0 and not self.budget.has_room(self._most, max_cost)
 
     def _end(self, name: str, charge: Charge) -> None:
         with self._exclusive():

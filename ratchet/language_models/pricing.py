@@ -116,11 +116,6 @@ class Budget:
         """Raise if spent, or spent and planned, amounts exceed the limit.
 
         ``at_least`` is set if ``spent`` is an upper bound.
-
-        Raises
-        ------
-        BudgetExceededError
-            With both amounts and the next step.
         """
         if self.has_room(spent, planned):
             return

@@ -52,8 +52,8 @@ def empty_block_length(text: str) -> int:
     """
     for opening, closing in _TAGS:
         pattern = rf"\s*(?:{re.escape(opening)})?\s*{re.escape(closing)}\s*"
-        if (found := re.match(pattern, text)) is not None:
-            return found.end()
+        if (match := re.match(pattern, text)) is not None:
+            return match.end()
     return 0
 
 

@@ -68,11 +68,6 @@ async def with_retries(
     """Retry a call until it succeeds, fails permanently, or has failed too often.
 
     ``make`` makes one attempt, and raises :class:`TransientError` for transient failures.
-
-    Raises
-    ------
-    LanguageModelError
-        When the attempts are used up, or the service requests too long a wait.
     """
 
     def is_over(state: RetryCallState) -> bool:
@@ -135,7 +130,8 @@ def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> b
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """Read the requested wait from lower-case headers: milliseconds, seconds, or a date.
 
-    ``now`` is in seconds since 1970; by default the current time.
+    ``now`` is in seconds since 1970; by default the service's time in the header ``date``, else
+    the current time.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
@@ -144,10 +140,19 @@ def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) ->
     seconds = _number(text)
     if seconds is not None or text is None:
         return seconds
-    date = email.utils.parsedate_tz(text)
-    if date is None:
+    until = _date(text)
+    if until is None:
         return None
-    return max(0.0, email.utils.mktime_tz(date) - (time.time() if now is None else now))
+    if now is None:
+        sent = _date(headers.get("date"))
+        now = time.time() if sent is None else sent
+    return max(0.0, until - now)
+
+
+def _date(text: str | None) -> float | None:
+    """Return a header's date in seconds since 1970; None if it is missing or invalid."""
+    date = None if text is None else email.utils.parsedate_tz(text)
+    return None if date is None else float(email.utils.mktime_tz(date))
 
 
 def _number(text: str | None) -> float | None:

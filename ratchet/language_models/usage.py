@@ -58,8 +58,8 @@ class UsageMeter:
         """Return the bill for each attempt at a call."""
         if self.ledger is None or price is None:
             return UNBILLED
-        most = price.of_call(*request.most_tokens)
-        return Bill(self.ledger, price, most, f"{self.stage}/{call_id}")
+        max_cost = price.of_call(*request.most_tokens)
+        return Bill(self.ledger, price, max_cost, f"{self.stage}/{call_id}")
 
     def record_call(
         self, agent: str, model: str, completion: Completion, price: ModelPrice | None
@@ -109,9 +109,9 @@ class UsageMeter:
         return [asdict(row) for row in self.rows()]
 
     @classmethod
-    def from_table(cls, table: Iterable[Mapping[str, Any]], *, stage: str = "") -> UsageMeter:
+    def from_table(cls, table: Iterable[Mapping[str, Any]]) -> UsageMeter:
         """Build a meter from plain data; the inverse of :meth:`to_table`."""
-        meter = cls(stage)
+        meter = cls()
         for row in table:
             meter.add(UsageRow(**row))
         return meter

@@ -17,13 +17,7 @@ ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or does not contain a JSON object.
-    """
+    """Read a JSON object."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:

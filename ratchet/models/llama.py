@@ -117,9 +117,9 @@ class PlainLlama(nn.Module):
         self.norm = nn.Parameter(torch.empty(width))
         tied = shape.tie_word_embeddings
         self.head = self.embeddings if tied else nn.Parameter(torch.empty(shape.vocab_size, width))
-        places = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
+        exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
         angles = torch.arange(shape.max_position_embeddings, dtype=torch.float64)[:, None] * (
-            shape.rope_theta**-places
+            shape.rope_theta**-exponents
         )
         cos, sin = angles.cos(), angles.sin()
         self.register_buffer("_cos", torch.cat([cos, cos], dim=1), persistent=False)
@@ -164,13 +164,13 @@ class PlainLlama(nn.Module):
             Hidden states of ``rest``, [B, A, hidden].
         """
         (u, p), (b, a), shared = prompts.shape, rest.shape, prompts.numel()
-        place = torch.arange(max(p, a), device=rest.device)
-        behind = (lengths[:, None] + place[:a]).clamp(max=len(self._cos) - 1)
-        positions = torch.cat([place[:p].repeat(u), behind.flatten()])
+        position = torch.arange(max(p, a), device=rest.device)
+        rest_positions = (lengths[:, None] + position[:a]).clamp(max=len(self._cos) - 1)
+        positions = torch.cat([position[:p].repeat(u), rest_positions.flatten()])
         cos, sin = self._rotations(positions)
-        said = (place[:p] < lengths[:, None])[:, None].expand(b, a, p)
-        before = (place[:a, None] >= place[:a]).expand(b, a, a)
-        mask = self._mask(torch.cat([said, before], dim=2))[:, None]
+        in_prompt = (position[:p] < lengths[:, None])[:, None].expand(b, a, p)
+        before = (position[:a, None] >= position[:a]).expand(b, a, a)
+        mask = self._mask(torch.cat([in_prompt, before], dim=2))[:, None]
         # one row of all tokens: only attention separates sequences
         x = F.embedding(torch.cat([prompts.flatten(), rest.flatten()]), self.embeddings)[None]
         for layer in self.layers:
@@ -261,9 +261,9 @@ class PlainLlama(nn.Module):
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and sines [1 or B, 1, T, head] of positions int[T] or int[B, T]."""
-        places = positions if positions.ndim == 2 else positions[None]
+        indices = positions if positions.ndim == 2 else positions[None]
         dtype = self.embeddings.dtype
-        return self._cos[places][:, None].to(dtype), self._sin[places][:, None].to(dtype)
+        return self._cos[indices][:, None].to(dtype), self._sin[indices][:, None].to(dtype)
 
     def _project(
         self, layer: LlamaLayer, x: Tensor, cos: Tensor, sin: Tensor
@@ -301,23 +301,17 @@ class PlainLlama(nn.Module):
         return {name: view.detach().contiguous() for name, view in self._targets().items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Load weights as returned by :meth:`weights`.
-
-        Raises
-        ------
-        DataError
-            If one is missing or has another shape.
-        """
+        """Load weights as returned by :meth:`weights`."""
         with torch.no_grad():
-            for name, own in self._targets().items():
-                given = weights.get(name)
-                if given is None or given.shape != own.shape:
-                    got = "nothing" if given is None else f"the shape {tuple(given.shape)}"
+            for name, target in self._targets().items():
+                weight = weights.get(name)
+                if weight is None or weight.shape != target.shape:
+                    got = "nothing" if weight is None else f"the shape {tuple(weight.shape)}"
                     raise DataError(
-                        f"weights: got {got} for {name}, expected the shape {tuple(own.shape)}."
+                        f"weights: got {got} for {name}, expected the shape {tuple(target.shape)}."
                         " config.json and model.safetensors don't belong together."
                     )
-                own.copy_(given)
+                target.copy_(weight)
 
     def _targets(self) -> dict[str, Tensor]:
         """Return views of the parameters by their names in transformers."""
@@ -346,11 +340,11 @@ class PlainLlama(nn.Module):
 
 def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """Attend by matrix products [B, heads, T, head]; ``mask`` [B, 1, T, S] is added."""
-    rows, heads, places, width = query.shape
+    rows, heads, length, width = query.shape
     added = mask.expand(-1, heads, -1, -1).flatten(0, 1)
     query, key, value = (part.flatten(0, 1) for part in (query, key, value))
     scores = torch.baddbmm(added, query, key.transpose(1, 2), alpha=width**-0.5)
-    return torch.bmm(scores.softmax(-1), value).view(rows, heads, places, width)
+    return torch.bmm(scores.softmax(-1), value).view(rows, heads, length, width)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -359,9 +353,9 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([second, first], dim=-1) * sin
 
 
-def _unflatten(heads: Tensor, rows: int, places: int) -> Tensor:
-    """Turn [heads, rows · places, head] into [rows, heads, places, head]."""
-    return heads.reshape(len(heads), rows, places, -1).transpose(0, 1)
+def _unflatten(heads: Tensor, rows: int, length: int) -> Tensor:
+    """Turn [heads, rows · length, head] into [rows, heads, length, head]."""
+    return heads.reshape(len(heads), rows, length, -1).transpose(0, 1)
 
 
 def _repeat(values: Tensor, rows: Tensor) -> Tensor:

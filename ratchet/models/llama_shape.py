@@ -79,11 +79,6 @@ def plain_shape(folder: Path) -> LlamaShape | None:
     """Return the shape of a model that plain torch runs: a Llama of at most 200 MB.
 
     None for other models, which run through transformers.
-
-    Raises
-    ------
-    DataError
-        If the folder has no ``config.json``.
     """
     shape = LlamaShape.of(read_json(folder / "config.json"))
     weights = folder / WEIGHTS_FILE

@@ -24,11 +24,6 @@ class Lora:
         Probability that an input of the adapter is dropped in training.
     target_modules
         Names of the changed layers; empty for all linear layers except the head.
-
-    Raises
-    ------
-    ParameterError
-        If the rank is negative, alpha below 1 or the dropout not in [0, 1).
     """
 
     rank: int = 0
@@ -46,13 +41,7 @@ class Lora:
 
     @classmethod
     def of(cls, given: Mapping[str, int | float | str]) -> Lora:
-        """Read a job's hyper-parameters; missing ones and ``"auto"`` have their default.
-
-        Raises
-        ------
-        ParameterError
-            If a value has the wrong type or is out of range.
-        """
+        """Read a job's hyper-parameters; missing ones and ``"auto"`` have their default."""
         values: dict[str, int | float] = {}
         for name in LORA_PARAMETERS:
             value = given.get(name, "auto")

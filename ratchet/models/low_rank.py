@@ -40,13 +40,7 @@ _LLAMA_LAYERS = {
 
 
 class LowRankChange:
-    """The change of each linear layer, read from an adapter's folder.
-
-    Raises
-    ------
-    DataError
-        If the folder can't be read, or its adapter is of an unsupported kind.
-    """
+    """The change of each linear layer, read from an adapter's folder."""
 
     def __init__(self, folder: Path) -> None:
         config = read_json(folder / ADAPTER_CONFIG_FILE)
@@ -146,8 +140,8 @@ class LlamaAdapter:
     def save(self, folder: Path, base_name: str) -> None:
         """Write the adapter in PEFT's layout."""
         tensors: dict[str, Tensor] = {}
-        for place, change in self._changes.items():
-            number, name = place.split(".")
+        for location, change in self._changes.items():
+            number, name = location.split(".")
             for part, a, b in zip(_LLAMA_LAYERS[name], change.a, change.b, strict=True):
                 layer = f"{_PREFIX}model.layers.{number}.{part}"
                 tensors[f"{layer}{_A}"] = a.detach().clone()

@@ -122,8 +122,8 @@ class AlternatingBlocksSchedule(Schedule):
     def is_on(self, iteration: int, agent_name: str) -> bool:
         """Return whether the agent learns in this iteration."""
         lengths = [block.num_iterations for block in self.blocks]
-        place = iteration % sum(lengths)
-        current = next(i for i, end in enumerate(accumulate(lengths)) if place < end)
+        position = iteration % sum(lengths)
+        current = next(i for i, end in enumerate(accumulate(lengths)) if position < end)
         return agent_name in self.blocks[current].agents
 
     @property

@@ -117,12 +117,7 @@ def register_parameters(
     ``trainers``, ``protocols`` and ``scenarios`` name those whose results can depend on it; empty
     means all. A section that does not concern an experiment is left out of its stages' keys. The
     annotation of a field declares which stages read it (:mod:`ratchet.parameters.purposes`); by
-    default all stages do.
-
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
+    default all stages do. Raises ParameterError if another class has the name.
     """
 
     def decorate(model: _Model) -> _Model:

@@ -64,47 +64,40 @@ class Phase:
 
 
 def read_phases(hyper_params: HyperParameters, agent_names: Sequence[str]) -> tuple[Phase, ...]:
-    """Resolve the phases of an experiment whose protocol has these agents.
-
-    Raises
-    ------
-    ParameterError
-        If a phase names an unknown agent, has no learners, or changes a fixed parameter; with the
-        dotted path.
-    """
-    found: list[Phase] = []
-    for given in hyper_params.phases:
-        start = found[-1].stop if found else 0
-        _check_names(given, agent_names)
-        learners = _learners(hyper_params, given, agent_names)
-        found.append(
+    """Resolve the phases of an experiment whose protocol has these agents."""
+    phases: list[Phase] = []
+    for phase in hyper_params.phases:
+        start = phases[-1].stop if phases else 0
+        _check_names(phase, agent_names)
+        learners = _learners(hyper_params, phase, agent_names)
+        phases.append(
             Phase(
-                name=given.name,
-                hyper_params=_parameters_of(hyper_params, given, learners),
+                name=phase.name,
+                hyper_params=_parameters_of(hyper_params, phase, learners),
                 start=start,
-                stop=start + given.num_iterations,
+                stop=start + phase.num_iterations,
                 learners=learners,
-                replaced=tuple(n for n, each in given.partners.items() if each.kind != "frozen"),
-                fresh=given.fresh,
-                pools=dict(_pools(given, found)),
+                replaced=tuple(n for n, each in phase.partners.items() if each.kind != "frozen"),
+                fresh=phase.fresh,
+                pools=dict(_pools(phase, phases)),
             )
         )
-    return tuple(found)
+    return tuple(phases)
 
 
 def _learners(
-    base: HyperParameters, given: PhaseParameters, agent_names: Sequence[str]
+    base: HyperParameters, phase: PhaseParameters, agent_names: Sequence[str]
 ) -> tuple[str, ...]:
-    where = f"phases.{given.name}"
+    where = f"phases.{phase.name}"
     fixed = {
         name: flag
         for name in agent_names
         for flag in _FLAGS.values()
         if getattr(base.agents[name], flag)
     }
-    learners = given.learners
+    learners = phase.learners
     if learners is None:
-        learners = tuple(n for n in agent_names if n not in given.partners and n not in fixed)
+        learners = tuple(n for n in agent_names if n not in phase.partners and n not in fixed)
     for name in learners:
         if name in fixed:
             raise ParameterError(
@@ -116,86 +109,86 @@ def _learners(
             f"{where}.learners: no agent learns in this phase, expected one or more of"
             f" {list(agent_names)}. Leave the phase out, or name its learners."
         )
-    both = [name for name in learners if name in given.partners]
+    both = [name for name in learners if name in phase.partners]
     if both:
         raise ParameterError(
-            f"{where}.partners.{both[0]}: got {given.partners[both[0]].kind!r} for an agent that"
+            f"{where}.partners.{both[0]}: got {phase.partners[both[0]].kind!r} for an agent that"
             " learns in this phase, expected one that does not. Leave it out here or there."
         )
     return learners
 
 
-def _check_names(given: PhaseParameters, agent_names: Sequence[str]) -> None:
+def _check_names(phase: PhaseParameters, agent_names: Sequence[str]) -> None:
     """Refuse agents that are not in the protocol."""
-    places = [(f"learners: {name!r}", name) for name in given.learners or ()]
-    places += [(f"partners.{name}", name) for name in given.partners]
-    places += [(f"fresh: {name!r}", name) for name in given.fresh]
-    changed = _changed_agents(given)
-    places += [(f"changes.agents.{name}", name) for name in changed if name != DEFAULT_AGENT]
-    for place, name in places:
+    locations = [(f"learners: {name!r}", name) for name in phase.learners or ()]
+    locations += [(f"partners.{name}", name) for name in phase.partners]
+    locations += [(f"fresh: {name!r}", name) for name in phase.fresh]
+    changed = _changed_agents(phase)
+    locations += [(f"changes.agents.{name}", name) for name in changed if name != DEFAULT_AGENT]
+    for location, name in locations:
         if name not in agent_names:
             raise ParameterError(
-                f"phases.{given.name}.{place}: the protocol has no such agent, expected one of"
+                f"phases.{phase.name}.{location}: the protocol has no such agent, expected one of"
                 f" {list(agent_names)}.{nearest(name, agent_names)}"
             )
 
 
-def _changed_agents(given: PhaseParameters) -> list[str]:
+def _changed_agents(phase: PhaseParameters) -> list[str]:
     """Return the names of the changed agents; refuse values that are not agents' parameters."""
-    changed = given.changes.get("agents", {})
+    changed = phase.changes.get("agents", {})
     parts: dict[str, object] = {"agents": changed}
     if isinstance(changed, Mapping):
         parts |= {f"agents.{name}": value for name, value in changed.items()}
     for path, value in parts.items():
         if not isinstance(value, Mapping):
             raise ParameterError(
-                f"phases.{given.name}.changes.{path}: got {value!r}, expected parameters of agents,"
+                f"phases.{phase.name}.changes.{path}: got {value!r}, expected parameters of agents,"
                 " such as agents.NAME.body_lr_factor."
             )
     return [str(name) for name in changed]
 
 
 def _pools(
-    given: PhaseParameters, earlier: Sequence[Phase]
+    phase: PhaseParameters, earlier: Sequence[Phase]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the agents that are sampled from a pool, with the iterations of its members."""
-    for name, partner in given.partners.items():
+    for name, partner in phase.partners.items():
         if partner.kind != "pool":
             continue
-        where = f"phases.{given.name}.partners.{name}"
-        learned = {phase.name: phase for phase in earlier if name in phase.learners}
+        where = f"phases.{phase.name}.partners.{name}"
+        learned = {each.name: each for each in earlier if name in each.learners}
         if not learned:
             raise ParameterError(
                 f"{where}: got a pool of its earlier selves, but it learns in no phase before this"
                 " one, expected one or more. Use 'frozen' instead, or let it learn before."
             )
-        for wanted in partner.phases or ():
-            if wanted not in learned:
+        for phase_name in partner.phases or ():
+            if phase_name not in learned:
                 raise ParameterError(
-                    f"{where}.phases: got {wanted!r}, expected phases before this one in which it"
-                    f" learns: {list(learned)}.{nearest(wanted, list(learned))}"
+                    f"{where}.phases: got {phase_name!r}, expected phases before this one in which"
+                    f" it learns: {list(learned)}.{nearest(phase_name, list(learned))}"
                 )
         members: set[int] = set()
-        for phase in learned.values():
-            if partner.phases is None or phase.name in partner.phases:
-                step = partner.every or phase.stop - phase.start
-                members |= {*range(phase.start + step, phase.stop, step), phase.stop}
+        for each in learned.values():
+            if partner.phases is None or each.name in partner.phases:
+                step = partner.every or each.stop - each.start
+                members |= {*range(each.start + step, each.stop, step), each.stop}
         yield name, tuple(sorted(members))
 
 
 def _parameters_of(
-    base: HyperParameters, given: PhaseParameters, learners: Collection[str]
+    base: HyperParameters, phase: PhaseParameters, learners: Collection[str]
 ) -> HyperParameters:
     """Return a phase's parameters: the experiment's with its changes."""
-    where = f"phases.{given.name}"
-    for path in _leaves(given.changes):
+    where = f"phases.{phase.name}"
+    for path in _leaves(phase.changes):
         _check_change(base, path, f"{where}.changes.{path}", learners)
     data = base.to_dict()
     del data["phases"]
-    data = merge_changes(change_every_agent(data, given.changes), given.changes)
-    data["rl"] = {**data["rl"], "num_iterations": given.num_iterations}
-    data = _with_rounds(data, base, given)
-    data["agents"] = _agents_of(base, given, learners, data["agents"])
+    data = merge_changes(change_every_agent(data, phase.changes), phase.changes)
+    data["rl"] = {**data["rl"], "num_iterations": phase.num_iterations}
+    data = _with_rounds(data, base, phase)
+    data["agents"] = _agents_of(base, phase, learners, data["agents"])
     try:
         return HyperParameters.from_dict(data)
     except RatchetError as error:
@@ -205,7 +198,7 @@ def _parameters_of(
 
 def _agents_of(
     base: HyperParameters,
-    given: PhaseParameters,
+    phase: PhaseParameters,
     learners: Collection[str],
     changed: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -216,23 +209,23 @@ def _agents_of(
     }
     agents: dict[str, Any] = {}
     default = changed[DEFAULT_AGENT]
-    for name in dict.fromkeys((*changed, *learners, *given.partners)):
-        own = merge_agent(default, changed.get(name, {}), default.keys())
+    for name in dict.fromkeys((*changed, *learners, *phase.partners)):
+        agent = merge_agent(default, changed.get(name, {}), default.keys())
         if name not in learners:
-            own["update_schedule"] = off
-        partner = given.partners.get(name)
+            agent["update_schedule"] = off
+        partner = phase.partners.get(name)
         if partner is not None and partner.kind in _FLAGS:
-            own |= dict.fromkeys(_FLAGS.values(), False)
-            own |= {_FLAGS[partner.kind]: True, "load_checkpoint_and_parameters": False}
-        agents[name] = own
+            agent |= dict.fromkeys(_FLAGS.values(), False)
+            agent |= {_FLAGS[partner.kind]: True, "load_checkpoint_and_parameters": False}
+        agents[name] = agent
     return agents
 
 
 def _with_rounds(
-    data: dict[str, Any], base: HyperParameters, given: PhaseParameters
+    data: dict[str, Any], base: HyperParameters, phase: PhaseParameters
 ) -> dict[str, Any]:
     """Bound the rounds of the protocol."""
-    bounds = {name: getattr(given, name) for name in _ROUNDS if getattr(given, name) is not None}
+    bounds = {name: getattr(phase, name) for name in _ROUNDS if getattr(phase, name) is not None}
     if not bounds:
         return data
     protocol = base.interaction_protocol
@@ -244,19 +237,19 @@ def _with_rounds(
         ),
         None,
     )
-    first = f"phases.{given.name}.{next(iter(bounds))}"
+    first = f"phases.{phase.name}.{next(iter(bounds))}"
     if name is None:
         raise ParameterError(
             f"{first}: got {next(iter(bounds.values()))} with the protocol {protocol!r}, which has"
             " no bounds on its rounds. Leave it out."
         )
     section = getattr(base, name)
-    most = section.max_message_rounds
+    max_rounds = section.max_message_rounds
     low = bounds.get("min_message_rounds", section.min_message_rounds)
-    high = bounds.get("max_message_rounds", section.played_message_rounds or most)
-    if not low <= high <= most:
+    high = bounds.get("max_message_rounds", section.played_message_rounds or max_rounds)
+    if not low <= high <= max_rounds:
         raise ParameterError(
-            f"{first}: expected min_message_rounds <= max_message_rounds <= {most}, the"
+            f"{first}: expected min_message_rounds <= max_message_rounds <= {max_rounds}, the"
             f" experiment's {name}.max_message_rounds, for which its networks are made; got {low}"
             f" and {high}."
         )
@@ -304,9 +297,9 @@ def _check_change(base: HyperParameters, path: str, where: str, learners: Collec
 
 
 def _check_agent_change(
-    base: HyperParameters, place: str, where: str, learners: Collection[str]
+    base: HyperParameters, path: str, where: str, learners: Collection[str]
 ) -> None:
-    name, _, field = place.partition(".")
+    name, _, field = path.partition(".")
     if field in _FLAGS.values():
         kind = next(kind for kind, flag in _FLAGS.items() if flag == field)
         raise ParameterError(f"{where}: set `partners: {{{name}: {kind}}}` instead.")

@@ -6,7 +6,8 @@ an edit of this file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -15,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from ratchet.errors import ParameterError, RatchetError, nearest, shown
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
-from ratchet.parameters.base import SECTIONS, References, Section, SubParameters
+from ratchet.parameters.base import SECTIONS, References, SubParameters
 from ratchet.parameters.compatibility.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.compatibility.custom_trainers import gather_trainer, path_of_custom_trainer
 from ratchet.parameters.compatibility.torchrl_files import gather_groups, path_in_section
@@ -38,6 +39,8 @@ from ratchet.parameters.reading.messages import (
 from ratchet.parameters.trainers import MAX_ITERATIONS, TrainerReference
 
 _OWN_MODULES = "ratchet."
+OMITTED_IF_EMPTY = frozenset({"phases", "files"})
+"""Parameters that plain data contain only if they are not empty."""
 
 
 class HyperParameters(BaseModel):
@@ -63,6 +66,8 @@ class HyperParameters(BaseModel):
     - ``d_linear_message_space``: dimension of real-valued messages.
     - ``callbacks``: callbacks of the trainer, each with its arguments next to its name.
     - ``phases``: curriculum of training phases.
+    - ``files``: files that custom code reads, as paths or patterns (``prompts/*.txt``) relative to
+      the experiment file's folder; their content counts as code of the stages that run it.
 
     Raises
     ------
@@ -88,6 +93,8 @@ class HyperParameters(BaseModel):
     """Each callback declares which stages' keys include it."""
     phases: Annotated[Phases, Purpose.NOTHING] = ()
     """A stage reads only the parameters of its phase."""
+    files: Annotated[tuple[str, ...], Purpose.NOTHING] = ()
+    """The fingerprints of stages with custom code contain their digests."""
 
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
         data = self.gather(data)
@@ -104,6 +111,7 @@ class HyperParameters(BaseModel):
             wrong = ParameterError(describe_validation_error(error, model=type(self)))
             raise_together([wrong, *errors])
         raise_together(errors)
+        raise_together(list(_not_finite({**plain, **data})))
         if self.phases:
             sections["rl"] = _sum_iterations(self.phases, data.get("rl", {}), sections["rl"])
         extra = self.__pydantic_extra__
@@ -143,23 +151,23 @@ class HyperParameters(BaseModel):
 
         Raises ParameterError if it does not exist.
         """
-        found: Any = self
+        node: Any = self
         for name in path.split("."):
-            if isinstance(found, AgentsParameters):
-                found = found[name]
+            if isinstance(node, AgentsParameters):
+                node = node[name]
                 continue
-            if found is self.phases:
-                found = {phase.name: phase for phase in self.phases}
-            if isinstance(found, Mapping) and name in found:
-                found = found[name]
+            if node is self.phases:
+                node = {phase.name: phase for phase in self.phases}
+            if isinstance(node, Mapping) and name in node:
+                node = node[name]
                 continue
-            known = self.known_keys() if found is self else getattr(type(found), "model_fields", ())
+            known = self.known_keys() if node is self else getattr(type(node), "model_fields", ())
             if name not in known:
                 raise ParameterError(
                     f"{path}: there is no parameter {shown(name)}.{nearest(name, known)}"
                 )
-            found = getattr(found, name)
-        return found
+            node = getattr(node, name)
+        return node
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as plain data; :meth:`from_dict` is its exact inverse.
@@ -171,19 +179,17 @@ class HyperParameters(BaseModel):
         if isinstance(self.trainer, TrainerReference):
             result["trainer"] = self.trainer.to_dict()
         result["callbacks"] = [reference.to_dict() for reference in self.callbacks]
-        del result["phases"]
-        if self.phases:
-            result["phases"] = [phase.to_dict() for phase in self.phases]
+        result["files"] = list(self.files)
+        result["phases"] = [phase.to_dict() for phase in self.phases]
+        result = {n: v for n, v in result.items() if v or n not in OMITTED_IF_EMPTY}
         for name, section in sorted(SECTIONS.items()):
             values = getattr(self, name)
-            if self._may_be_read(section) or values != section.model():
+            is_own = section.model.__module__.startswith(_OWN_MODULES)
+            is_read = is_own or section.may_be_read("scenarios", self.scenario)
+            if is_read or values != section.model():
                 result[name] = values.to_dict()
         result["agents"] = self.agents.to_dict()
         return result
-
-    def _may_be_read(self, section: Section) -> bool:
-        is_own = section.model.__module__.startswith(_OWN_MODULES)
-        return is_own or section.may_be_read("scenarios", self.scenario)
 
     def to_saved_dict(self) -> dict[str, Any]:
         """Return the saved form: all values, and the version of their names."""
@@ -228,6 +234,18 @@ class HyperParameters(BaseModel):
         return hash((self.scenario, self.trainer, self.dataset, self.seed))
 
 
+def _not_finite(data: object, path: str = "") -> Iterator[RatchetError]:
+    """Yield an error for each number in plain data that keys cannot contain: NaN and infinity."""
+    if isinstance(data, float) and not math.isfinite(data):
+        yield ParameterError(f"{path}: got {data}, expected a finite number.")
+    elif isinstance(data, Mapping):
+        for name, value in data.items():
+            yield from _not_finite(value, f"{path}.{name}" if path else str(name))
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            yield from _not_finite(value, f"{path}.{index}")
+
+
 def set_path(data: dict[str, Any], path: str, value: object) -> None:
     """Set ``data["a"]["b"]`` for the path ``a.b``, creating missing sections."""
     *parents, last = path.split(".")
@@ -242,7 +260,7 @@ def set_path(data: dict[str, Any], path: str, value: object) -> None:
     data[last] = value
 
 
-def _sum_iterations(phases: Phases, given: object, rl: SubParameters) -> SubParameters:
+def _sum_iterations(phases: Phases, rl_values: object, rl: SubParameters) -> SubParameters:
     """Return the section ``rl`` with the iterations of all phases; refuse another number."""
     names = [phase.name for phase in phases]
     for name in names:
@@ -251,18 +269,18 @@ def _sum_iterations(phases: Phases, given: object, rl: SubParameters) -> SubPara
                 f"phases: got {names}, expected each name once, not {shown(name)} twice."
             )
     total = sum(phase.num_iterations for phase in phases)
-    if isinstance(given, SubParameters):
-        given = given.model_dump(include=given.model_fields_set)
+    if isinstance(rl_values, SubParameters):
+        rl_values = rl_values.model_dump(include=rl_values.model_fields_set)
     if total > MAX_ITERATIONS:
         raise ParameterError(
             f"phases: got {total:,} iterations in total, expected at most {MAX_ITERATIONS:,}."
         )
-    wanted = given.get("num_iterations") if isinstance(given, Mapping) else None
-    if wanted not in (None, total):
+    num_iterations = rl_values.get("num_iterations") if isinstance(rl_values, Mapping) else None
+    if num_iterations not in (None, total):
         raise ParameterError(
-            f"rl.num_iterations: got {wanted}, but the phases {', '.join(names)} have {total}"
-            " iterations in total, expected that or none. Leave it out, and change a phase's:"
-            f" phases.{names[-1]}.num_iterations."
+            f"rl.num_iterations: got {num_iterations}, but the phases {', '.join(names)} have"
+            f" {total} iterations in total, expected that or none. Leave it out, and change a"
+            f" phase's: phases.{names[-1]}.num_iterations."
         )
     return rl.model_copy(update={"num_iterations": total})
 
@@ -316,16 +334,16 @@ def _read_agents(
     default = data.get(DEFAULT_AGENT, {})
     if isinstance(default, SubParameters):
         default = default.to_dict()
-    found: dict[str, AgentParameters] = {}
+    agents: dict[str, AgentParameters] = {}
     for name in dict.fromkeys((DEFAULT_AGENT, *data)):
-        under = default if DEFAULT_AGENT in found else {}  # whose errors are reported already
+        under = default if DEFAULT_AGENT in agents else {}  # whose errors are reported already
         try:
-            found[name] = _read_agent(model, name, data.get(name, {}), under)
+            agents[name] = _read_agent(model, name, data.get(name, {}), under)
         except ParameterError as error:
             errors.append(error)
-    if len(found) < len({DEFAULT_AGENT, *data}):
+    if len(agents) < len({DEFAULT_AGENT, *data}):
         return None
-    return AgentsParameters(found.pop(DEFAULT_AGENT), found)
+    return AgentsParameters(agents.pop(DEFAULT_AGENT), agents)
 
 
 def _read_agent(
@@ -338,8 +356,8 @@ def _read_agent(
             f"agents.{name}: got {shown(value)}, expected a mapping of parameters."
         )
     try:
-        own = model.model_fields.keys() - AgentParameters.model_fields.keys()
-        merged = merge_agent(default, value, own or model.model_fields)
+        own_fields = model.model_fields.keys() - AgentParameters.model_fields.keys()
+        merged = merge_agent(default, value, own_fields or model.model_fields)
         agent = model.model_validate(merged)
     except ValidationError as error:
         message = describe_validation_error(error, prefix=f"agents.{name}", model=model)

@@ -30,7 +30,7 @@ def parameters_read(
     fields without effect (:meth:`SubParameters.unread`). Without ``agent`` all agents are included,
     except those equal to the default.
     """
-    sections = [s for s in SECTIONS.values() if _is_concerned(s, hyper_params, trainers)]
+    sections = [s for s in SECTIONS.values() if is_concerned(s, hyper_params, trainers)]
     result = _values_read(hyper_params, sections, purposes, is_known=trainers is not None)
     agents = agents_read(hyper_params, purposes, agent)
     return {**result, "agents": agents} if any(agents.values()) else result
@@ -48,12 +48,12 @@ def _values_read(
     declared = declared_purposes(type(hyper_params))
     result = {name: data[name] for name in declared if declared[name].intersection(purposes)}
     for section in sections:
-        values, given = data[section.name], getattr(hyper_params, section.name)
-        unread = given.unread()
+        values, parameters = data[section.name], getattr(hyper_params, section.name)
+        unread = parameters.unread()
         if not is_known and len(unread) < len(values):
             unread = ()
         read = {
-            name: _part_read(getattr(given, name), values[name], purposes, is_known=is_known)
+            name: _part_read(getattr(parameters, name), values[name], purposes, is_known=is_known)
             for name, its in section.purposes.items()
             if name in values and its.intersection(purposes) and name not in unread
         }
@@ -62,7 +62,7 @@ def _values_read(
     return result
 
 
-def _is_concerned(
+def is_concerned(
     section: Section, hyper_params: HyperParameters, trainers: Collection[str] | None
 ) -> bool:
     """Return whether the experiment may read a section; any trainer may if ``trainers`` is None."""
@@ -165,5 +165,5 @@ def _without_file(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     rest = {name: _without_file(inner) for name, inner in value.items()}
-    found = rest.get("name")
-    return {**rest, "name": class_name(found)} if isinstance(found, str) else rest
+    reference = rest.get("name")
+    return {**rest, "name": class_name(reference)} if isinstance(reference, str) else rest

@@ -101,8 +101,8 @@ class BaseRunParameters(SubParameters, read_for=Purpose.NOTHING):
 
 def _check_task(task: str) -> str:
     """Refuse a file without a function, and a task without a package."""
-    place, _, function = task.rpartition("@")
-    if place.endswith(".py") and function.isidentifier():
+    file, _, function = task.rpartition("@")
+    if file.endswith(".py") and function.isidentifier():
         return task
     package, _, name = task.partition("/")
     if package and name and "@" not in task and not task.endswith(".py"):

@@ -74,9 +74,9 @@ def declared_purposes(model: type[BaseModel]) -> dict[str, frozenset[Purpose]]:
     The purposes of a class apply to the fields that it defines, not to those that a derived class
     adds.
     """
-    found = {}
+    purposes = {}
     for name, field in model.model_fields.items():
-        own = [item for item in field.metadata if isinstance(item, Purpose)]
+        field_purposes = [item for item in field.metadata if isinstance(item, Purpose)]
         owner = next(base for base in model.__mro__ if name in get_annotations(base))
-        found[name] = frozenset(own or vars(owner).get("_read_for", ()))
-    return found
+        purposes[name] = frozenset(field_purposes or vars(owner).get("_read_for", ()))
+    return purposes

@@ -108,7 +108,7 @@ def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParam
             type="section" if _is_section(info) else _kind(schema["properties"][field]),
             default="" if _is_section(info) else _default(info),
             read_for=tuple(sorted(each.value for each in purposes.get(field) or ())),
-            about=_about(model, field),
+            about=_description(model, field),
         )
         for inner, name in _sections_in(info):
             yield from _parameters(inner, f"{prefix}{field}.{name}")
@@ -127,22 +127,18 @@ def _is_section(field: FieldInfo) -> bool:
     return any(not name for _, name in _sections_in(field))
 
 
-def _about(model: type[BaseModel], field: str) -> str:
+def _description(model: type[BaseModel], field: str) -> str:
     """Return a field's entry in the docstring of the nearest class, else the sentences with it."""
     for base in model.__mro__:
         if "__doc__" in vars(base) and issubclass(base, BaseModel):
             text = inspect.cleandoc(base.__doc__ or "")
             entries = [each["text"] for each in _ENTRY.finditer(text) if each["name"] == field]
-            prose = _ENTRY.sub("", text)
-            found = entries or [each for each in _sentences(prose) if f"``{field}``" in each]
-            if found:
-                plain = plain_text(" ".join(found)).rstrip(".;")
+            prose = re.split(r"(?<=\.)(?<!e\.g\.)\s+(?=[A-Z`])|\n\n", _ENTRY.sub("", text))
+            sentences = entries or [each for each in prose if f"``{field}``" in each]
+            if sentences:
+                plain = plain_text(" ".join(sentences)).rstrip(".;")
                 return f"{plain[0].upper() if entries else plain[0]}{plain[1:]}."
     return ""
-
-
-def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=\.)(?<!e\.g\.)\s+(?=[A-Z`])|\n\n", text)
 
 
 def plain_text(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 from typing import Annotated, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
@@ -67,18 +69,51 @@ def _refuse_keys(name: str | None) -> str | None:
 
 def _leave_the_request_alone(extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Refuse fields that have their own parameter or change the form of responses."""
-    taken = sorted(_REQUEST_FIELDS.intersection(extra))
-    if taken:
+    reserved = sorted(_REQUEST_FIELDS.intersection(extra))
+    if reserved:
         raise ValueError(
-            f"got {', '.join(taken)}, which requests already contain; expected only fields that"
+            f"got {', '.join(reserved)}, which requests already contain; expected only fields that"
             " no other parameter of an agent sets"
         )
     return extra
 
 
-BaseUrl: TypeAlias = Annotated[str | None, AfterValidator(_keep_secrets_out)]
+def _is_a_url(url: str | None) -> str | None:
+    if url is None or url == "embedded" or _URL.match(url):
+        return url
+    raise ValueError("expected a URL that starts with http:// or https://")
+
+
+def _of_finite_numbers(value: JsonValue) -> JsonValue:
+    """Refuse numbers that JSON cannot contain, naming their path."""
+    for path, number in _numbers(value, ""):
+        if not math.isfinite(number):
+            where = f"{path.lstrip('.')}: " if path else ""
+            raise ValueError(f"{where}got {number}, expected a finite number")
+    return value
+
+
+def _numbers(value: JsonValue, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _numbers(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _numbers(each, f"{path}.{number}")
+    elif isinstance(value, float):
+        yield path, value
+
+
+_URL = re.compile(r"https?://[^/\s]")
+BaseUrl: TypeAlias = Annotated[
+    str | None, AfterValidator(_keep_secrets_out), AfterValidator(_is_a_url)
+]
 KeyName: TypeAlias = Annotated[str | None, AfterValidator(_refuse_keys)]
-ExtraBody: TypeAlias = Annotated[dict[str, JsonValue], AfterValidator(_leave_the_request_alone)]
+ExtraBody: TypeAlias = Annotated[
+    dict[str, JsonValue],
+    AfterValidator(_of_finite_numbers),
+    AfterValidator(_leave_the_request_alone),
+]
 
 
 def check_sampling(temperature: float | None, top_p: float | None) -> None:

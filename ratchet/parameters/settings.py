@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -20,8 +21,10 @@ from pydantic import (
 from ratchet.errors import ParameterError, RenamedAttributes, UnknownNameError
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.reading.messages import describe_validation_error
+from ratchet.tracking.files import is_safe_name
 from ratchet.tracking.mirrors.base import MIRRORS
 
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://.")
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000
 
 
@@ -50,6 +53,9 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     before it is created again. No service guarantees a time; the default is far above observed
     ones. Waiting for a job that has not changed for ``job_stall_seconds`` ends if its service
     reports at ``/health`` that it is degraded; otherwise queues may be long.
+
+    ``description`` says in the report what the experiment is; by default it is the comment at the
+    start of the experiment file.
 
     Every ``system_metrics_seconds`` a run records system metrics for MLflow; null: never.
 
@@ -131,6 +137,7 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     run_id: str | None = None
     parent_run_id: str | None = None
     tags: dict[str, str] = Field(default_factory=dict)
+    description: str | None = None
     device: str = "cpu"
     deterministic: bool = True
     num_threads: PositiveInt = 1
@@ -172,9 +179,19 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     @field_validator("run_id")
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:
-        if value is None or (is_possible_path(value) and Path(value).name == value):
+        if value is None or is_safe_name(value):
             return value
-        raise ValueError("expected the name of a folder, without / and of at most 255 bytes")
+        raise ValueError(
+            "expected the name of a folder: letters, digits, '_', '.' and '-', not starting with"
+            " '.' or '-', of at most 255 bytes"
+        )
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _is_a_uri(cls, value: str | None) -> str | None:
+        if value is None or _URI.match(value) or value in ("databricks", "databricks-uc"):
+            return value
+        raise ValueError("expected a URI of MLflow, such as http://host:5000 or sqlite:///file.db")
 
     @field_validator("mirrors")
     @classmethod

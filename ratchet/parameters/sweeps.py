@@ -110,8 +110,8 @@ class Integers(_Bounds):
         """Return the quantile at ``share``."""
         if not self.log:
             return min(self.low + int(share * (self.high - self.low + 1)), self.high)
-        found = math.exp(_between(math.log(self.low - 0.5), math.log(self.high + 0.5), share))
-        return min(max(round(found), self.low), self.high)
+        quantile = math.exp(_between(math.log(self.low - 0.5), math.log(self.high + 0.5), share))
+        return min(max(round(quantile), self.low), self.high)
 
 
 Distribution: TypeAlias = Annotated[
@@ -146,8 +146,18 @@ class SweepSpec(SubParameters):
         """Return the changes of each member in order, the same on every machine."""
 
 
+MAX_MEMBERS = 100_000
+"""Maximum number of members of a sweep, and of values of a range."""
+
+
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[Point]:
     """Return the combinations of a grid, the last parameter changing fastest."""
+    number = math.prod(map(len, grid.values()))
+    if number > MAX_MEMBERS:
+        sizes = " × ".join(f"{len(values):,} of {path}" for path, values in grid.items())
+        raise ParameterError(
+            f"sweep: got {number:,} combinations ({sizes}), expected at most {MAX_MEMBERS:,}."
+        )
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
@@ -178,8 +188,8 @@ class ZipSweep(SweepSpec):
     def _are_equally_long(self) -> Self:
         lengths = {path: len(values) for path, values in self.parameters.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{path} has {number}" for path, number in lengths.items())
-            raise ValueError(f"expected equally many values of each parameter, but {told}")
+            counts = ", ".join(f"{path} has {number}" for path, number in lengths.items())
+            raise ValueError(f"expected equally many values of each parameter, but {counts}")
         return self
 
     def points(self) -> list[Point]:
@@ -192,7 +202,7 @@ class _SampledSweep(SweepSpec):
     """Sampled points; a larger ``num_samples`` starts with the same points."""
 
     parameters: Annotated[dict[str, Distribution], Field(min_length=1)]
-    num_samples: PositiveInt
+    num_samples: Annotated[PositiveInt, Field(le=MAX_MEMBERS)]
     seed: NonNegativeInt = 0
     for_each: Values = Field(default_factory=dict)
     samples: ClassVar[bool] = True
@@ -324,13 +334,6 @@ def read_sweep_spec(data: Mapping[str, Any], base_dir: Path | str | None = None)
 
     Parameters are nested or dotted; values are a list, a range such as ``0..4``, or a
     distribution. Files of custom strategies are relative to ``base_dir``.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such kind; with the nearest name.
-    ParameterError
-        With the dotted path, the value and the expected one, a line for each error.
     """
     kind = data.get("kind")
     if not isinstance(kind, str):
@@ -355,13 +358,7 @@ def read_sweep_spec(data: Mapping[str, Any], base_dir: Path | str | None = None)
 
 
 def expand_values(where: str, listed: Sequence[Any]) -> list[Any]:
-    """Expand the ranges among values, such as ``0..4``.
-
-    Raises
-    ------
-    ParameterError
-        If there are no values, one is repeated, or a range ends before its start.
-    """
+    """Expand the ranges among values, such as ``0..4``."""
     values: list[Any] = []
     for value in listed:
         values += _read_range(where, value) if isinstance(value, str) else [value]
@@ -388,15 +385,15 @@ def _read_paths(
     where: str, nested: Mapping[str, Any], *, drawn: bool
 ) -> tuple[dict[str, Any], list[ParameterError]]:
     """Read the varied values by dotted path; return them and the errors."""
-    found: dict[str, Any] = {}
+    values_by_path: dict[str, Any] = {}
     errors: list[ParameterError] = []
     for path, value in _flat(nested):
         try:
             refuse_settings(f"{where}.{path}", path)
-            found[path] = _read_one(f"{where}.{path}", value, drawn=drawn)
+            values_by_path[path] = _read_one(f"{where}.{path}", value, drawn=drawn)
         except ParameterError as error:
             errors.append(error)
-    return found, errors
+    return values_by_path, errors
 
 
 def _read_one(where: str, value: object, *, drawn: bool) -> list[Any] | SubParameters:
@@ -415,14 +412,14 @@ def _read_one(where: str, value: object, *, drawn: bool) -> list[Any] | SubParam
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """List the varied values by dotted path; a mapping with a ``kind`` is a distribution."""
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for name, value in nested.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping) and value and not isinstance(value.get("kind"), str):
-            found += _flat(value, f"{path}.")
+            pairs += _flat(value, f"{path}.")
         else:
-            found.append((path, value))
-    return found
+            pairs.append((path, value))
+    return pairs
 
 
 _Known = TypeVar("_Known")
@@ -450,6 +447,11 @@ def _read_range(where: str, text: str) -> list[Any]:
     first, last = int(match[1]), int(match[2])
     if last < first:
         raise ParameterError(f"{where}: the range {text} ends before its start.")
+    if last - first >= MAX_MEMBERS:
+        raise ParameterError(
+            f"{where}: the range {text} has {last - first + 1:,} values, expected at most"
+            f" {MAX_MEMBERS:,}."
+        )
     return list(range(first, last + 1))
 
 

@@ -25,14 +25,14 @@ def saved_test_groups(hyper_params: Mapping[str, Any]) -> tuple[TestGroups, ...]
     """Return the groups of saved parameters; none where today's sections can't read them."""
     load_plugins()
     scenario = hyper_params.get("scenario")
-    found = []
+    sections = []
     for name, section in SECTIONS.items():
         if scenario in section.scenarios and name in hyper_params:
             try:
-                found.append(section.model.model_validate(hyper_params[name]))
+                sections.append(section.model.model_validate(hyper_params[name]))
             except ValidationError:
                 continue
-    return _declared(found)
+    return _declared(sections)
 
 
 def _declared(sections: Iterable[SubParameters]) -> tuple[TestGroups, ...]:

@@ -58,13 +58,7 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
 def count_rollouts(
     text_rl: TextRlParameters, rollouts_per_iteration: int | None, num_train: int
 ) -> int:
-    """Return an iteration's number of rollouts for a training set of ``num_train`` datapoints.
-
-    Raises
-    ------
-    ParameterError
-        If the number is not a multiple of the rollouts per datapoint.
-    """
+    """Return an iteration's number of rollouts for a training set of ``num_train`` datapoints."""
     each = text_rl.rollouts_per_datapoint
     if rollouts_per_iteration is None:
         return num_train * each

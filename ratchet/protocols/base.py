@@ -78,7 +78,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
                 " define their decisions. Add a property prover_paid_decisions: prover → 0 or 1."
             )
         first_pays = 2 - len(self.prover_names)
-        return {name: first_pays + place for place, name in enumerate(self.prover_names)}
+        return {name: first_pays + index for index, name in enumerate(self.prover_names)}
 
     def get_verifier_guess_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
@@ -118,11 +118,11 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
 
     def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:
         """Return the agents' decisions in a step, int[*B, A], as sent unless forced."""
-        said, place = super().counted_decisions(env_td), self._verifier_index
+        decisions, index = super().counted_decisions(env_td), self._verifier_index
         y = torch.as_tensor(env_td["y"])
-        counted = said.clone()
-        counted[..., place] = self.counted_decision(
-            env_td["round"], env_td["seed"], y, said[..., place]
+        counted = decisions.clone()
+        counted[..., index] = self.counted_decision(
+            env_td["round"], env_td["seed"], y, decisions[..., index]
         )
         return counted
 

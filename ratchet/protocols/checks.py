@@ -37,11 +37,6 @@ def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -
     """Refuse parameters of unknown agents, since a typing error would have no effect.
 
     Also checks the agents that update schedules name.
-
-    Raises
-    ------
-    ParameterError
-        With all unknown names and the nearest known ones.
     """
     agents = hyper_params.agents
     schedules = {name: agents[name].update_schedule for name in agents}
@@ -70,9 +65,9 @@ def _unknown(
     schedules: Mapping[str, Schedule],
 ) -> list[ParameterError]:
     """Return an error for each agent that is named, also by a schedule, and not known."""
-    places = [(f"agents.{name}", name) for name in named]
+    mentions = [(f"agents.{name}", name) for name in named]
     for agent, schedule in schedules.items():
-        places += [
+        mentions += [
             (f"agents.{agent}.update_schedule: {name!r}", name) for name in schedule.agent_names
         ]
     known = {*expected, *USUAL_AGENT_NAMES}
@@ -80,19 +75,13 @@ def _unknown(
         ParameterError(
             f"{where}: {problem}; expected one of {list(expected)}.{nearest(name, known)}"
         )
-        for where, name in places
+        for where, name in mentions
         if name not in known
     ]
 
 
 def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
-    """Check ``protocol_common`` against a protocol, not yet in its zero-knowledge version.
-
-    Raises
-    ------
-    ParameterError
-        With the dotted path, what it got and what it expected.
-    """
+    """Check ``protocol_common`` against a protocol, not yet in its zero-knowledge version."""
     common = hyper_params.protocol_common
     is_text = hyper_params.agents[DEFAULT_AGENT].is_text
     protocol = f"protocol {hyper_params.interaction_protocol!r}"
@@ -104,10 +93,10 @@ def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHand
             " protocol with a single prover. Set it to false, or change the scenario or protocol."
         )
     for name in ("verifier_decision_scale", "invalid_response_penalty"):
-        given, default = getattr(common, name), type(common).model_fields[name].default
-        if not is_text and given != default:
+        option, default = getattr(common, name), type(common).model_fields[name].default
+        if not is_text and option != default:
             raise ParameterError(
-                f"protocol_common.{name}: got {given!r} with {scenario}; expected a text scenario,"
+                f"protocol_common.{name}: got {option!r} with {scenario}; expected a text scenario,"
                 f" since no other has replies in words. Set it to {default!r}."
             )
     if common.verifier_decision_scale != "accept_reject" and len(handler.verifier_names) != 1:
@@ -130,14 +119,7 @@ def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHand
 
 
 def check_text_specs(handler: ProtocolHandler) -> dict[str, TextAgentSpec]:
-    """Return and check a protocol's specs of its agents in text scenarios.
-
-    Raises
-    ------
-    ProtocolSpecificationError
-        If the protocol doesn't support text scenarios, a header is missing, or two agents have the
-        same name.
-    """
+    """Return and check a protocol's specs of its agents in text scenarios."""
     specs = {name: handler.text_agent_spec(name) for name in handler.agent_names}
     names = [spec.human_name for spec in specs.values()]
     if len(set(names)) != len(names):

@@ -172,23 +172,11 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return len(self.message_channel_names)
 
     def agent_index(self, name: str) -> int:
-        """Return an agent's place in agent dimensions.
-
-        Raises
-        ------
-        UnknownNameError
-            If the protocol has no such agent.
-        """
+        """Return an agent's place in agent dimensions."""
         return _index(name, self.agent_names, f"agent of {type(self).__name__}")
 
     def channel_index(self, name: str) -> int:
-        """Return a channel's place in channel dimensions.
-
-        Raises
-        ------
-        UnknownNameError
-            If the protocol has no such channel.
-        """
+        """Return a channel's place in channel dimensions."""
         return _index(name, self.message_channel_names, f"channel of {type(self).__name__}")
 
     @cached_property
@@ -239,13 +227,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return torch.as_tensor(env_td["agents", "decision"])
 
     def reward_mid_point_estimate(self, agent_name: str) -> float:
-        """Return the midpoint of an agent's good and bad rewards.
-
-        Raises
-        ------
-        UnknownNameError
-            If the protocol has no such agent.
-        """
+        """Return the midpoint of an agent's good and bad rewards."""
         self.agent_index(agent_name)
         if agent_name in self.verifier_names:
             return (self.common.verifier_reward + self.common.verifier_incorrect_penalty) / 2

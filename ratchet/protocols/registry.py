@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratchet.registry import Registry
 
@@ -31,30 +31,15 @@ PROTOCOLS: Registry[ProtocolHandler] = Registry(
 def register_protocol_handler(name: str) -> Callable[[_Handler], _Handler]:
     """Register a protocol under a name, for ``interaction_protocol`` in experiment files.
 
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
+    Raises ParameterError if another class has the name.
     """
     return PROTOCOLS.register(name)
-
-
-def protocol_names() -> list[str]:
-    """Return the names of all protocols that can be played, without importing any."""
-    return PROTOCOLS.names()
 
 
 def protocol_handler_class(name: str, *, base_dir: Path | None = None) -> type[ProtocolHandler]:
     """Return the class of a registered name, or of ``path/to/file.py:ClassName``.
 
     Such a path starts from ``base_dir``, the working folder if not given.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such protocol; with the nearest name.
-    ParameterError
-        If the file or the class in it is no protocol handler.
     """
     return PROTOCOLS.find(name, base_dir)
 
@@ -65,14 +50,17 @@ def has_usual_agents(name: object) -> bool:
 
 
 def check_protocol_name(name: str) -> None:
-    """Check that a protocol of that name exists, importing none.
-
-    Raises
-    ------
-    UnknownNameError
-        With the nearest name.
-    """
+    """Check that a protocol of that name exists, importing none."""
     PROTOCOLS.check(name)
+
+
+def playing_agents(hyper_params: HyperParameters, base_dir: Path | None = None) -> dict[str, Any]:
+    """Return the parameters of the protocol's agents, of the scenario's class.
+
+    ``agents._default`` is not one of them. Errors as for :func:`build_protocol_handler`.
+    """
+    names = build_protocol_handler(hyper_params, base_dir=base_dir).agent_names
+    return {name: hyper_params.agents[name] for name in names}
 
 
 def build_protocol_handler(
@@ -111,11 +99,6 @@ def check_protocol_parameters(
     """Check all parameters of the protocol with as few imports as possible.
 
     The protocol itself is imported only if its agents matter.
-
-    Raises
-    ------
-    UnknownNameError, ParameterError, ProtocolSpecificationError
-        As :func:`build_protocol_handler`.
     """
     check_protocol_name(hyper_params.interaction_protocol)
     common = hyper_params.protocol_common

@@ -26,11 +26,7 @@ class TextAgentSpec:
     which it can act. With ``shows_own_raw_messages`` its prompt contains its own replies as
     generated, otherwise as parsed. ``argued_decision`` reads from an agent's message the decision
     that it argues for, 0 or 1, which becomes the episode's stance: the agent chooses its side.
-
-    Raises
-    ------
-    ProtocolSpecificationError
-        If services would refuse the name, or headers are ambiguous.
+    Raises ProtocolSpecificationError if services would refuse the name, or headers are ambiguous.
     """
 
     human_name: str

@@ -45,13 +45,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
 
     @classmethod
     def around(cls, handler: ProtocolHandler) -> Self:
-        """Wrap a handler.
-
-        Raises
-        ------
-        ParameterError
-            If it is no :class:`SingleVerifierProtocolHandler`.
-        """
+        """Wrap a handler."""
         if not isinstance(handler, SingleVerifierProtocolHandler):
             raise ParameterError(
                 f"protocol_common.zero_knowledge: got True with {type(handler).__name__},"
@@ -186,9 +180,9 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         """Return the agents' decisions in a step, int[*B, A]; both verifiers' may be forced."""
         counted = super().counted_decisions(env_td).clone()
         y = torch.as_tensor(env_td["y"])
-        for place in self._verifier_indices:
-            counted[..., place] = self.base.counted_decision(
-                env_td["round"], env_td["seed"], y, counted[..., place]
+        for index in self._verifier_indices:
+            counted[..., index] = self.base.counted_decision(
+                env_td["round"], env_td["seed"], y, counted[..., index]
             )
         return counted
 
@@ -207,9 +201,11 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         messages, decisions = [], []
         for agent in (ADVERSARIAL, SIMULATOR):
             index, channels = self.agent_index(agent), self._own_channels(agent)
-            own = message_logits[..., index, channels, :, :]
+            channel_logits = message_logits[..., index, channels, :, :]
             speaks = active[..., index, channels, None, None]
-            messages.append(torch.where(speaks & own.isfinite(), own, 0.0).flatten(-3))
+            messages.append(
+                torch.where(speaks & channel_logits.isfinite(), channel_logits, 0.0).flatten(-3)
+            )
             logits = decision_logits[..., index, :]
             decisions.append(torch.where(guess.unsqueeze(-1) & logits.isfinite(), logits, 0.0))
         likeness = _cosine(*messages) + _cosine(*decisions)

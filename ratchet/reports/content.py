@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_warnings import run_warnings
+from ratchet.tracking.stage_kinds import StageKind, kind_of
 
 COMMON_AGENTS = ("verifier", "prover", "prover0", "prover1", "prover2", "simulator")
 
@@ -26,6 +28,7 @@ class Arm:
     """One arm.
 
     ``label`` is unique in a report; tables are by name ("test", "test-EXTRA", "pretrain-AGENT").
+    ``kinds`` are those that the run's plug-ins declare.
     """
 
     label: str
@@ -33,6 +36,11 @@ class Arm:
     points: Sequence[MetricPoint]
     tables: Mapping[str, ResultTable]
     stages: Sequence[StageRecord]
+    kinds: Sequence[StageKind] = ()
+
+    def kind_of(self, stage: str) -> StageKind:
+        """Return the kind of a stage's name."""
+        return kind_of(stage, self.kinds)
 
     @property
     def description(self) -> str:
@@ -66,6 +74,12 @@ class Content:
     warnings: Sequence[str] = ()
 
     @property
+    def description(self) -> list[str]:
+        """The paragraphs that describe the experiment; none for several runs."""
+        text = "" if self.is_comparison else self.manifests[0].settings.get("description") or ""
+        return [paragraph for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
+
+    @property
     def is_comparison(self) -> bool:
         """Whether the report compares several runs."""
         return len(self.manifests) > 1
@@ -82,7 +96,8 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
     for folder, manifest in zip(folders, manifests, strict=True):
         points, tables = folder.read_metrics(), folder.read_tables()
         events += folder.read_events()
-        for name in _arm_names(manifest, points, tables):
+        names = [MAIN_ARM, *manifest.arms, *(p.arm for p in points), *(t.arm for t in tables)]
+        for name in dict.fromkeys(names):
             arms.append(
                 Arm(
                     arm_label(manifest.run_id, name, several=len(folders) > 1),
@@ -90,6 +105,7 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
                     [point for point in points if point.arm == name],
                     {table.name: table for table in tables if table.arm == name},
                     [record for record in manifest.stages if record.arm == name],
+                    manifest.kinds,
                 )
             )
     title = manifests[0].name if len(folders) == 1 else f"{len(folders)} runs compared"
@@ -114,14 +130,6 @@ def _warnings(folders: Sequence[RunFolder]) -> list[str]:
         for folder in folders
         for text in run_warnings(folder)
     ]
-
-
-def _arm_names(
-    manifest: RunManifest, points: Sequence[MetricPoint], tables: Sequence[ResultTable]
-) -> list[str]:
-    """List all arms with content, "main" first."""
-    names = [MAIN_ARM, *manifest.arms, *(p.arm for p in points), *(t.arm for t in tables)]
-    return list(dict.fromkeys(names))
 
 
 MAX_BYTES = 20_000_000

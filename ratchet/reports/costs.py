@@ -56,30 +56,24 @@ class Billed:
 
 def read_billed(folders: Sequence[RunFolder]) -> list[Billed]:
     """Read the billed amounts of runs; errors as :func:`read_costs`."""
-    found = []
+    billed_runs = []
     for folder in folders:
         with _readable(folder):
             usage = _read(folder)
             if "billed_at_most" in usage:  # not recorded by earlier releases
                 amounts = float(usage["billed_at_least"]), float(usage["billed_at_most"])
-                found.append(Billed(folder.run_id, *amounts, int(usage["billed_unknown"])))
-    return found
+                billed_runs.append(Billed(folder.run_id, *amounts, int(usage["billed_unknown"])))
+    return billed_runs
 
 
 def read_costs(folders: Sequence[RunFolder]) -> list[CostRow]:
-    """Read the usage of runs: a row for each arm, stage and agent.
-
-    Raises
-    ------
-    DataError
-        If a file is damaged.
-    """
+    """Read the usage of runs: a row for each arm, stage and agent."""
     rows: dict[tuple[str, str, str, str], CostRow] = {}
     for folder in folders:
         with _readable(folder):
             for entry in _read(folder).get("rows", ()):
-                place = (folder.run_id, entry["arm"], entry["stage"], entry["agent"])
-                rows[place] = _plus(rows.get(place, CostRow(*place)), entry)
+                row_key = (folder.run_id, entry["arm"], entry["stage"], entry["agent"])
+                rows[row_key] = _plus(rows.get(row_key, CostRow(*row_key)), entry)
     return list(rows.values())
 
 

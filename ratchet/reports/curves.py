@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +13,12 @@ from ratchet.reports.content import Arm
 from ratchet.reports.labels import metric_label
 from ratchet.reports.plots import Figure, counted_axis, rounded
 from ratchet.tracking.manifest import phase_ranges
+from ratchet.tracking.stage_kinds import kind_of
 
 MAX_POINTS = 500
 SMOOTH_FROM = 40
+SMOOTHING_WINDOW = 11
+"""Points of a moving mean; independent of the curve's length, so that a longer run looks alike."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 FAMILIES = (
     ("Accuracy", re.compile(r"accura|correct|exact_match")),
@@ -47,12 +50,11 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
     arm, colours distinguish agents. Constant and duplicate metrics come last.
     """
     grouped: dict[str, Curves] = defaultdict(dict)
-    for place, arm in enumerate(arms):
+    for arm_index, arm in enumerate(arms):
         for name, series in _series_by_name(arm, stage_prefix).items():
             base, agent = split_agent(name, arm.agent_names())
-            grouped[base][place, agent] = series
+            grouped[base][arm_index, agent] = series
     agents = sorted({agent for curves in grouped.values() for _, agent in curves})
-    marks = phase_marks(arms) if x_title == "iteration" else {}
     orders = {base: _plot_order(base, grouped) for base in grouped}
     bases = sorted(grouped, key=lambda base: orders[base].sort_key)
     figures = []
@@ -61,37 +63,46 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
             f"{stage_prefix}-{number}", base, grouped[base], arms, agents, x_title
         )
         order = orders[base]
-        layout = {**drawn.layout, **marks}
-        figures.append(replace(drawn, layout=layout, note=order.note, folded=order.folded))
+        layout = drawn.layout
+        if kind_of(stage_prefix).curves != "pretraining":  # phases divide training
+            curves_of = sorted({arm_index for arm_index, _ in grouped[base]})
+            layout = {**layout, **phase_marks([arms[arm_index] for arm_index in curves_of])}
+        note = "; ".join(filter(None, [order.note, drawn.note]))
+        figures.append(replace(drawn, layout=layout, note=note, folded=order.folded))
     return figures
 
 
 def by_family(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
     """Group figures by their family, families in the order of :data:`FAMILIES`."""
     names = [name for name, _ in FAMILIES] + [OTHER]
-    found = [(name, [figure for figure in figures if figure.family == name]) for name in names]
-    return [(name, members) for name, members in found if members]
+    families = [(name, [figure for figure in figures if figure.family == name]) for name in names]
+    return [(name, members) for name, members in families if members]
 
 
 def phase_marks(arms: Sequence[Arm]) -> dict[str, Any]:
     """Mark the starts of phases with their names; empty if arms have different phases.
 
-    An iteration's metrics are drawn at its number, so a phase starts half a step before its first.
+    The names include the arm's if others have no phases. An iteration's metrics are drawn at its
+    number, so a phase starts half a step before its first.
     """
-    found = [spans for arm in arms if (spans := phase_ranges(arm.hyper_params))]
-    if not found or any(spans != found[0] for spans in found):
+    ranges = {arm.label: spans for arm in arms if (spans := phase_ranges(arm.hyper_params))}
+    if not ranges:
         return {}
+    spans, *others = ranges.values()
+    if any(other != spans for other in others):
+        return {}
+    prefix = f"{', '.join(ranges)}: " if len(ranges) < len(arms) else ""
     line = {"dash": "dot", "width": 1}
     top = {"yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False}
     return {
         "shapes": [
             {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line}
             | {"x0": start - 0.5, "x1": start - 0.5}
-            for _, start, _ in found[0][1:]
+            for _, start, _ in spans[1:]
         ],
         "annotations": [
-            {"x": max(start - 0.5, 0), "text": name, "font": {"size": 11}, **top}
-            for name, start, _ in found[0]
+            {"x": max(start - 0.5, 0), "text": prefix + name, "font": {"size": 11}, **top}
+            for name, start, _ in spans
         ],
         "margin": {"l": 52, "r": 12, "t": 22, "b": 44},
     }
@@ -111,9 +122,10 @@ def _plot_order(base: str, grouped: Mapping[str, Curves]) -> _PlotOrder:
     family, is_spread = family_of(base), _SPREAD.search(base) is not None
     constant = is_constant(grouped[base].values()) or is_nothing(grouped[base].values())
     success = {name: curves for name, curves in grouped.items() if family_of(name) in _SUCCESS}
+    are_points = all(len(xs) <= 1 for xs, _ in grouped[base].values())
     if base in success:
         twin = _same_as(base, success)
-    elif constant or _are_points(grouped[base].values()):  # these often equal unrelated metrics
+    elif constant or are_points:  # these often equal unrelated metrics
         twin = ""
     else:
         twin = _same_as(base, grouped) or _summed(base, grouped)
@@ -128,10 +140,6 @@ def is_constant(curves: Iterable[Series]) -> bool:
     """Return whether all curves with several values are constant."""
     values = [[y for y in ys if math.isfinite(y)] for _, ys in curves]
     return any(len(ys) > 1 for ys in values) and all(len(set(ys)) <= 1 for ys in values)
-
-
-def _are_points(curves: Iterable[Series]) -> bool:
-    return all(len(xs) <= 1 for xs, _ in curves)
 
 
 def is_nothing(curves: Iterable[Series]) -> bool:
@@ -163,22 +171,24 @@ def _are_same(one: Curves, other: Curves) -> bool:
 
 def _summed(base: str, grouped: Mapping[str, Curves]) -> str:
     """Return a note naming the metric whose multiple, summed over agents, is this loss; else ""."""
-    own = grouped[base]
-    if family_of(base) != "Loss" or any(agent for _, agent in own):
+    base_curves = grouped[base]
+    if family_of(base) != "Loss" or any(agent for _, agent in base_curves):
         return ""
     for other, curves in grouped.items():
-        sums = {place: _sum_over_agents(curves, place) for place, _ in own}
-        factor = _common_factor([(own[place, ""], sums[place]) for place in sums])
+        sums = {arm_index: _sum_over_agents(curves, arm_index) for arm_index, _ in base_curves}
+        factor = _common_factor(
+            [(base_curves[arm_index, ""], sums[arm_index]) for arm_index in sums]
+        )
         if other != base and factor is not None:
             times = "" if factor == 1 else f"{factor:.3g} × "
             return f"{times}the sum of “{metric_label(other)}”"
     return ""
 
 
-def _sum_over_agents(curves: Curves, place: int) -> dict[int, float]:
+def _sum_over_agents(curves: Curves, arm_index: int) -> dict[int, float]:
     total: dict[int, float] = defaultdict(float)
     for (arm, agent), (xs, ys) in curves.items():
-        if arm == place and agent:
+        if arm == arm_index and agent:
             for x, y in zip(xs, ys, strict=True):
                 total[x] += y
     return total
@@ -189,7 +199,12 @@ def _common_factor(pairs: Sequence[tuple[Series, Mapping[int, float]]]) -> float
     if any(set(series[0]) != set(sums) for series, sums in pairs):
         return None
     points = [(y, sums[x]) for series, sums in pairs for x, y in zip(*series, strict=True)]
-    largest = max((abs(y) for y, _ in points), default=0.0)
+    points = [point for point in points if any(map(math.isfinite, point))]
+    scale = max((abs(number) for point in points for number in point), default=0.0)
+    if not 0 < scale < math.inf or any(map(math.isnan, (n for point in points for n in point))):
+        return None
+    points = [(y / scale, total / scale) for y, total in points]  # their squares do not overflow
+    largest = max(abs(y) for y, _ in points)
     square = math.fsum(total**2 for _, total in points)
     if not (largest > 0 and square > 0):
         return None
@@ -219,26 +234,40 @@ def family_of(name: str) -> str:
     return OTHER
 
 
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of finite values; it cannot overflow."""
+    return math.fsum(value / len(values) for value in values)
+
+
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Return the centred moving mean, truncated at the ends, ignoring NaN."""
+    """Return the centred moving mean of finite values, truncated at the ends; NaN without any."""
     half = window // 2
-    result = []
-    for place in range(len(values)):
-        near = [v for v in values[max(0, place - half) : place + half + 1] if not math.isnan(v)]
-        result.append(math.fsum(near) / len(near) if near else math.nan)
-    return result
-
-
-def thin(series: Series) -> Series:
-    """Average neighbours so that at most ``MAX_POINTS`` remain."""
-    xs, ys = series
-    step = math.ceil(len(xs) / MAX_POINTS)
-    if step <= 1:
-        return series
-    chunks = [slice(start, start + step) for start in range(0, len(xs), step)]
-    return [xs[chunk][-1] for chunk in chunks], [
-        math.fsum(ys[chunk]) / len(ys[chunk]) for chunk in chunks
+    return [
+        _of_finite(mean, values[max(0, index - half) : index + half + 1])
+        for index in range(len(values))
     ]
+
+
+def thin(series: Series, merge: Callable[[Sequence[float]], float] = mean) -> Series:
+    """Merge the finite values of neighbours so that at most ``MAX_POINTS`` points remain.
+
+    Each is at the middle of its neighbours; NaN if none of them is finite.
+    """
+    xs, ys = series
+    step = _step(series)
+    chunks = [slice(start, start + step) for start in range(0, len(xs), step)]
+    middles = [xs[chunk][len(xs[chunk]) // 2] for chunk in chunks]
+    return middles, [_of_finite(merge, ys[chunk]) for chunk in chunks]
+
+
+def _step(series: Series) -> int:
+    """Return the number of values of a series that are drawn as one point."""
+    return max(1, math.ceil(len(series[0]) / MAX_POINTS))
+
+
+def _of_finite(merge: Callable[[Sequence[float]], float], values: Sequence[float]) -> float:
+    finite = list(filter(math.isfinite, values))
+    return merge(finite) if finite else math.nan
 
 
 def _series_by_name(arm: Arm, stage_prefix: str) -> dict[str, Series]:
@@ -264,11 +293,13 @@ def _curve_figure(
     x_title: str,
 ) -> Figure:
     traces: list[dict[str, Any]] = []
-    several = len({place for place, _ in curves}) > 1
-    for (place, agent), series in curves.items():
+    several = len({arm_index for arm_index, _ in curves}) > 1
+    for (arm_index, agent), series in curves.items():
         number = agents.index(agent)
-        label = " · ".join(part for part in (arms[place].label if several else "", agent) if part)
-        color = place if several else max(0, number - ("" in agents))
+        label = " · ".join(
+            part for part in (arms[arm_index].label if several else "", agent) if part
+        )
+        color = arm_index if several else max(0, number - ("" in agents))
         dash = DASHES[max(0, number - ("" in agents)) % len(DASHES)] if several else "solid"
         traces += _curve_traces(series, label or base, color, dash)
     iterations = [x for xs, _ in curves.values() for x in xs]
@@ -282,28 +313,77 @@ def _curve_figure(
     if family == "Accuracy":
         # an all-zero curve would get an axis down to −100 %
         layout["yaxis"] = {"tickformat": ".3~%", "minallowed": -0.02, "maxallowed": 1.02}
-    return Figure(identifier, metric_label(base), family, traces, layout)
+    if any("yaxis" in trace for trace in traces):
+        layout["yaxis2"] = {"overlaying": "y", "range": [0, 1], "visible": False}
+    note = _reading_note(list(curves.values()))
+    return Figure(identifier, metric_label(base), family, traces, layout, note)
+
+
+def _reading_note(curves: Sequence[Series]) -> str:
+    """Explain how curves are drawn: averages, extremes, smoothing, values that are left out."""
+    parts = []
+    if any(_is_smoothed(series) for series in curves):
+        parts.append(f"thick line: moving mean of {SMOOTHING_WINDOW} values")
+    steps = sorted({_step(series) for series in curves} - {1})
+    if steps:
+        number = " or ".join(map(str, steps))
+        parts.append(f"each point is the mean of {number} values, band: their lowest and highest")
+    values = [y for _, ys in curves for y in ys]
+    skipped = [str(y) for y in values if not math.isfinite(y)]
+    if skipped:
+        kinds = ", ".join(sorted(set(skipped)))
+        parts.append(f"×: {len(skipped):,} of {len(values):,} values are {kinds} and left out")
+    return "; ".join(parts)
+
+
+def _is_smoothed(series: Series) -> bool:
+    """Return whether a curve is drawn with its moving mean: long, but not already averaged more."""
+    return len(series[0]) >= SMOOTH_FROM and _step(series) < SMOOTHING_WINDOW
 
 
 def _curve_traces(series: Series, label: str, color: int, dash: str) -> list[dict[str, Any]]:
-    """Draw a curve; a long one faintly, with its moving mean on top."""
-    xs, ys = thin(series)
+    """Draw a curve: a long one as its moving mean, before its values or their extremes."""
+    xs, ys = series
+    smoothed = (xs, smooth(ys, SMOOTHING_WINDOW)) if _is_smoothed(series) else series
+    middles, means = thin(smoothed)
     line = {
         "type": "scatter",
         "mode": "lines" if len(xs) > 1 else "markers",
         "name": label,
-        "x": xs,
-        "y": rounded(ys),
+        "x": middles,
+        "y": rounded(means),
         "line": {"dash": dash, "width": 2},
         "meta": {"color": color, "of": label},
     }
-    if len(xs) < SMOOTH_FROM:
-        return [line]
-    window = max(5, len(xs) // 25)
-    faint = {key: value for key, value in line.items() if key != "name"} | {
-        "line": {"width": 1},
-        "opacity": 0.28,
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
-    return [faint, line | {"y": rounded(smooth(ys, window))}]
+    background = {"showlegend": False, "hoverinfo": "skip", "mode": "lines", "type": "scatter"}
+    background |= {"x": middles, "meta": {"color": color, "of": label}}
+    traces = [line, *_left_out(series, label, color)]
+    if _step(series) > 1:
+        low, high = rounded(thin(series, min)[1]), rounded(thin(series, max)[1])
+        edge = background | {"line": {"width": 0}}
+        return [edge | {"y": low}, edge | {"y": high, "fill": "tonexty"}, *traces]
+    if _is_smoothed(series):
+        return [background | {"y": rounded(ys), "line": {"width": 1}, "opacity": 0.28}, *traces]
+    return traces
+
+
+def _left_out(series: Series, label: str, color: int) -> list[dict[str, Any]]:
+    """Mark the values that are not finite at the bottom of the plot."""
+    skipped = [(x, y) for x, y in zip(*series, strict=True) if not math.isfinite(y)]
+    if not skipped:
+        return []
+    skipped = skipped[:: math.ceil(len(skipped) / MAX_POINTS)]
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [x for x, _ in skipped],
+            "y": [0.02] * len(skipped),
+            "yaxis": "y2",
+            "marker": {"symbol": "x-thin-open", "size": 7},
+            "text": [f"{label}: {y} at {x}" for x, y in skipped],
+            "hovertemplate": "%{text}<extra></extra>",
+            "showlegend": False,
+            "meta": {"color": color, "of": label},
+        }
+    ]

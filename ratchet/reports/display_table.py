@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,12 +24,28 @@ class DisplayTable:
     ----------
     records
         Each row as numbers and names by column; default: the texts.
+    details
+        Columns that terminals leave out.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     records: Sequence[Mapping[str, object]] | None = None
+    details: Collection[str] = ()
+
+    @classmethod
+    def from_mappings(
+        cls,
+        title: str,
+        rows: Sequence[Mapping[str, str]],
+        records: Sequence[Mapping[str, object]] | None = None,
+        details: Collection[str] = (),
+    ) -> Self:
+        """Build a table from cells by column: those of the first row, a dash where one lacks it."""
+        columns = list(rows[0]) if rows else []
+        cells = [[row.get(column, "–") for column in columns] for row in rows]
+        return cls(title, columns, cells, records, details)
 
     def to_records(self) -> list[dict[str, object]]:
         """Return the rows as plain data."""
@@ -49,12 +65,13 @@ class DisplayTable:
         from rich.text import Text
 
         table = Table(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD)
-        for i, column in enumerate(self.columns):
+        shown = [i for i, column in enumerate(self.columns) if column not in self.details]
+        for i in shown:
             widest = max((len(row[i]) for row in self.rows), default=0)
             is_name = i == 0 and widest <= _NAME_WIDTH
-            table.add_column(column, overflow="fold", no_wrap=is_name)
+            table.add_column(self.columns[i], overflow="fold", no_wrap=is_name)
         for row in self.rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(row[i]) for i in shown))
         return table
 
     def __str__(self) -> str:
@@ -64,6 +81,13 @@ class DisplayTable:
         with console.capture() as captured:
             console.print(self)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+
+    def to_markdown(self) -> str:
+        """Format the table without its title: the first column left-aligned, others right."""
+        alignments = ["---", *["---:"] * (len(self.columns) - 1)]
+        lines = [self.columns, alignments, *self.rows]
+        escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in lines)
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
     def _repr_html_(self) -> str:
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""

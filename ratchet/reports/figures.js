@@ -15,7 +15,7 @@ function colored(trace) {
   const own = "shade" in trace.meta ? between(color("--c0"), color("--c1"), trace.meta.shade) : color("--c" + (trace.meta.color % 8));
   const result = Object.assign({}, trace, { visible: !hidden.has(trace), marker: Object.assign({}, trace.marker, { color: own }) });
   if (trace.line) result.line = Object.assign({}, trace.line, { color: own });
-  if (trace.fill) result.fillcolor = own + (trace.meta.fill || "33");
+  if (trace.fill) result.fillcolor = own + "33";
   for (const bars of ["error_x", "error_y"]) if (trace[bars]) result[bars] = Object.assign({}, trace[bars], { color: own });
   return result;
 }
@@ -70,6 +70,7 @@ if (typeof Plotly === "undefined") {
   const note = "Not drawn: plotly.js is missing in the folder above this page. To move a page, build it with `ratchet report RUN --standalone`.";
   for (const figure of figures) document.getElementById(figure.id).textContent = note;
 } else {
+  if (matchMedia("(max-width: 640px)").matches) document.querySelectorAll("section").forEach((section) => section.querySelectorAll(".family ~ .family").forEach((part) => part.open = false));
   drawAll();
   document.querySelectorAll("details").forEach((part) => part.addEventListener("toggle", drawAll));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

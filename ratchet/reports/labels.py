@@ -27,6 +27,11 @@ def metric_label(name: str) -> str:
         for part in re.split(r"[./]", name.replace("_", " "))
     ]
     text = " · ".join(filter(None, parts))
+    return upper_first(text)
+
+
+def upper_first(text: str) -> str:
+    """Return a text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 

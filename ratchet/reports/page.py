@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,24 @@ def page_environment() -> jinja2.Environment:
 
 
 def figures_json(figures: Sequence[Figure]) -> str:
-    """Serialise the figures, escaped for a script element."""
-    text = json.dumps([figure.to_dict() for figure in figures], separators=(",", ":"))
+    """Serialise the figures, escaped for a script element; non-finite numbers become null."""
+    plain = json.loads(json.dumps([f.to_dict() for f in figures]), parse_constant=lambda _: None)
+    text = json.dumps(plain, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def markdown_html(text: str, pictures: Mapping[str, str]) -> str:
+    """Convert Markdown to HTML with inlined SVG pictures by path; HTML in the text is escaped."""
+    from markdown_it import MarkdownIt
+
+    converter = MarkdownIt("commonmark", {"html": False}).enable("table")
+    converter.add_render_rule("table_open", lambda *_: '<div class="scroll shown"><table>\n')
+    converter.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    converted: str = converter.render(text)
+    for path, svg in pictures.items():
+        content = base64.b64encode(svg.encode()).decode()
+        converted = converted.replace(f'src="{path}"', f'src="data:image/svg+xml;base64,{content}"')
+    return converted
 
 
 @functools.cache

@@ -50,8 +50,8 @@ def group_figures(
         mine = [row for row in rows if row.dataset == dataset]
         traces = [
             trace
-            for place, label in enumerate(labels)
-            if (trace := _group_trace(mine, place, label, len(labels))) is not None
+            for label_index, label in enumerate(labels)
+            if (trace := _group_trace(mine, label_index, label, len(labels))) is not None
         ]
         layout = {
             "xaxis": {
@@ -75,11 +75,11 @@ def tested_figures(
     Colours follow the order of arms; final tests are drawn at the iterations in ``final``.
     """
     traces = []
-    for place, arm in enumerate(arms):
+    for arm_index, arm in enumerate(arms):
         tests = [t for t in transcripts if t.is_test and t.label == arm.label and t.accuracy]
         if len(tests) > 1:
             end = final.get(arm.label, 0)
-            traces.append(_tested_trace(tests, end, place, arm.label))
+            traces.append(_tested_trace(tests, end, arm_index, arm.label))
     if not traces:
         return []
     layout = {
@@ -94,10 +94,10 @@ def tested_figures(
 
 
 def _tested_trace(
-    tests: Sequence[PackedTranscripts], end: int, place: int, label: str
+    tests: Sequence[PackedTranscripts], end: int, arm_index: int, label: str
 ) -> dict[str, Any]:
-    found = [(end if t.iteration is None else t.iteration, t.accuracy) for t in tests]
-    points = [(x, estimate) for x, estimate in found if estimate is not None]
+    accuracies = [(end if t.iteration is None else t.iteration, t.accuracy) for t in tests]
+    points = [(x, estimate) for x, estimate in accuracies if estimate is not None]
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -109,7 +109,7 @@ def _tested_trace(
         "marker": {"size": 8},
         "text": [f"{estimate.percent()}, n={estimate.n}" for _, estimate in points],
         "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"color": place},
+        "meta": {"color": arm_index},
     }
 
 
@@ -126,12 +126,14 @@ def error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
 
 
 def _group_trace(
-    rows: Sequence[GroupRow], place: int, label: str, num_labels: int
+    rows: Sequence[GroupRow], label_index: int, label: str, num_labels: int
 ) -> dict[str, Any] | None:
-    cells = [(k, cell) for k, row in enumerate(rows) if (cell := row.cells[place]) is not None]
+    cells = [
+        (k, cell) for k, row in enumerate(rows) if (cell := row.cells[label_index]) is not None
+    ]
     if not cells:
         return None
-    shift = (place - (num_labels - 1) / 2) * min(0.16, 0.6 / num_labels)
+    shift = (label_index - (num_labels - 1) / 2) * min(0.16, 0.6 / num_labels)
     return {
         "type": "scatter",
         "mode": "markers",
@@ -142,7 +144,7 @@ def _group_trace(
         "marker": {"size": 9},
         "text": [f"{label}: {cell.percent()}, n={cell.n}" for _, cell in cells],
         "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"color": place},
+        "meta": {"color": label_index},
     }
 
 
@@ -159,40 +161,10 @@ def chance_line() -> dict[str, Any]:
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5, "line": line}
 
 
-def level_lines(levels: Mapping[str, float], *, upright: bool = False) -> dict[str, Any]:
-    """Return the layout entries of labelled reference lines."""
-    across, along = ("y", "x") if not upright else ("x", "y")
-    return {
-        "shapes": [
-            {
-                "type": "line",
-                f"{along}ref": "paper",
-                f"{along}0": 0,
-                f"{along}1": 1,
-                f"{across}0": level,
-                f"{across}1": level,
-                "line": {"dash": "dash", "width": 1},
-            }
-            for level in levels.values()
-        ],
-        "annotations": [
-            {
-                f"{along}ref": "paper",
-                f"{across}ref": across,
-                along: 1,
-                across: level,
-                "text": name,
-                "showarrow": False,
-                "xanchor": "right",
-                "yanchor": "bottom" if not upright else "top",
-                "textangle": -90 if upright else 0,
-                "font": {"size": 11},
-            }
-            for name, level in levels.items()
-        ],
-    }
-
-
 def rounded(values: Sequence[float]) -> list[float | None]:
     """Round to five digits; non-finite values become None."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+    numbers = [float(f"{value:.5g}") for value in values]
+    return [
+        (number if math.isfinite(number) else value) if math.isfinite(value) else None
+        for value, number in zip(values, numbers, strict=True)  # the largest ones round to inf
+    ]

@@ -25,7 +25,6 @@ from ratchet.reports.tables import (
     group_tables,
     num_iterations,
     parameter_rows,
-    show,
     stage_summaries,
     test_metric_rows,
 )
@@ -33,6 +32,7 @@ from ratchet.reports.transcripts import PackedTranscripts
 from ratchet.statistics.estimate import Estimate
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.stage_kinds import KINDS
 
 MAX_EVENTS = 200
 _GREEDY_TESTS = (
@@ -45,13 +45,6 @@ def build_report(run_folder: RunFolder | Path | str, *, standalone: bool = False
 
     May be called at any time, also during the run: empty sections are omitted. The reports of a
     folder of runs share one copy of plotly.js; a ``standalone`` report contains its own.
-
-    Raises
-    ------
-    RunNotFoundError
-        If the folder contains no run.
-    DataError
-        If one of its files is damaged.
     """
     folder = run_folder if isinstance(run_folder, RunFolder) else RunFolder(run_folder)
     script = plotly_script() if standalone else shared_plotly_script(folder.path.parent)
@@ -60,13 +53,7 @@ def build_report(run_folder: RunFolder | Path | str, *, standalone: bool = False
 
 
 def build_comparison(run_folders: Sequence[RunFolder], path: Path) -> Path:
-    """Write a report that compares several runs; differences are relative to the first.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than two runs.
-    """
+    """Write a report that compares several runs; differences are relative to the first."""
     if len(run_folders) < 2:
         raise DataError(f"compare: got {len(run_folders)} runs, expected at least two.")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +64,7 @@ def build_comparison(run_folders: Sequence[RunFolder], path: Path) -> Path:
 def render(content: Content, script: str) -> str:
     """Render the page; ``script`` is the element that loads plotly.js."""
     environment = page_environment()
-    environment.filters |= {"duration": duration, "show": show, "date": _date, "ranges": ranges}
+    environment.filters |= {"duration": duration, "date": _date, "ranges": ranges}
     environment.filters["by_family"] = by_family
     return environment.get_template("template.html.j2").render(
         content=content, plotly_script=script, **_sections(content)
@@ -89,21 +76,18 @@ def _sections(content: Content) -> dict[str, Any]:
     accuracies, returns = accuracy_rows(arms), return_rows(arms)
     differences = [] if are_repetitions(arms) else difference_rows(arms)
     labels = [evaluated.label for evaluated in evaluated_arms(arms)]
-    training = [
-        *curve_figures(arms, "train", "iteration"),
-        *curve_figures(arms, "log_stats", "iteration"),
-    ]
-    testing = [
-        *curve_figures(arms, "test_during_training", "iteration"),
-        *curve_figures(arms, "validate", "iteration"),
-        *curve_figures(arms, "suite", "iteration"),
-    ]
+    kinds = dict.fromkeys([*KINDS.values(), *(kind for arm in arms for kind in arm.kinds)])
+    training, testing, pretraining = (
+        [
+            figure
+            for kind in kinds
+            if kind.curves == section
+            for figure in curve_figures(arms, kind.name, kind.axis)
+        ]
+        for section in ("training", "testing", "pretraining")
+    )
     ends = {arm.label: num_iterations(arm) for arm in arms}
     tested = tested_figures(arms, content.transcripts, ends)
-    pretraining = [
-        *curve_figures(arms, "pretrain", "epoch"),
-        *curve_figures(arms, "imitate", "iteration"),
-    ]
     groups = [(each, rows, group_figures(each, rows, labels)) for each, rows in group_tables(arms)]
     grouped = [figure for *_, figures in groups for figure in figures]
     parameters = parameter_rows(arms)
@@ -172,11 +156,11 @@ def headline(
 
 def tests_greedily(arm: Arm) -> bool:
     """Return whether an arm's tests use greedy actions, unlike its training."""
-    given, trainer = arm.hyper_params, str(arm.hyper_params.get("trainer", ""))
+    parameters, trainer = arm.hyper_params, str(arm.hyper_params.get("trainer", ""))
     if trainer in LANGUAGE_TRAINERS:
-        return not given.get("language", {}).get("test_temperature", 0)
+        return not parameters.get("language", {}).get("test_temperature", 0)
     plays = trainer != "solo_agent" and any(point.stage == "train" for point in arm.points)
-    return plays and not given.get("rl", {}).get("test_by_sampling", False)
+    return plays and not parameters.get("rl", {}).get("test_by_sampling", False)
 
 
 def are_repetitions(arms: Sequence[Arm]) -> bool:
@@ -189,12 +173,12 @@ def _before_training(
     transcripts: Sequence[PackedTranscripts], arms: Sequence[str]
 ) -> list[Estimate]:
     """Return the test accuracies of the arms' initial models, where available, in order."""
-    found = {
+    accuracy_by_arm = {
         one.label: one.accuracy
         for one in transcripts
         if one.is_test and one.iteration == 0 and one.accuracy is not None
     }
-    return [found[arm] for arm in arms if arm in found]
+    return [accuracy_by_arm[arm] for arm in arms if arm in accuracy_by_arm]
 
 
 def _of_repetitions(tested: Sequence[AccuracyRow], before: Sequence[Estimate]) -> str:

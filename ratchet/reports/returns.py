@@ -75,9 +75,11 @@ def return_difference_rows(arms: Sequence[Arm]) -> list[ReturnDifference]:
             others = _measures(rival.columns)
             for measure, column in _measures(table.columns).items():
                 if others.get(measure) == column:
-                    found = mean_difference(table.columns, rival.columns, column)
+                    estimate = mean_difference(table.columns, rival.columns, column)
                     labels = (arms[0].label, other.label)
-                    rows.append(ReturnDifference(*labels, measure, name, found, signed(found)))
+                    rows.append(
+                        ReturnDifference(*labels, measure, name, estimate, signed(estimate))
+                    )
     return rows
 
 
@@ -98,13 +100,15 @@ def returns_headline(rows: Sequence[ReturnRow]) -> str:
         return ""
     mine = [row for row in tested if row.arm == tested[0].arm]
     metrics = [row for row in mine if not row.measure.startswith("return of ")]
-    shown = metrics or mine
+    headline_rows = metrics or mine
     episodes = f"{mine[0].estimate.n:,} test episodes"
-    if len(shown) == 1:
-        (row,) = shown
+    if len(headline_rows) == 1:
+        (row,) = headline_rows
         what = f"a mean {row.measure}" if metrics else "a mean return"
         return f"“{row.arm}” reaches {what} of {row.text} in {episodes}."
-    each = ", ".join(f"{row.measure.removeprefix('return of ')} {row.text}" for row in shown)
+    each = ", ".join(
+        f"{row.measure.removeprefix('return of ')} {row.text}" for row in headline_rows
+    )
     what = "means" if metrics else "mean returns"
     return f"“{mine[0].arm}” reaches these {what} in {episodes}: {each}."
 
@@ -119,15 +123,15 @@ def _row(
     arm: str, measure: str, column: str, name: str, table: ResultTable, color: int
 ) -> ReturnRow:
     columns = table.columns
-    found = mean_of(columns, column)
+    estimate = mean_of(columns, column)
     values = [value for value in columns[column] if value is not None]
     steps = [count for count in columns.get("rounds", ()) if count is not None]
     return ReturnRow(
         arm,
         measure,
         name,
-        found,
-        f"{number(found.value)} [{number(found.low)}, {number(found.high)}]",
+        estimate,
+        f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]",
         number(min(values)),
         number(max(values)),
         number(math.fsum(steps) / len(steps)) if steps else "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,24 @@ from ratchet.parameters.test_groups import saved_test_groups
 from ratchet.reports.content import Arm
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference, has_decisions
+from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.mirrors.payload import flatten
 from ratchet.tracking.result_table import ResultTable
 
 NO_DECISION = 2
+_UNSET: tuple[object, ...] = (None, (), [], {})
+PRETRAINED = "pretrain-"
+"""Prefix of the names of single agents' tables."""
 
 
 @dataclass(frozen=True)
 class EvaluatedArm:
-    """An evaluated arm, or one of its pretrained agents; tables are by dataset."""
+    """An evaluated arm, or one of its pretrained agents; tables are by dataset.
+
+    Every table and chart uses ``label``.
+    """
 
     label: str
-    arm: str
     who: str
     tables: Mapping[str, ResultTable]
     alone: bool = False
@@ -96,24 +102,21 @@ def evaluated_arms(arms: Sequence[Arm]) -> list[EvaluatedArm]:
     playing = [
         EvaluatedArm(
             arm.label,
-            arm.label,
             arm.description,
-            {name: table for name, table in arm.tables.items() if not _is_alone(name)},
+            {n: table for n, table in arm.tables.items() if not n.startswith(PRETRAINED)},
         )
         for arm in arms
     ]
-    owners = Counter(name for arm in arms for name in arm.tables)
     alone = [
         EvaluatedArm(
-            _who(name) if owners[name] == 1 else f"{_who(name)} ({arm.label})",
-            arm.label,
-            _who(name),
+            f"{arm.label} · {name.removeprefix(PRETRAINED)} pretrained",
+            "pretraining",
             {"test": table},
             alone=True,
         )
         for arm in arms
         for name, table in arm.tables.items()
-        if _is_alone(name)
+        if name.startswith(PRETRAINED)
     ]
     return playing + alone
 
@@ -149,20 +152,20 @@ def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
 def group_tables(arms: Sequence[Arm]) -> list[tuple[TestGroups, list[GroupRow]]]:
     """Return the accuracy by group on every test set with groups, by kind of groups."""
     declared = {each.name: each for arm in arms for each in saved_test_groups(arm.hyper_params)}
-    found = [(groups, group_rows(arms, groups)) for groups in declared.values()]
-    return [(groups, rows) for groups, rows in found if rows]
+    tables = [(groups, group_rows(arms, groups)) for groups in declared.values()]
+    return [(groups, rows) for groups, rows in tables if rows]
 
 
 def group_rows(arms: Sequence[Arm], groups: TestGroups) -> list[GroupRow]:
     """Return a row for each group of each test set, a cell for each evaluated."""
     by_dataset: dict[str, dict[int, dict[int, Estimate]]] = defaultdict(lambda: defaultdict(dict))
     all_arms = evaluated_arms(arms)
-    for place, evaluated in enumerate(all_arms):
+    for arm_index, evaluated in enumerate(all_arms):
         for name, table in evaluated.tables.items():
             if groups.column in table.columns:
                 for value, estimate in accuracy_by(table.columns, groups.column).items():
                     assert isinstance(value, int)
-                    by_dataset[name][value][place] = estimate
+                    by_dataset[name][value][arm_index] = estimate
     return [
         GroupRow(name, value, groups.label(value), [cells.get(k) for k in range(len(all_arms))])
         for name, values in sorted(by_dataset.items())
@@ -172,15 +175,17 @@ def group_rows(arms: Sequence[Arm], groups: TestGroups) -> list[GroupRow]:
 
 def stage_summaries(arms: Sequence[Arm]) -> list[StageSummary]:
     """Sum the stages up by arm and kind, in the order in which they ran."""
-    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[StageRecord]] = defaultdict(list)
+    iterations: dict[tuple[str, str], set[int]] = defaultdict(set)
     for arm in arms:
         for record in arm.stages:
             groups[arm.label, record.stage].append(record)
+            iterations[arm.label, record.stage].update(record.iterations(arm.kind_of(record.stage)))
     return [
         StageSummary(
             arm,
             stage,
-            len({number for record in records for number in record.iterations}),
+            len(iterations[arm, stage]),
             sum(record.hit for record in records),
             sum(not record.hit for record in records),
             sum(record.seconds for record in records),
@@ -205,15 +210,15 @@ def parameter_rows(arms: Sequence[Arm]) -> list[ParameterRow]:
 
 def test_metric_rows(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
     """Return the metrics of tests and evaluation suites: name, and the last value in each arm."""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
-    for place, arm in enumerate(arms):
+    values_by_metric: dict[str, dict[int, float]] = defaultdict(dict)
+    for arm_index, arm in enumerate(arms):
         for point in arm.points:
-            if point.stage.partition("-")[0] in ("test", "suite"):
+            if arm.kind_of(point.stage).is_test:
                 for name, value in point.values.items():
-                    found[f"{point.stage}/{name}"][place] = value
+                    values_by_metric[f"{point.stage}/{name}"][arm_index] = value
     return [
         (name, [show(cells[k]) if k in cells else "" for k in range(len(arms))])
-        for name, cells in sorted(found.items())
+        for name, cells in sorted(values_by_metric.items())
     ]
 
 
@@ -223,7 +228,7 @@ def num_iterations(arm: Arm) -> int:
 
 
 def show(value: object) -> str:
-    """Format a value: short numbers, plain words."""
+    """Format a value: short numbers, plain words; mappings without what is not set."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -232,6 +237,9 @@ def show(value: object) -> str:
         return f"{value:.5g}"
     if isinstance(value, list | tuple):
         return ", ".join(show(item) for item in value) or "none"
+    if isinstance(value, Mapping):
+        parts = (f"{name}: {show(item)}" for name, item in value.items() if item not in _UNSET)
+        return f"{{{', '.join(parts)}}}"
     return str(value)
 
 
@@ -254,7 +262,7 @@ def _accuracy_row(evaluated: EvaluatedArm, name: str, color: int) -> AccuracyRow
     undecided = sum(decision == NO_DECISION for decision in decisions) / len(table)
     rounds = [number for number in columns.get("rounds", []) if number is not None]
     return AccuracyRow(
-        evaluated.arm,
+        evaluated.label,
         evaluated.who,
         name,
         accuracy(columns),
@@ -264,14 +272,6 @@ def _accuracy_row(evaluated: EvaluatedArm, name: str, color: int) -> AccuracyRow
         color,
         bool(decisions),
     )
-
-
-def _is_alone(table_name: str) -> bool:
-    return table_name.startswith("pretrain-")
-
-
-def _who(table_name: str) -> str:
-    return f"{table_name.removeprefix('pretrain-')} alone, pretrained"
 
 
 def _defaults(arms: Sequence[Arm]) -> dict[str, Any]:

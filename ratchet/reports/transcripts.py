@@ -93,11 +93,6 @@ def read_transcripts(
     -------
     list of PackedTranscripts
         By run, by arm, then in the order of the iterations, tests after the rollouts they follow.
-
-    Raises
-    ------
-    DataError
-        If a file is damaged; the message contains its name and line.
     """
     files = [
         (folder, arm, path)
@@ -158,8 +153,8 @@ def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
         raise DataError(
             f"{error} Delete the file; `ratchet resume {run}` writes it again."
         ) from error
-    shown = [rollout for rollout in rollouts if rollout["rounds"]]
-    text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    nonempty_rollouts = [rollout for rollout in rollouts if rollout["rounds"]]
+    text = json.dumps(nonempty_rollouts, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     right = sum(bool(rollout["correct"]) for rollout in rollouts)
     is_known = all(rollout["correct"] is not None for rollout in rollouts)

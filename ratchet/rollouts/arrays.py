@@ -47,11 +47,6 @@ def as_leaf(value: object, path: Sequence[str]) -> Array:
     -------
     ndarray
         Text as ``STRING``, integers as int64; floats and booleans unchanged.
-
-    Raises
-    ------
-    ArrayTypeError
-        If it contains any other type, is ragged, or has integers that int64 can't hold.
     """
     if type(value) is np.ndarray and value.dtype in _AS_THEY_ARE:
         return value
@@ -137,11 +132,6 @@ def read_index(index: object, batch_size: Shape) -> tuple[tuple[Any, ...], Shape
     tuple
         An index that applies to every leaf, regardless of its dimensions after the batch, and that
         results in an array, never a scalar; and the resulting batch size.
-
-    Raises
-    ------
-    BatchIndexError
-        If it has another type, too many dimensions, or is out of range.
     """
     if type(index) is int and batch_size:
         size = batch_size[0]
@@ -177,19 +167,19 @@ def _read_part(part: object) -> Any:  # noqa: ANN401 -- one of the kinds of inde
 
 def _without_ellipsis(parts: tuple[Any, ...], num_dims: int) -> tuple[Any, ...]:
     """Write an Ellipsis out, so that it stops at the batch dimensions."""
-    places = [place for place, part in enumerate(parts) if part is Ellipsis]
-    if not places:
+    positions = [index for index, part in enumerate(parts) if part is Ellipsis]
+    if not positions:
         return parts
-    if len(places) > 1:
+    if len(positions) > 1:
         raise BatchIndexError("an index can have only one Ellipsis.")
     used = sum(
         part.ndim if isinstance(part, np.ndarray) and part.dtype.kind == "b" else 1
         for part in parts
         if part is not None and part is not Ellipsis
     )
-    place = places[0]
+    index = positions[0]
     filling = (slice(None),) * max(num_dims - used, 0)
-    return (*parts[:place], *filling, *parts[place + 1 :])
+    return (*parts[:index], *filling, *parts[index + 1 :])
 
 
 def shape_like(like: Shape, shape: Shape, free_dim: int | None) -> Shape:
@@ -200,13 +190,7 @@ def shape_like(like: Shape, shape: Shape, free_dim: int | None) -> Shape:
 
 
 def check_same_paths(first: Leaves, second: Leaves, what: str) -> None:
-    """Check that both have arrays at the same key paths.
-
-    Raises
-    ------
-    KeyPathError
-        Naming the paths that are on one side only.
-    """
+    """Check that both have arrays at the same key paths."""
     if first.keys() != second.keys():
         odd = sorted(dotted(path) for path in first.keys() ^ second.keys())
         raise KeyPathError(
@@ -215,13 +199,7 @@ def check_same_paths(first: Leaves, second: Leaves, what: str) -> None:
 
 
 def check_alike(first: Leaves, second: Leaves, what: str, *, free_dim: int | None) -> None:
-    """Check key paths, types and shapes, apart from the size of one dimension.
-
-    Raises
-    ------
-    KeyPathError, ArrayTypeError, ArrayShapeError
-        Naming the first key path where they differ.
-    """
+    """Check key paths, types and shapes, apart from the size of one dimension."""
     check_same_paths(first, second, what)
     for path, leaf in second.items():
         like = first[path]
@@ -238,13 +216,7 @@ def check_alike(first: Leaves, second: Leaves, what: str, *, free_dim: int | Non
 
 
 def check_fits(leaf: Array, shape: Shape, dtype: np.dtype[Any], path: tuple[str, ...]) -> None:
-    """Check that an array can be written to a place of this shape and type.
-
-    Raises
-    ------
-    ArrayShapeError, ArrayTypeError
-        If not; an integer goes where floats are, but not the other way round.
-    """
+    """Check that an array can be written to a place of this shape and type."""
     if leaf.shape != shape:
         raise ArrayShapeError(f"{dotted(path)}: got shape {leaf.shape}, expected {shape}.")
     text = STRING in (leaf.dtype, dtype)

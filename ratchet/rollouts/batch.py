@@ -132,13 +132,13 @@ class Batch:
         def tokens(rows: list[Any], dtype: torch.dtype, pad_value: float = 0) -> Tensor:
             return pad_rows(rows, pad_value, dtype=dtype, left_pad=left_pad)
 
-        whole, real = torch.int64, torch.float32
-        mask = tokens([[1] * len(one) for one in trajectories], whole)
-        loss_mask = tokens([one.loss_mask for one in trajectories], whole)
+        integer, real = torch.int64, torch.float32
+        mask = tokens([[1] * len(one) for one in trajectories], integer)
+        loss_mask = tokens([one.loss_mask for one in trajectories], integer)
         log_probs = tokens([one.logprobs for one in trajectories], real)
         rewards = torch.tensor([one.reward for one in trajectories], dtype=real)
         values = {
-            "input_ids": tokens([one.tokens for one in trajectories], whole, pad_token_id),
+            "input_ids": tokens([one.tokens for one in trajectories], integer, pad_token_id),
             "attention_mask": mask,
             "position_ids": compute_position_id_with_mask(mask),
             "loss_mask": loss_mask,
@@ -152,8 +152,8 @@ class Batch:
         if advantages is not None:
             values["advantages"] = tokens(advantages, real)
             if all(one.advantage is not None for one in trajectories):
-                given = [one.advantage for one in trajectories]
-                metadata["advantages"] = torch.tensor(given, dtype=real)
+                row_advantages = [one.advantage for one in trajectories]
+                metadata["advantages"] = torch.tensor(row_advantages, dtype=real)
         return cls(values, metadata)
 
     def to_trajectories(self) -> list[Trajectory]:
@@ -162,11 +162,11 @@ class Batch:
         Numbers have the precision of the tensors.
         """
         self.check()
-        found = []
+        trajectories = []
         for row in torch.nonzero(~self.is_padding).flatten().tolist():
-            shown = self.values["attention_mask"][row].bool()
+            attended = self.values["attention_mask"][row].bool()
             by_token = {
-                name: self.values[name][row][shown].tolist()
+                name: self.values[name][row][attended].tolist()
                 for name in ("input_ids", "loss_mask", "rollout_log_probs", "advantages")
                 if name in self.values
             }
@@ -178,29 +178,29 @@ class Batch:
             for name, column in {"reward": "rewards", "advantage": "advantages"}.items():
                 if column in self.metadata:
                     known[name] = float(self.metadata[column][row])
-            found.append(
+            trajectories.append(
                 Trajectory(
                     tokens=by_token["input_ids"],
                     loss_mask=by_token["loss_mask"],
-                    logprobs=by_token.get("rollout_log_probs", [0.0] * int(shown.sum())),
+                    logprobs=by_token.get("rollout_log_probs", [0.0] * int(attended.sum())),
                     token_advantages=by_token.get("advantages"),
                     **known,
                 )
             )
-        return found
+        return trajectories
 
     def spread_advantages(self) -> None:
         """Write each row's advantage at the tokens that its loss mask shows, 0 elsewhere."""
         self._need(["loss_mask"])
         mask = self.values["loss_mask"]
-        given = self.metadata["advantages"].to(mask.device)
-        if given.shape != mask.shape[:1]:
+        advantages = self.metadata["advantages"].to(mask.device)
+        if advantages.shape != mask.shape[:1]:
             raise DataError(
-                f"batch: metadata 'advantages': got the shape {tuple(given.shape)}, expected"
+                f"batch: metadata 'advantages': got the shape {tuple(advantages.shape)}, expected"
                 f" {tuple(mask.shape[:1])}, one a row. Those of tokens are values: set"
                 f" batch.values['advantages'], of the shape {tuple(mask.shape)}."
             )
-        self.values["advantages"] = torch.where(mask.bool(), given.unsqueeze(1), 0.0)
+        self.values["advantages"] = torch.where(mask.bool(), advantages.unsqueeze(1), 0.0)
 
     def select(self, rows: Tensor | Sequence[int]) -> Self:
         """Return some of the rows with their metadata, in the given order."""
@@ -216,17 +216,11 @@ class Batch:
         return type(self)(values, metadata)
 
     def reorder(self, order: Tensor | Sequence[int]) -> Self:
-        """Return the rows in another order.
-
-        Raises
-        ------
-        DataError
-            If ``order`` isn't one of all rows.
-        """
-        given = torch.as_tensor(order, dtype=torch.long).tolist()
-        if sorted(given) != list(range(len(self))):
-            raise DataError(f"reorder: got {given}, expected each of {len(self)} rows once.")
-        return self.select(given)
+        """Return the rows in another order."""
+        permutation = torch.as_tensor(order, dtype=torch.long).tolist()
+        if sorted(permutation) != list(range(len(self))):
+            raise DataError(f"reorder: got {permutation}, expected each of {len(self)} rows once.")
+        return self.select(permutation)
 
     def pad_to_multiple(self, multiple: int) -> Self:
         """Add rows of weight 0 until the number of rows is a multiple of ``multiple``.
@@ -271,11 +265,6 @@ class Batch:
             A value ``[B, T]``.
         fields
             Values that must be there.
-
-        Raises
-        ------
-        DataError
-            If a field is missing.
         """
         return self._cut(anchor_field, fields, left=True)
 
@@ -293,23 +282,17 @@ class Batch:
         width = self.values[anchor_field].shape[1]
         used = torch.nonzero(self.values["attention_mask"].bool().any(0)).flatten().tolist()
         first, last = (used[0], used[-1]) if used else (0, 0)
-        kept = slice(first, width) if left else slice(0, last + 1)
+        columns = slice(first, width) if left else slice(0, last + 1)
         if not used:
-            kept = slice(0, 1)
+            columns = slice(0, 1)
         values = {
-            name: value[:, kept] if value.shape[1:2] == (width,) else value
+            name: value[:, columns] if value.shape[1:2] == (width,) else value
             for name, value in self.values.items()
         }
         return type(self)(values, dict(self.metadata))
 
     def check(self) -> None:
-        """Check that all metadata has one entry per row.
-
-        Raises
-        ------
-        DataError
-            If not.
-        """
+        """Check that all metadata has one entry per row."""
         columns = {f"values {name!r}": value for name, value in self.values.items()}
         columns |= {f"metadata {name!r}": x for name, x in self.metadata.items() if _by_row(x)}
         rows = len(self)
@@ -318,13 +301,7 @@ class Batch:
                 raise DataError(f"batch: {name}: got {len(column)} rows, expected {rows}.")
 
     def check_required(self, names: Sequence[str] = REQUIRED_FIELDS) -> None:
-        """Check that all fields required by an update exist and have the same shape.
-
-        Raises
-        ------
-        DataError
-            If a field is missing, or its shape differs from that of ``input_ids``.
-        """
+        """Check that all fields required by an update exist and have the same shape."""
         self._need(names)
         self.check()
         for name in names:
@@ -367,7 +344,7 @@ def _token_advantages(trajectories: Sequence[Trajectory]) -> list[list[float]] |
         if one.token_advantages is not None:
             rows.append(one.token_advantages)
         elif one.advantage is not None:
-            rows.append([one.advantage * shown for shown in one.loss_mask])
+            rows.append([one.advantage * mask for mask in one.loss_mask])
     if rows and len(rows) < len(trajectories):
         raise DataError(
             f"trajectories: got advantages of {len(rows)} of {len(trajectories)}, expected them"
@@ -406,23 +383,23 @@ def padding_data(
     DataError
         If a row is too long and truncation is not allowed.
     """
-    shown = batch.values["attention_mask"].bool()
-    lengths = shown.sum(1)
+    attended = batch.values["attention_mask"].bool()
+    lengths = attended.sum(1)
     longest = int(lengths.max()) if len(batch) else 0
     width = max(1, longest) if max_length is None else max_length
     width = checked_width(width, longest, truncation)
-    kept = lengths.clamp(max=width).unsqueeze(1)
-    column = torch.arange(width, device=shown.device).unsqueeze(0)
-    order = column - (width - kept) if left_pad else column.expand(len(batch), width)
-    present = (order >= 0) & (order < kept)
+    clipped_lengths = lengths.clamp(max=width).unsqueeze(1)
+    column = torch.arange(width, device=attended.device).unsqueeze(0)
+    order = column - (width - clipped_lengths) if left_pad else column.expand(len(batch), width)
+    present = (order >= 0) & (order < clipped_lengths)
     if truncation == "left":
-        order = order + lengths.unsqueeze(1) - kept
+        order = order + lengths.unsqueeze(1) - clipped_lengths
     # A stable sort puts the positions that count first, in their order.
-    positions = torch.argsort(~shown, dim=1, stable=True)
-    source = positions.gather(1, order.clamp(0, max(0, shown.shape[1] - 1)))
+    positions = torch.argsort(~attended, dim=1, stable=True)
+    source = positions.gather(1, order.clamp(0, max(0, attended.shape[1] - 1)))
     moved = {}
     for name, value in batch.values.items():
-        if value.shape[1:2] != shown.shape[1:]:
+        if value.shape[1:2] != attended.shape[1:]:
             moved[name] = value
             continue
         index, there = source, present

@@ -20,18 +20,13 @@ def stack_nested_array_dicts(dicts: Sequence[NestedArrayDict], dim: int = 0) -> 
         At least one; all with the same batch size, key paths, types and shapes.
     dim
         Index of the new dimension among the batch dimensions; from the end if negative.
-
-    Raises
-    ------
-    ArrayShapeError, ArrayTypeError, KeyPathError
-        If they don't match; with the key path.
     """
     first = _first(dicts)
-    place = _dimension(dim, first.batch_dims + 1)
+    axis = _dimension(dim, first.batch_dims + 1)
     for number, other in enumerate(dicts):
         _check_alike(first, other, number, free_dim=None)
     size = first.batch_size
-    return _join(dicts, np.stack, place, (*size[:place], len(dicts), *size[place:]))
+    return _join(dicts, np.stack, axis, (*size[:axis], len(dicts), *size[axis:]))
 
 
 def concatenate_nested_array_dicts(
@@ -46,25 +41,20 @@ def concatenate_nested_array_dicts(
         the same shapes.
     dim
         A batch dimension; from the end if negative.
-
-    Raises
-    ------
-    ArrayShapeError, ArrayTypeError, KeyPathError
-        If they don't match; with the key path.
     """
     first = _first(dicts)
-    place = _dimension(dim, first.batch_dims)
+    axis = _dimension(dim, first.batch_dims)
     for number, other in enumerate(dicts):
-        _check_alike(first, other, number, free_dim=place)
+        _check_alike(first, other, number, free_dim=axis)
     size = list(first.batch_size)
-    size[place] = sum(other.batch_size[place] for other in dicts)
-    return _join(dicts, np.concatenate, place, tuple(size))
+    size[axis] = sum(other.batch_size[axis] for other in dicts)
+    return _join(dicts, np.concatenate, axis, tuple(size))
 
 
 def _join(
     dicts: Sequence[NestedArrayDict],
     join: Callable[..., Array],
-    place: int,
+    axis: int,
     batch_size: Shape,
 ) -> NestedArrayDict:
     data: dict[str, Array | NestedArrayDict] = {}
@@ -72,9 +62,9 @@ def _join(
         parts = [one._data[name] for one in dicts]
         if isinstance(value, NestedArrayDict):
             nested = [part for part in parts if isinstance(part, NestedArrayDict)]
-            data[name] = _join(nested, join, place, batch_size)
+            data[name] = _join(nested, join, axis, batch_size)
         else:
-            data[name] = join(parts, axis=place)
+            data[name] = join(parts, axis=axis)
     return NestedArrayDict._make(data, batch_size, dicts[0]._path)
 
 

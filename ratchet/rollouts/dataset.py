@@ -82,13 +82,7 @@ class StoredDataset(ABC):
 
     @classmethod
     def load(cls, directory: Path | str, *, check: bool = True) -> Self:
-        """Read a saved dataset, if ``check`` comparing the hash of all of it.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or damaged.
-        """
+        """Read a saved dataset, if ``check`` comparing the hash of all of it."""
         directory = Path(directory)
         try:
             description = json.loads((directory / DESCRIPTION_FILE).read_text())
@@ -131,11 +125,6 @@ class DataOrder:
 
     Each epoch has a separate permutation, which depends only on the seed, the purpose and the
     epoch.
-
-    Raises
-    ------
-    DataError
-        If the dataset is empty.
     """
 
     def __init__(
@@ -149,13 +138,7 @@ class DataOrder:
         self.shuffle = shuffle
 
     def take(self, start: int, count: int) -> Ids:
-        """Return the datapoints at positions ``start`` to ``start + count``, int64 [count].
-
-        Raises
-        ------
-        DataError
-            If a number is negative.
-        """
+        """Return the datapoints at positions ``start`` to ``start + count``, int64 [count]."""
         if start < 0 or count < 0:
             raise DataError(
                 f"DataOrder.take: got start {start} and count {count}, expected none negative."

@@ -63,13 +63,13 @@ def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
     metadata = {_METADATA_KEY: json.dumps(description, sort_keys=True).encode()}
     table = pa.Table.from_arrays(columns, names=names).replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary_file = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # A dictionary of floats would fold all NaNs into one.
-        pq.write_table(table, aside, compression="zstd", use_dictionary=False)
-        aside.replace(path)
+        pq.write_table(table, temporary_file, compression="zstd", use_dictionary=False)
+        temporary_file.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary_file.unlink(missing_ok=True)
 
 
 def load_nested_array_dict(path: Path | str) -> NestedArrayDict:
@@ -91,19 +91,19 @@ def load_nested_array_dict(path: Path | str) -> NestedArrayDict:
         description = json.loads(metadata)
         if description["schema"] != SCHEMA:
             raise DataError(f"got schema {description['schema']!r}, expected {SCHEMA}")
-        made = NestedArrayDict({}, tuple(description["batch_size"]))
+        array_dict = NestedArrayDict({}, tuple(description["batch_size"]))
         for leaf in description["leaves"]:
-            made[tuple(leaf["path"])] = _leaf(
+            array_dict[tuple(leaf["path"])] = _leaf(
                 table, tuple(leaf["path"]), leaf["type"], tuple(leaf["shape"])
             )
         for part in description["empty_parts"]:
-            made[tuple(part)] = {}
+            array_dict[tuple(part)] = {}
     except (OSError, KeyError, TypeError, ValueError, RatchetError) as error:
         raise DataError(
             f"cannot read {path}: {error}. Expected a file written by save_nested_array_dict;"
             " make it again."
         ) from error
-    return made
+    return array_dict
 
 
 def _column(leaf: Array, inner: Shape) -> pa.Array[Any]:
@@ -142,11 +142,6 @@ def save_rollouts(
     """Write rollouts ``[E, T]`` into a file, overwriting it.
 
     ``about`` contains further metadata, e.g. the agents' names; see :func:`read_about`.
-
-    Raises
-    ------
-    DataError
-        If a name contains a slash.
     """
     from safetensors.torch import save_file
 
@@ -163,15 +158,7 @@ def save_rollouts(
 
 
 def load_rollouts(path: str | Path) -> TensorDict:
-    """Load a file of :func:`save_rollouts`, with the same names, numbers and types.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If there is no such file.
-    DataError
-        If it is not a file of rollouts.
-    """
+    """Load a file of :func:`save_rollouts`, with the same names, numbers and types."""
     from safetensors.torch import load_file
     from tensordict import TensorDict
 
@@ -183,24 +170,16 @@ def load_rollouts(path: str | Path) -> TensorDict:
 
 
 def read_about(path: str | Path, name: str) -> str:
-    """Read one entry of the metadata of saved rollouts.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If there is no such file.
-    DataError
-        If it is not a file of rollouts, or has no entry of that name.
-    """
+    """Read one entry of the metadata of saved rollouts."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
         raise CheckPointNotFoundError(f"{path}: no such file, expected rollouts.")
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+            metadata = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
     except (SafetensorError, ValueError) as error:
         raise DataError(f"{path}: not a file of rollouts ({error}).") from error
-    if name not in about:
-        raise DataError(f"{path}: no metadata {name!r}, expected one of {sorted(about)}.")
-    return str(about[name])
+    if name not in metadata:
+        raise DataError(f"{path}: no metadata {name!r}, expected one of {sorted(metadata)}.")
+    return str(metadata[name])

@@ -65,9 +65,9 @@ class NestedArrayDict:
         cls, data: dict[str, Array | NestedArrayDict], batch_size: Shape, path: tuple[str, ...]
     ) -> NestedArrayDict:
         """Create a dictionary of parts without checks."""
-        made = cls.__new__(cls)
-        made._data, made._batch_size, made._path = data, batch_size, path
-        return made
+        array_dict = cls.__new__(cls)
+        array_dict._data, array_dict._batch_size, array_dict._path = data, batch_size, path
+        return array_dict
 
     @classmethod
     def zeros_like(cls, other: NestedArrayDict) -> NestedArrayDict:
@@ -82,10 +82,10 @@ class NestedArrayDict:
         batch_size: int | Sequence[int],
     ) -> NestedArrayDict:
         """Create a dictionary of arrays and their key paths, in the same order."""
-        made = cls({}, batch_size)
+        array_dict = cls({}, batch_size)
         for path, value in zip(tuple_keys, array_and_scalars, strict=True):
-            made[path] = value
-        return made
+            array_dict[path] = value
+        return array_dict
 
     @property
     def batch_size(self) -> Shape:
@@ -105,15 +105,15 @@ class NestedArrayDict:
 
     def __iter__(self) -> Iterator[NestedArrayDict]:
         """Walk along the first batch dimension."""
-        return (self[place] for place in range(len(self)))
+        return (self[row] for row in range(len(self)))
 
     def __contains__(self, path: object) -> bool:
         """Return whether there is something at a key path."""
-        found: object = self
+        node: object = self
         for name in path if isinstance(path, tuple) else (path,):
-            if not isinstance(found, NestedArrayDict) or name not in found._data:
+            if not isinstance(node, NestedArrayDict) or name not in node._data:
                 return False
-            found = found._data[name]
+            node = node._data[name]
         return True
 
     # A key path gives an array or a part, so its type is open; see ``array`` and ``nested``.
@@ -138,8 +138,8 @@ class NestedArrayDict:
             If the index doesn't fit the batch dimensions.
         """
         if isinstance(key, str):
-            found = self._data.get(key)
-            return found if found is not None else self._missing((key,))
+            part = self._data.get(key)
+            return part if part is not None else self._missing((key,))
         if _is_key_path(key):
             return self._find(key)
         index, batch_size = read_index(key, self._batch_size)
@@ -170,35 +170,24 @@ class NestedArrayDict:
         del self._find(path[:-1])._data[path[-1]]
 
     def array(self, key: str | tuple[str, ...]) -> Array:
-        """Return the array at a key path.
-
-        Raises
-        ------
-        KeyPathError
-            If there is nothing, or a nested part.
-        """
-        found = self[key]
-        if isinstance(found, NestedArrayDict):
+        """Return the array at a key path."""
+        part = self[key]
+        if isinstance(part, NestedArrayDict):
+            names = ", ".join(part._data) or "nothing"
             raise KeyPathError(
-                f"{self._dotted(key)}: got a nested part with {found._names()}, expected an array."
+                f"{self._dotted(key)}: got a nested part with {names}, expected an array."
             )
-        array: Array = found
+        array: Array = part
         return array
 
     def nested(self, key: str | tuple[str, ...]) -> NestedArrayDict:
-        """Return the nested part at a key path.
-
-        Raises
-        ------
-        KeyPathError
-            If there is nothing, or an array.
-        """
-        found = self[key]
-        if not isinstance(found, NestedArrayDict):
+        """Return the nested part at a key path."""
+        part = self[key]
+        if not isinstance(part, NestedArrayDict):
             raise KeyPathError(
-                f"{self._dotted(key)}: got an array of shape {found.shape}, expected a nested part."
+                f"{self._dotted(key)}: got an array of shape {part.shape}, expected a nested part."
             )
-        return found
+        return part
 
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> list[Any]:
         """List the names; nested ones as tuples.
@@ -252,10 +241,10 @@ class NestedArrayDict:
 
     def select(self, *keys: str | tuple[str, ...]) -> NestedArrayDict:
         """Return a new one with these key paths only; arrays are shared."""
-        made = NestedArrayDict({}, self._batch_size)
+        array_dict = NestedArrayDict({}, self._batch_size)
         for key in keys:
-            made[key] = self[key]
-        return made
+            array_dict[key] = self[key]
+        return array_dict
 
     def clone(self) -> NestedArrayDict:
         """Copy, arrays included."""
@@ -338,17 +327,17 @@ class NestedArrayDict:
             leaf[index] = theirs[path]
 
     def _find(self, path: tuple[str, ...]) -> Any:  # noqa: ANN401 -- an array or a part
-        found: Array | NestedArrayDict = self
-        for place, name in enumerate(path):
-            if not isinstance(found, NestedArrayDict):
+        node: Array | NestedArrayDict = self
+        for depth, name in enumerate(path):
+            if not isinstance(node, NestedArrayDict):
                 raise KeyPathError(
-                    f"{self._dotted(path)}: {self._dotted(path[:place])} is an array of shape"
-                    f" {found.shape}, expected a nested part."
+                    f"{self._dotted(path)}: {self._dotted(path[:depth])} is an array of shape"
+                    f" {node.shape}, expected a nested part."
                 )
-            if name not in found._data:
-                found._missing((name,))
-            found = found._data[name]
-        return found
+            if name not in node._data:
+                node._missing((name,))
+            node = node._data[name]
+        return node
 
     def _make_parts(self, path: tuple[str, ...]) -> NestedArrayDict:
         part = self
@@ -379,9 +368,6 @@ class NestedArrayDict:
             for name, value in self._data.items()
         }
         return NestedArrayDict._make(data, batch_size, self._path)
-
-    def _names(self) -> str:
-        return ", ".join(self._data) or "nothing"
 
     def _dotted(self, path: str | tuple[str, ...]) -> str:
         return dotted((*self._path, *_as_tuple(path))) or "NestedArrayDict"

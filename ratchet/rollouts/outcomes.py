@@ -37,8 +37,8 @@ def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
     num_rollouts, num_steps = decisions.shape
     final = np.full(num_rollouts, NO_DECISION, dtype=np.int64)
     for step in range(num_steps):
-        made = decisions[:, step] != NO_DECISION
-        final[made] = decisions[made, step]
+        has_decided = decisions[:, step] != NO_DECISION
+        final[has_decided] = decisions[has_decided, step]
     return final
 
 
@@ -48,9 +48,9 @@ def acceptance(rollouts: NestedArrayDict, agent_index: int) -> Floats:
     decisions = rollouts.array(("agents", "decision"))[:, :, agent_index]
     confidence = rollouts.array(("agents", "confidence"))[:, :, agent_index]
     for step in range(decisions.shape[1]):
-        made = decisions[:, step] != NO_DECISION
+        has_decided = decisions[:, step] != NO_DECISION
         signed = np.where(decisions[:, step] == 1, 1, -1) * confidence[:, step]
-        chance[made] = (1 + signed[made]) / 2
+        chance[has_decided] = (1 + signed[has_decided]) / 2
     return chance
 
 
@@ -63,9 +63,9 @@ def were_correct(rollouts: NestedArrayDict, agent_index: int) -> Bools:
 def datapoint_accuracies(rollouts: NestedArrayDict, agent_index: int) -> tuple[Ints, Floats]:
     """Return the datapoints played, ascending int64 [D], and an agent's accuracy on each [D]."""
     correct = were_correct(rollouts, agent_index)
-    ids, place = np.unique(rollouts.array("datapoint_id"), return_inverse=True)
-    right = np.bincount(place, weights=correct, minlength=len(ids))
-    return ids, right / np.bincount(place, minlength=len(ids)).clip(min=1)
+    ids, datapoint_index = np.unique(rollouts.array("datapoint_id"), return_inverse=True)
+    right = np.bincount(datapoint_index, weights=correct, minlength=len(ids))
+    return ids, right / np.bincount(datapoint_index, minlength=len(ids)).clip(min=1)
 
 
 def always_failed(rollouts: NestedArrayDict, agent_index: int) -> Bools:
@@ -81,18 +81,12 @@ def pass_rates_within(
     """Return which rollouts are of a datapoint whose accuracy lies within both bounds, bool [N]."""
     ids, accuracies = datapoint_accuracies(rollouts, agent_index)
     within = (accuracies >= lowest) & (accuracies <= highest)
-    kept: Bools = np.isin(rollouts.array("datapoint_id"), ids[within])
-    return kept
+    in_bounds: Bools = np.isin(rollouts.array("datapoint_id"), ids[within])
+    return in_bounds
 
 
 def check_agents(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> None:
-    """Check that the rollouts are of as many agents as there are names.
-
-    Raises
-    ------
-    ArrayShapeError
-        If not.
-    """
+    """Check that the rollouts are of as many agents as there are names."""
     shape = rollouts.array(("agents", "reward")).shape
     expected = (*shape[:2], len(agent_names))
     if rollouts.batch_dims != 1 or shape != expected:
@@ -106,11 +100,6 @@ def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None)
     """Return the index, in agent dimensions, of the agent whose decisions count.
 
     It is the one with "verifier" in its name if no name is given.
-
-    Raises
-    ------
-    UnknownNameError
-        If no agent has that name, or not exactly one has "verifier" in its name.
     """
     names = list(agent_names)
     if verifier_name is None:
@@ -163,13 +152,6 @@ def rollout_statistics(
         ``mean_confidence``, and ``brier_score``: the mean squared difference of the verifier's
         probability of 1 and the label, 0.25 if undecided. Standard deviations are of the
         population. 0/0 is NaN.
-
-    Raises
-    ------
-    KeyPathError, ArrayShapeError
-        If the rollouts have a different layout.
-    UnknownNameError
-        If ``verifier_name`` is not one of the agents.
     """
     check_agents(rollouts, agent_names)
     stats = _agent_statistics(rollouts, agent_names)
@@ -195,14 +177,14 @@ def _agent_statistics(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> 
         "invalid_proportion": ~rollouts.array(("agents", "valid")),
     }
     stats = {}
-    for place, name in enumerate(agent_names):
-        stats[f"{name}.mean_episode_reward"] = _mean(rewards[:, place])
-        stats[f"{name}.std_episode_reward"] = _std(rewards[:, place])
-        acted = turns[..., place]
+    for index, name in enumerate(agent_names):
+        stats[f"{name}.mean_episode_reward"] = _mean(rewards[:, index])
+        stats[f"{name}.std_episode_reward"] = _std(rewards[:, index])
+        acted = turns[..., index]
         for event, happened in events.items():
-            stats[f"{name}.{event}"] = _mean(happened[..., place][acted])
+            stats[f"{name}.{event}"] = _mean(happened[..., index][acted])
         retries, cut_off, invalid = (
-            array[..., place][acted].sum()
+            array[..., index][acted].sum()
             for array in (
                 rollouts.array(("agents", "retry_count")),
                 events["token_limit_proportion"],

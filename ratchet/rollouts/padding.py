@@ -46,11 +46,6 @@ def pad_rows(
         Whether padding is at the start of rows instead of the end.
     truncation
         Which end of a row that is too long is truncated.
-
-    Raises
-    ------
-    DataError
-        If a row is too long and truncation is not allowed.
     """
     longest = max((len(row) for row in rows), default=0)
     width = checked_width(max(1, longest) if length is None else length, longest, truncation)
@@ -59,19 +54,19 @@ def pad_rows(
         rows = [row[cut] for row in rows]
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))[:, None]
     column = np.arange(width)
-    taken = column >= width - lengths if left_pad else column < lengths
+    is_filled = column >= width - lengths if left_pad else column < lengths
     kind = np.int64 if dtype == torch.int64 else np.float64
     padded = np.full((len(rows), width), pad_value, kind)
-    padded[taken] = np.fromiter(chain.from_iterable(rows), kind, int(lengths.sum()))
+    padded[is_filled] = np.fromiter(chain.from_iterable(rows), kind, int(lengths.sum()))
     return torch.from_numpy(padded).to(dtype)
 
 
 def scores_of_tokens(rewards: Tensor, loss_mask: Tensor) -> Tensor:
     """Place rewards [B] at the last token of each row's mask [B, T], 0 elsewhere: float32[B, T]."""
     mask = loss_mask.bool()
-    place = torch.arange(mask.shape[1], device=mask.device)
-    last = torch.where(mask, place, -1).amax(1, keepdim=True)
-    return torch.where(place == last, rewards.to(mask.device)[:, None], 0.0).float()
+    position = torch.arange(mask.shape[1], device=mask.device)
+    last = torch.where(mask, position, -1).amax(1, keepdim=True)
+    return torch.where(position == last, rewards.to(mask.device)[:, None], 0.0).float()
 
 
 def checked_width(width: int, longest: int, truncation: Truncation) -> int:

@@ -77,9 +77,9 @@ class ArraySpec:
         high = np.inf if self.high is None else self.high
         outside = (array < low) | (array > high)
         if outside.any():
-            place = tuple(int(i) for i in np.argwhere(outside)[0])
+            index = tuple(int(i) for i in np.argwhere(outside)[0])
             raise DataError(
-                f"{dotted(path)}: got {array[place]} at {place}, expected values from {low} to"
+                f"{dotted(path)}: got {array[index]} at {index}, expected values from {low} to"
                 f" {high}."
             )
 
@@ -127,13 +127,7 @@ class CompositeSpec:
         self._specs: dict[tuple[str, ...], ArraySpec] = dict(_flat(specs, ()))
 
     def __getitem__(self, key: str | tuple[str, ...]) -> ArraySpec:
-        """Return the spec at a key path.
-
-        Raises
-        ------
-        KeyPathError
-            If there is no such spec.
-        """
+        """Return the spec at a key path."""
         path = (key,) if isinstance(key, str) else key
         if path not in self._specs:
             known = nearest(dotted(path), map(dotted, self._specs))
@@ -204,10 +198,10 @@ class CompositeSpec:
         return self.batch_size
 
     def _made(self, leaves: Mapping[tuple[str, ...], Array], size: Shape) -> NestedArrayDict:
-        made = NestedArrayDict({}, size)
+        array_dict = NestedArrayDict({}, size)
         for path, leaf in leaves.items():
-            made[path] = leaf
-        return made
+            array_dict[path] = leaf
+        return array_dict
 
 
 def _flat(

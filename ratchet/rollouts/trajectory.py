@@ -88,13 +88,7 @@ class Trajectory:
         return self.loss_mask.index(1) if 1 in self.loss_mask else len(self.tokens)
 
     def check(self) -> None:
-        """Check that the lists have one length and all numbers are numbers.
-
-        Raises
-        ------
-        DataError
-            If not.
-        """
+        """Check that the lists have one length and all numbers are numbers."""
         lists: dict[str, Sequence[float]] = {
             "loss_mask": self.loss_mask,
             "logprobs": self.logprobs,
@@ -145,11 +139,6 @@ class Trajectory:
         """Create a trajectory from plain data; the inverse of :meth:`to_dict`.
 
         In data of earlier versions, without ``attempt_id``, ``run_id`` is the attempt.
-
-        Raises
-        ------
-        DataError
-            If a name is unknown or one is missing that is needed.
         """
         unknown = sorted(set(data) - _NAMES)
         missing = sorted({"tokens", "loss_mask", "logprobs"} - set(data))
@@ -177,18 +166,18 @@ def save_trajectories(trajectories: Iterable[Trajectory], path: str | Path) -> N
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary_file = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with aside.open("w", encoding="utf-8") as file:
+        with temporary_file.open("w", encoding="utf-8") as file:
             for trajectory in trajectories:
                 trajectory.check()
                 line = json.dumps(
                     trajectory.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False
                 )
                 file.write(f"{line}\n")
-        aside.replace(path)
+        temporary_file.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary_file.unlink(missing_ok=True)
 
 
 def load_trajectories(path: str | Path) -> list[Trajectory]:

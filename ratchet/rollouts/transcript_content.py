@@ -234,20 +234,20 @@ class _Reader:
         active, padding = agents.array("active"), one.array("padding")
         notes = {kind: agents.array(name) for kind, name in _NOTES.items() if name in agents}
         for step in (~padding).nonzero()[0]:
-            for place in active[step].nonzero()[0]:
-                decision = int(agents["decision"][step, place])
-                texts = zip(self.channel_names, agents["message"][step, place], strict=True)
+            for index in active[step].nonzero()[0]:
+                decision = int(agents["decision"][step, index])
+                texts = zip(self.channel_names, agents["message"][step, index], strict=True)
                 yield _Turn(
                     round=int(one["round"][step]),
-                    agent=self.agent_names[place],
-                    raw=agents["raw_message"][step, place],
-                    prompt=agents["prompt"][step, place],
+                    agent=self.agent_names[index],
+                    raw=agents["raw_message"][step, index],
+                    prompt=agents["prompt"][step, index],
                     said=tuple((channel, text) for channel, text in texts if text is not None),
-                    decision=decision if decision != 2 or place == self.verifier else None,
+                    decision=decision if decision != 2 or index == self.verifier else None,
                     notes={
-                        kind: texts[step, place]
+                        kind: texts[step, index]
                         for kind, texts in notes.items()
-                        if texts[step, place] is not None
+                        if texts[step, index] is not None
                     },
                 )
 

@@ -60,11 +60,6 @@ def to_yaml(value: Plain) -> str:
     ----------
     value
         Dictionaries with text as keys, lists, text, numbers, booleans and None.
-
-    Raises
-    ------
-    DataError
-        If there is another value.
     """
     lines: list[str] = []
     if value and isinstance(value, dict | list):
@@ -156,11 +151,6 @@ def write_transcripts(
 
     ``format``, ``"yaml"`` or ``"json"``, is also the files' suffix. For the rest see
     :func:`raw_transcripts`.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such format.
     """
     if format not in ("yaml", "json"):
         raise ParameterError(f"transcript_format: got {format!r}, expected 'yaml' or 'json'.")
@@ -214,7 +204,7 @@ def sampled_transcripts(file: Path | str, number: int) -> str:
     """
     transcripts = list(read_report_transcripts(file))
     count = min(number, len(transcripts))
-    chosen = {place * len(transcripts) // count for place in range(count)}
+    chosen = {sample * len(transcripts) // count for sample in range(count)}
     unsaid: Transcript = {"question": "", "solution": "", "rounds": []}
     sampled = [t if row in chosen else t | unsaid for row, t in enumerate(transcripts)]
     return "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in sampled)

@@ -361,18 +361,18 @@ class Environment(TensorEnvironment):
     def _next_messages(self, td: TensorDictBase) -> dict[str, Tensor]:
         """Write active agents' messages into the histories; messages in one channel add up."""
         active = td["agents", "active"]
-        said = td["agents", "message"].unsqueeze(-1) == self._symbols
-        said = self._transmit(said & active[..., None, None], td).sum(1, dtype=torch.uint8)
+        sent = td["agents", "message"].unsqueeze(-1) == self._symbols
+        sent = self._transmit(sent & active[..., None, None], td).sum(1, dtype=torch.uint8)
         written = active.any(1)
-        rows = torch.arange(len(said), device=said.device)
+        rows = torch.arange(len(sent), device=sent.device)
         x = td["x"].clone()
         # Only where something is written, since an ended episode stays in its last round.
         at_round = x[rows, td["round"]]
         fresh = written[..., None, None]
-        x[rows, td["round"]] = torch.where(fresh, said, at_round)
-        messages = {"x": x, "message": torch.where(fresh, said, td["message"])}
+        x[rows, td["round"]] = torch.where(fresh, sent, at_round)
+        messages = {"x": x, "message": torch.where(fresh, sent, td["message"])}
         if self.num_linear_symbols is not None:
-            symbols = torch.arange(self.num_linear_symbols, device=said.device)
+            symbols = torch.arange(self.num_linear_symbols, device=sent.device)
             linear = td["agents", "linear_message"].unsqueeze(-1) == symbols
             linear = (linear.unsqueeze(2) & active.unsqueeze(-1)).sum(1, dtype=torch.uint8)
             history = td["linear_message_history"].clone()

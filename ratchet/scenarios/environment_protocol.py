@@ -40,13 +40,7 @@ class EnvironmentProtocolHandler(ProtocolHandler):
 
     @classmethod
     def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
-        """Create the handler of the scenario's environments; they may be in a user's file.
-
-        Raises
-        ------
-        ParameterError
-            If the scenario has none.
-        """
+        """Create the handler of the scenario's environments; they may be in a user's file."""
         scenario = hyper_params.scenario
         if scenario not in _SCENARIOS:
             raise ParameterError(

@@ -21,11 +21,6 @@ def load_hub_splits(name: str, how_to_use: str, config: str | None = None) -> Ma
     files, or a folder that ``save_to_disk`` wrote. ``how_to_use`` is the experiment's text to read
     the folder ``FOLDER``, for messages. ``config`` is one of the dataset's configurations, if it
     has several; a local copy without configurations is used unchanged.
-
-    Raises
-    ------
-    DataError
-        If it can't be read; with the command that downloads it.
     """
     datasets = _import_datasets(name)
     folder = Path(name).expanduser()

@@ -33,30 +33,15 @@ SCENARIOS: Registry[Scenario] = Registry(
 def register_scenario(name: str) -> Callable[[_ScenarioClass], _ScenarioClass]:
     """Register a scenario under a name, for experiment files.
 
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
+    Raises ParameterError if another class has the name.
     """
     return SCENARIOS.register(name)
-
-
-def scenario_names() -> list[str]:
-    """Return the names of all scenarios, without importing any."""
-    return SCENARIOS.names()
 
 
 def build_scenario(name: str, base_dir: Path | None = None) -> Scenario:
     """Create a scenario by a registered name, or by ``path/to/file.py:ClassName``.
 
     Paths of the user's files start from ``base_dir``, the working folder if not given.
-
-    Raises
-    ------
-    UnknownNameError
-        If the name is unknown; with the nearest name.
-    ParameterError
-        If the file's class is not a scenario.
     """
     scenario = SCENARIOS.find(name, base_dir)()
     scenario.base_dir = base_dir
@@ -105,10 +90,13 @@ def assemble_scenario_instance(
     """
     scenario = build_scenario(hyper_params.scenario, base_dir)
     handler = build_protocol_handler(hyper_params, base_dir=base_dir)
-    made = dict(datasets)
-    missing = {"train", "test"} - made.keys()
+    available_datasets = dict(datasets)
+    missing = {"train", "test"} - available_datasets.keys()
     if missing:
         raise DataError(
-            f"build_scenario_instance: got datasets {sorted(made)}, expected train and test."
+            f"build_scenario_instance: got datasets {sorted(available_datasets)}, expected train"
+            " and test."
         )
-    return scenario.build_instance(hyper_params, settings, handler, made, trainer_type)
+    return scenario.build_instance(
+        hyper_params, settings, handler, available_datasets, trainer_type
+    )

@@ -56,11 +56,6 @@ def rollout_shape(
     ``steps_per_env_per_iteration``, which must divide the frames; by default they are the maximal
     number of rounds, and frames are rounded up to complete episodes. Test episodes always run to
     their end, and never more in parallel than the number of datapoints.
-
-    Raises
-    ------
-    ParameterError
-        If the steps don't divide the frames.
     """
     frames = rl.frames_per_batch
     if rl.rollouts_per_iteration is not None:
@@ -224,13 +219,7 @@ class TensorEnvironment(RenamedAttributes, ABC):
         """Release the resources of :meth:`own`."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Return the tensors, by name, that are required to continue episodes.
-
-        Raises
-        ------
-        StateError
-            If the environment does not carry episodes over.
-        """
+        """Return the tensors, by name, that are required to continue episodes."""
         raise StateError(
             f"{type(self).__name__} cannot save episodes: it resets in each iteration."
         )

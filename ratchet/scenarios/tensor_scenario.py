@@ -127,11 +127,11 @@ class MessageScenario(TensorScenario):
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> tuple[type, ...]:
         """Return agents' custom networks, which replace the scenario's."""
-        found = [
+        networks = [
             network_class(name, hyper_params.agents[name], self.base_dir)
             for name in protocol_handler.agent_names
         ]
-        return tuple(network for network in found if network is not None)
+        return tuple(network for network in networks if network is not None)
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Remove networks' paths: their sources are in the code's fingerprint."""

@@ -25,11 +25,6 @@ def split_datasets(
 
     Unless the scenario builds the split itself, it is a random part of the training data;
     datapoints of equal :attr:`Scenario.group_field` stay together.
-
-    Raises
-    ------
-    ParameterError
-        If nothing would be left to train on, or there is no validation split to test on.
     """
     section = hyper_params.validation
     if VALIDATION in scenario.test_sets(hyper_params):
@@ -82,5 +77,5 @@ def _split(
             " none to train on. Choose a smaller size."
         )
     parts = (np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out))
-    kept, validation = (type(train)(train[part.tolist()]) for part in parts)
-    return kept.with_notes(train.notes), validation
+    training, validation = (type(train)(train[part.tolist()]) for part in parts)
+    return training.with_notes(train.notes), validation

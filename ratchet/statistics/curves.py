@@ -53,8 +53,8 @@ class RunCurve:
         pairs = pairs[np.isfinite(pairs).all(axis=1)]
         if not len(pairs):
             raise DataError("a learning curve: got no finite value, expected at least one.")
-        positions, places = np.unique(pairs[:, 0], return_inverse=True)
-        return cls(positions, np.bincount(places, pairs[:, 1]) / np.bincount(places))
+        positions, inverse = np.unique(pairs[:, 0], return_inverse=True)
+        return cls(positions, np.bincount(inverse, pairs[:, 1]) / np.bincount(inverse))
 
     @property
     def start(self) -> float:
@@ -71,10 +71,10 @@ def common_positions(curves: Sequence[RunCurve], most: int = MAX_POSITIONS) -> F
     """Return at most ``most`` positions, as dense as the runs' values, up to the last one."""
     every = np.unique(np.concatenate([curve.positions for curve in curves]))
     step = math.ceil(len(every) / most)
-    places = np.arange(step - 1, len(every), step)
-    if places[-1] != len(every) - 1:
-        places = np.append(places[: most - 1], len(every) - 1)
-    result: FloatArray = every[places]
+    indices = np.arange(step - 1, len(every), step)
+    if indices[-1] != len(every) - 1:
+        indices = np.append(indices[: most - 1], len(every) - 1)
+    result: FloatArray = every[indices]
     return result
 
 
@@ -83,14 +83,14 @@ def values_at(curve: RunCurve, positions: FloatArray) -> FloatArray:
 
     Interpolated where an interval has no value; NaN before the run's first and after its last.
     """
-    places = np.searchsorted(positions, curve.positions)
-    inside = places < len(positions)
-    sums = np.bincount(places[inside], curve.values[inside], minlength=len(positions))
-    counts = np.bincount(places[inside], minlength=len(positions))
+    indices = np.searchsorted(positions, curve.positions)
+    inside = indices < len(positions)
+    sums = np.bincount(indices[inside], curve.values[inside], minlength=len(positions))
+    counts = np.bincount(indices[inside], minlength=len(positions))
     values = np.interp(positions, curve.positions, curve.values)
-    found = np.where(counts > 0, sums / np.maximum(counts, 1), values)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), values)
     covered = (positions >= curve.start) & (positions <= curve.end)
-    return np.where(covered, found, np.nan)
+    return np.where(covered, means, np.nan)
 
 
 def learning_curve(
@@ -117,23 +117,23 @@ def learning_curve(
     Band
         At the positions that all runs cover; possibly empty.
     """
-    whole = [np.stack([values_at(curve, positions) for curve in task]) for task in tasks]
-    shared = np.isfinite(np.concatenate(whole)).all(axis=0)
-    kept, where = [values[:, shared] for values in whole], positions[shared]
-    sizes = [len(values) for values in kept]
-    runs = np.concatenate(kept)
+    values_of_tasks = [np.stack([values_at(curve, positions) for curve in task]) for task in tasks]
+    shared = np.isfinite(np.concatenate(values_of_tasks)).all(axis=0)
+    shared_values, where = [values[:, shared] for values in values_of_tasks], positions[shared]
+    sizes = [len(values) for values in shared_values]
+    runs = np.concatenate(shared_values)
     values = aggregate(runs.T)
     if min(sizes) < 2 or not len(where):
         nothing = [math.nan] * len(where)
         label = NO_INTERVAL if min(sizes) < 2 else method_label(method)
         return Band(where.tolist(), values.tolist(), nothing, nothing, len(runs), level, label)
-    draws = draw_runs(kept, num_resamples, np.random.default_rng(seed))
+    draws = draw_runs(shared_values, num_resamples, np.random.default_rng(seed))
     starts = np.cumsum([0, *sizes[:-1]])
-    places = np.concatenate([own + first for own, first in zip(draws, starts, strict=True)], axis=1)
+    rows = np.concatenate([draw + first for draw, first in zip(draws, starts, strict=True)], axis=1)
     levels = quantile_levels(method, level, sizes)
-    step = max(1, _MAX_ELEMENTS // places.size)
+    step = max(1, _MAX_ELEMENTS // rows.size)
     ends = [
-        np.quantile(aggregate(runs.T[start : start + step][:, places]), levels, axis=1)
+        np.quantile(aggregate(runs.T[start : start + step][:, rows]), levels, axis=1)
         for start in range(0, len(where), step)
     ]
     lows, highs = np.concatenate(ends, axis=1).tolist()
@@ -173,8 +173,8 @@ def first_reached(
     """
     grid = curve.positions if positions is None else positions
     values = values_at(curve, grid)
-    places = np.flatnonzero(np.isfinite(values) & (values >= threshold))
-    return (float(grid[places[0]]), True) if len(places) else (curve.end, False)
+    indices = np.flatnonzero(np.isfinite(values) & (values >= threshold))
+    return (float(grid[indices[0]]), True) if len(indices) else (curve.end, False)
 
 
 METHOD = "Kaplan–Meier (log-log)"
@@ -270,5 +270,5 @@ def median_position(
 
 def _first_below(times: np.ndarray, shares: np.ndarray) -> float:
     """Return the first time at which a share is at most one half, or infinity."""
-    places = np.flatnonzero(shares <= 0.5 + 1e-12)  # NaN compares as false
-    return float(times[places[0]]) if len(places) else math.inf
+    indices = np.flatnonzero(shares <= 0.5 + 1e-12)  # NaN compares as false
+    return float(times[indices[0]]) if len(indices) else math.inf

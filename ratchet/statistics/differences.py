@@ -96,9 +96,9 @@ def standard_errors(
     variance = np.zeros(first.shape[:-1])
     for part, tasks in zip(parts, groups, strict=True):
         edges = np.cumsum([len(task) for task in tasks])[:-1]
-        for own in np.split(part, edges, axis=-1):
-            size = own.shape[-1]
-            variance += own.var(axis=-1, ddof=min(1, size - 1)) * size / part.shape[-1] ** 2
+        for task_values in np.split(part, edges, axis=-1):
+            size = task_values.shape[-1]
+            variance += task_values.var(axis=-1, ddof=min(1, size - 1)) * size / part.shape[-1] ** 2
     return np.asarray(np.sqrt(variance))
 
 
@@ -117,5 +117,5 @@ def checked_pair(
 
 
 def _resampled_means(tasks: Sequence[FloatArray], draws: Sequence[np.ndarray]) -> FloatArray:
-    chosen = [task[places] for task, places in zip(tasks, draws, strict=True)]
+    chosen = [task[indices] for task, indices in zip(tasks, draws, strict=True)]
     return mean(np.concatenate(chosen, axis=1))

@@ -66,11 +66,6 @@ def parameter_importance(
     Importance or None
         None with fewer than ``MIN_RUNS`` runs, equal scores, or no varying parameter.
 
-    Raises
-    ------
-    DataError
-        If the number of scores differs or a score is not finite.
-
     Notes
     -----
     Breiman, "Random forests" (2001), section 10; out of sample, since in sample even noise seems
@@ -89,12 +84,12 @@ def parameter_importance(
     plain, shuffled = _squared_errors(x, y, np.random.default_rng(seed), seed)
     variance = float(y.var())
     growth = (shuffled - plain) / variance
-    found = [
+    importances = [
         ParameterImportance(path, float(each.mean()), float(each.std()))
         for path, each in zip(paths, growth, strict=True)
     ]
-    found.sort(key=lambda each: -each.value)
-    return Importance(found, 1 - plain / variance, len(y))
+    importances.sort(key=lambda each: -each.value)
+    return Importance(importances, 1 - plain / variance, len(y))
 
 
 def varying_paths(points: Sequence[Mapping[str, object]]) -> list[str]:
@@ -108,7 +103,7 @@ def encoded(values: Sequence[object]) -> FloatArray:
     if all(isinstance(value, (int, float)) for value in values):
         return np.array(values, dtype=np.float64)
     texts = [_text(value) for value in values]
-    order = {text: place for place, text in enumerate(sorted(set(texts)))}
+    order = {text: rank for rank, text in enumerate(sorted(set(texts)))}
     return np.array([order[text] for text in texts], dtype=np.float64)
 
 

@@ -20,13 +20,7 @@ from ratchet.statistics.estimate import Estimate
 
 
 def normal_quantile(level: float) -> float:
-    """Return z such that a standard normal is within [-z, z] with probability ``level``.
-
-    Raises
-    ------
-    DataError
-        If ``level`` is not between 0 and 1.
-    """
+    """Return z such that a standard normal is within [-z, z] with probability ``level``."""
     if not 0 < level < 1:
         raise DataError(f"level: got {level!r}, expected a number between 0 and 1, e.g. 0.95.")
     return NormalDist().inv_cdf(0.5 + level / 2)
@@ -39,11 +33,6 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Estimate:
     ----------
     n
         Number of trials. If 0, the value is NaN and the interval [0, 1].
-
-    Raises
-    ------
-    DataError
-        If not 0 <= successes <= n.
 
     Notes
     -----
@@ -78,11 +67,6 @@ def clustered_proportion(
     -------
     Estimate
         With ``n`` the number of clusters.
-
-    Raises
-    ------
-    DataError
-        If the lengths differ.
 
     Notes
     -----
@@ -143,13 +127,7 @@ def newcombe_difference(first: Estimate, second: Estimate) -> Estimate:
 def sum_by_cluster(
     values: Sequence[float], clusters: Sequence[Hashable]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return sums [G] and counts [G] of values by cluster, in order of first appearance.
-
-    Raises
-    ------
-    DataError
-        If the lengths differ.
-    """
+    """Return sums [G] and counts [G] of values by cluster, in order of first appearance."""
     if len(values) != len(clusters):
         raise DataError(
             f"got {len(values)} values and {len(clusters)} clusters, expected equal lengths."
@@ -204,11 +182,6 @@ def bootstrap_interval(
     Estimate
         With ``n`` the number of clusters. With fewer than two, or if all are equal, the
         interval is the value itself (NaN if empty).
-
-    Raises
-    ------
-    DataError
-        If lengths differ or the level is not in (0, 1).
     """
     names = range(len(values)) if clusters is None else clusters
     sums, counts = sum_by_cluster(values, list(names))

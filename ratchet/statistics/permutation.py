@@ -168,8 +168,8 @@ class _Shape:
             num_pairs = sum(self.ones)
             return self._swapped(np.arange(2**num_pairs)[:, None] >> np.arange(num_pairs) & 1)
         tasks = [
-            list(itertools.combinations(own, size))
-            for own, size in zip(self._members(), self.ones, strict=True)
+            list(itertools.combinations(runs, size))
+            for runs, size in zip(self._members(), self.ones, strict=True)
         ]
         chosen = [list(itertools.chain(*each)) for each in itertools.product(*tasks)]
         return self._completed(np.array(chosen, dtype=np.int64))
@@ -182,9 +182,9 @@ class _Shape:
             swaps[0] = 0
             return self._swapped(swaps)
         parts = []
-        for own, size in zip(self._members(), self.ones, strict=True):
-            shuffled = rng.permuted(np.broadcast_to(own, (count, len(own))), axis=1)[:, :size]
-            parts.append(np.concatenate([[own[:size]], shuffled]))
+        for runs, size in zip(self._members(), self.ones, strict=True):
+            shuffled = rng.permuted(np.broadcast_to(runs, (count, len(runs))), axis=1)[:, :size]
+            parts.append(np.concatenate([[runs[:size]], shuffled]))
         return self._completed(np.concatenate(parts, axis=1))
 
     def _members(self) -> list[list[int]]:
@@ -198,8 +198,8 @@ class _Shape:
 
     def _swapped(self, swaps: Indices) -> tuple[Indices, Indices]:
         num_pairs = swaps.shape[1]
-        places = np.arange(num_pairs)
-        return places + num_pairs * swaps, places + num_pairs * (1 - swaps)
+        indices = np.arange(num_pairs)
+        return indices + num_pairs * swaps, indices + num_pairs * (1 - swaps)
 
     def _completed(self, chosen: Indices) -> tuple[Indices, Indices]:
         """Return the chosen runs and, for each permutation, all others, in the order of tasks."""
@@ -236,9 +236,9 @@ def _statistics(contrast: Contrast, first: Indices, second: Indices) -> FloatArr
     errors = standard_errors(ones, twos, scaled[first], scaled[second], paired=contrast.paired)
     errors[errors <= rounding] = 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(differences > 0, differences / errors, 0.0)
-    close = np.isclose(found, found[0], rtol=1e-9, atol=0.0)
-    return np.where(close, found[0], found)
+        statistics = np.where(differences > 0, differences / errors, 0.0)
+    close = np.isclose(statistics, statistics[0], rtol=1e-9, atol=0.0)
+    return np.where(close, statistics[0], statistics)
 
 
 def _step_down(statistics: FloatArray) -> list[float]:

@@ -36,11 +36,6 @@ def elo_ratings(
     tuple
         The ratings of rows and of columns; ``n`` are the games of a player.
 
-    Raises
-    ------
-    DataError
-        If shapes differ, or numbers of games are not positive or below those won.
-
     References
     ----------
     Bradley and Terry (1952), "Rank analysis of incomplete block designs: the method of paired
@@ -67,8 +62,8 @@ def elo_ratings(
     rating = POINTS * (strength - strength.mean())  # only differences count
     error = POINTS * np.sqrt(np.diag(np.linalg.pinv(information)))
     num_games = np.concatenate([played.sum(1), played.sum(0)])
-    found = [
+    estimates = [
         Estimate(float(r), float(r - _Z * e), float(r + _Z * e), int(n), method="Bradley–Terry")
         for r, e, n in zip(rating, error, num_games, strict=True)
     ]
-    return found[:rows], found[rows:]
+    return estimates[:rows], estimates[rows:]

@@ -29,11 +29,6 @@ def accuracy(columns: Columns, level: float = 0.95) -> Estimate:
     columns
         Equally long lists with at least ``correct`` (0 or 1) and ``datapoint_id``. A datapoint
         that was tested several times forms a cluster.
-
-    Raises
-    ------
-    DataError
-        If a column is missing.
     """
     return clustered_proportion(
         _column(columns, "correct"), _column(columns, "datapoint_id"), level

@@ -125,8 +125,8 @@ def stratified_interval(
     rng = np.random.default_rng(seed)
     drawn = np.concatenate(
         [
-            task[places]
-            for task, places in zip(scores, draw_runs(scores, num_resamples, rng), strict=True)
+            task[indices]
+            for task, indices in zip(scores, draw_runs(scores, num_resamples, rng), strict=True)
         ],
         axis=1,
     )
@@ -328,9 +328,9 @@ def performance_profile(
     rng = np.random.default_rng(seed)
     # resample counts [R, N] serve all thresholds
     shares = np.zeros((num_resamples, len(limits)))
-    for task, places in zip(scores, draw_runs(scores, num_resamples, rng), strict=True):
+    for task, indices in zip(scores, draw_runs(scores, num_resamples, rng), strict=True):
         above = (task[:, None] > limits).astype(np.float64)
-        shares += _counts(places, len(task)) @ above
+        shares += _counts(indices, len(task)) @ above
     shares /= n  # divided last: sums of counts are exact
     lows, highs = np.quantile(shares, [lower, upper], axis=0)
     if method == "expanded":
@@ -360,8 +360,8 @@ def _share_above(scores: FloatArray, limits: FloatArray) -> FloatArray:
     return result
 
 
-def _counts(places: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> FloatArray:
+def _counts(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> FloatArray:
     """Return [R, N]: the number of times each run was sampled."""
-    counts = np.zeros((len(places), size))
-    np.add.at(counts, (np.arange(len(places))[:, None], places), 1.0)
+    counts = np.zeros((len(indices), size))
+    np.add.at(counts, (np.arange(len(indices))[:, None], indices), 1.0)
     return counts

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ratchet.store.manifest import FileEntry as FileEntry
     from ratchet.store.manifest import IterationMetrics as IterationMetrics
     from ratchet.store.manifest import Manifest as Manifest
-    from ratchet.store.manifest import explain_miss as explain_miss
     from ratchet.store.store import Damage as Damage
     from ratchet.store.store import StageStore as StageStore
 

@@ -8,11 +8,14 @@ are checked as well, and no file gets its name from an archive.
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import os
 import stat
 import struct
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -24,6 +27,8 @@ from ratchet.store.manifest import FileEntry
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PLAIN_FILE = stat.S_IFREG | 0o644
 _CHUNK = 2**20
+_UNLOCKED_SECONDS = 1.0
+"""A writer locks its file within this time."""
 _DIGITS = 64
 _MAX_NAME_BYTES = 255  # of a file's name, in all common file systems
 _MAX_MEMBERS = 1_000_000
@@ -65,17 +70,14 @@ class Member:
 
 
 def write_archive(path: Path, members: Iterable[Member]) -> None:
-    """Write an archive with its digest at the end, atomically: to a temporary file, renamed.
-
-    Raises
-    ------
-    StoreError
-        If a member does not match its entry; then no archive is written.
-    """
+    """Write an archive with its digest at the end, atomically: to a temporary file, renamed."""
+    for leftover in abandoned_archives(path.parent, path.name):
+        leftover.unlink(missing_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w+b") as file:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # released by the system if this process is killed
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 for member in members:
                     info = zipfile.ZipInfo(member.name, _EPOCH)
@@ -97,22 +99,37 @@ def write_archive(path: Path, members: Iterable[Member]) -> None:
         raise
 
 
-class Archive:
-    """Checked archive, open for reading; closed when the ``with`` block ends.
+def abandoned_archives(folder: Path, name: str = "*.ratchet.zip") -> list[Path]:
+    """List the temporary files of killed processes that were writing an archive in a folder."""
+    pattern = f".{name}.*.tmp" if name.startswith("*") else f".{glob.escape(name)}.*.tmp"
+    return [path for path in folder.glob(pattern) if path.is_file() and not _is_locked(path)]
 
-    Raises
-    ------
-    DataError
-        If it is truncated, altered, or contains other than plain files of safe names and sizes.
-    """
+
+def _is_locked(path: Path) -> bool:
+    try:
+        if time.time() - path.stat().st_mtime < _UNLOCKED_SECONDS:
+            return True
+        with path.open("rb") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # locked, gone, or of another user
+        return True
+    return False
+
+
+class Archive:
+    """Checked archive, open for reading; closed when the ``with`` block ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with path.open("rb") as file:
-            digest = _digest(file)
-            file.seek(-min(_DIGITS, path.stat().st_size), os.SEEK_END)
-            if file.read() != digest:
-                raise self._refusal("it is truncated or altered: wrong SHA-256")
+        try:
+            with path.open("rb") as file:
+                digest = _digest(file)
+                file.seek(-min(_DIGITS, path.stat().st_size), os.SEEK_END)
+                is_intact = file.read() == digest
+        except OSError as error:
+            raise self._refusal(f"it cannot be read: {error.strerror or error}") from error
+        if not is_intact:
+            raise self._refusal("it is truncated or altered: wrong SHA-256")
         try:
             self._zip = zipfile.ZipFile(path)
         except _UNREADABLE as error:

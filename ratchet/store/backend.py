@@ -48,11 +48,12 @@ class Backend(ABC):
     def read_manifest(self, key: str) -> bytes | None:
         """Read the manifest's text; None without such a stage.
 
-        Raises
-        ------
-        DamagedStageError
-            If the stage's folder exists, but its manifest is missing.
+        Raises DamagedStageError if the stage's folder has no manifest.
         """
+
+    @abstractmethod
+    def read_file(self, manifest: Manifest, name: str) -> bytes | None:
+        """Read a small file of a stage, unchecked; None if it is missing."""
 
     @abstractmethod
     def stamp(self, key: str) -> object:
@@ -177,16 +178,16 @@ def store_errors(action: str, location: object) -> Iterator[None]:
 
 
 def _advice(number: int | None) -> str:
-    elsewhere = "or choose another location with the setting `store`."
+    alternative = "or choose another location with the setting `store`."
     if number in _FULL:
-        return f"Free space there, {elsewhere}"
+        return f"Free space there, {alternative}"
     if number in _FORBIDDEN:
-        return f"Make it writable for you, {elsewhere}"
+        return f"Make it writable for you, {alternative}"
     if number in _NOT_A_FOLDER:
-        return f"A file has the name of an expected folder: move it, {elsewhere}"
+        return f"A file has the name of an expected folder: move it, {alternative}"
     if number == errno.EFBIG:
         return "A limit on file sizes is in force (`ulimit -f`): raise it."
     if number in (errno.EMFILE, errno.ENFILE):
         return "Too many files are open: raise the limit (`ulimit -n`)."
     hint = f" ({os.strerror(number)})" if number else ""
-    return f"Fix the cause{hint}, {elsewhere}"
+    return f"Fix the cause{hint}, {alternative}"

@@ -13,18 +13,23 @@ import inspect
 import os
 import re
 import sys
-import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from ratchet.errors import StageKeyError
-from ratchet.plugins import FOLDER_PREFIX, MODULE_PREFIX, folder_package
+from ratchet.plugins import FOLDER_PREFIX, folder_package
 from ratchet.shadowing import ROOT
 from ratchet.store.infrastructure import is_infrastructure
 from ratchet.store.keys import canonical_json
+from ratchet.store.module_files import (
+    is_library,
+    may_import_from,
+    package_folders,
+    source_file,
+    uninstalled_location,
+)
 from ratchet.store.source_cache import read_source
 from ratchet.store.sources import (
     IN_TEXT,
@@ -46,7 +51,6 @@ _NOT_CALLING = sys.stdlib_module_names | _PASSIVE | frozenset(PROJECT_PACKAGES)
 _PLAIN_BASES = frozenset(
     {"ABC", "Protocol", "Generic", "NamedTuple", "TypedDict", "Enum", "StrEnum"}
 )
-_LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _PATH = re.compile(r"(?!.*\.\.)\w[\w ./-]{0,199}")
 """A text that may be the path of a file next to a plug-in."""
 _CALLED_BY_PYTHON = frozenset(
@@ -59,6 +63,42 @@ _CALLED_BY_PYTHON = frozenset(
 def _project_folders() -> dict[str, tuple[Path, ...]]:
     """Return the folders of the project's packages, next to this one regardless of the path."""
     return {name: (ROOT / name,) for name in PROJECT_PACKAGES if (ROOT / name).is_dir()}
+
+
+@dataclass
+class DefinitionUses:
+    """Definitions of the project that one uses, and its imports of other code.
+
+    Where these lead depends on the plug-ins of a closure.
+    """
+
+    definitions: list[tuple[Source, str]] = field(default_factory=list)
+    imports: list[tuple[Source, Import, frozenset[str] | None]] = field(default_factory=list)
+
+
+@dataclass
+class KnownCode:
+    """Code that closures have read, for others of the same time, e.g. of a plan's stages.
+
+    Attributes
+    ----------
+    located
+        Modules of the project by name; None for names that are no modules.
+    facts
+        What was read of each source.
+    digests
+        Digests of reached definitions, by source and names.
+    uses
+        What definitions of the project use, by source and name.
+    closures
+        Digests of modules by the definitions from which they were followed.
+    """
+
+    located: dict[str, Source | None] = field(default_factory=dict)
+    facts: dict[Path, SourceFacts] = field(default_factory=dict)
+    digests: dict[tuple[Path, frozenset[str]], str] = field(default_factory=dict)
+    uses: dict[tuple[Path, str], DefinitionUses] = field(default_factory=dict)
+    closures: dict[object, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -87,8 +127,22 @@ class Closure:
     packages: dict[str, tuple[Path, ...]] = field(default_factory=lambda: dict(_project_folders()))
     _located: dict[str, Source | None] = field(default_factory=dict)
     _located_elsewhere: dict[str, Source | None] = field(default_factory=dict)
-    """Locations outside the project, which depend on the plug-ins reached so far."""
+    _followed_elsewhere: set[tuple[object, ...]] = field(default_factory=set)
+    """Locations and imports outside the project, which depend on the plug-ins reached so far."""
     _facts: dict[Path, SourceFacts] = field(default_factory=dict)
+    _digests: dict[tuple[Path, frozenset[str]], str] = field(default_factory=dict)
+    _uses: dict[tuple[Path, str], DefinitionUses] = field(default_factory=dict)
+
+    @classmethod
+    def sharing(cls, code: KnownCode, excluded: Sequence[tuple[str, str]] = ()) -> Closure:
+        """Create an empty closure that reuses what others have read."""
+        return cls(
+            excluded,
+            _located=code.located,
+            _facts=code.facts,
+            _digests=code.digests,
+            _uses=code.uses,
+        )
 
     def add_object(self, item: object) -> None:
         """Add a module, or a class or function with its bases and metaclasses."""
@@ -104,8 +158,8 @@ class Closure:
         self._add_named(module, item)
         if isinstance(item, type):
             for base in (*inspect.getmro(item)[1:], *inspect.getmro(type(item))):
-                path = _file_of(sys.modules.get(base.__module__))
-                if path is not None and not _is_library(path):
+                path = source_file(sys.modules.get(base.__module__))
+                if path is not None and not is_library(path):
                     self._add_named(base.__module__, base)
                 elif (source := self.locate(base.__module__)) is not None:
                     self._reach_object(source, base)
@@ -120,7 +174,7 @@ class Closure:
         self._follow_name(module, name, None)
 
     def _add_named(self, name: str, item: object) -> None:
-        path = _file_of(sys.modules.get(name))
+        path = source_file(sys.modules.get(name))
         if path is None:
             raise StageKeyError(
                 f"code fingerprint: {item!r} is in module {name!r}, which has no source file, so"
@@ -128,9 +182,9 @@ class Closure:
             )
         top = name.partition(".")[0]
         source = self.locate(name)
-        if source is None and "." in name and (folders := _package_folders(sys.modules.get(top))):
+        if source is None and "." in name and (folders := package_folders(sys.modules.get(top))):
             self.packages[top] = folders
-            self._located_elsewhere.clear()
+            self._forget_locations()
             source = self.locate(name)
         if source is not None and source.path == path:
             self._reach_object(source, item)
@@ -139,17 +193,22 @@ class Closure:
 
     def add_file(self, path: Path, module: str) -> None:
         """Add a file that is not part of a package, and let it import those next to it."""
-        if not _is_library(path) and path.parent not in self.folders:
+        if not is_library(path) and path.parent not in self.folders:
             self.add_folder(path.parent)
         package = folder_package(path.parent)
         self.packages[package] = (path.parent,)
-        self._located_elsewhere.clear()
+        self._forget_locations()
         self._reach(Source(path, module, path.stem, package), COMPLETE)
 
     def add_folder(self, folder: Path) -> None:
         """Let plug-ins import the modules of a folder."""
         self.folders.append(folder)
+        self._forget_locations()
+
+    def _forget_locations(self) -> None:
+        """Search for modules outside the project again, since there are more plug-ins."""
         self._located_elsewhere.clear()
+        self._followed_elsewhere.clear()
 
     def _reach_object(self, source: Source, item: object) -> None:
         name = COMPLETE
@@ -160,11 +219,12 @@ class Closure:
         self._reach(source, name)
 
     def _reach(self, source: Source, name: str) -> None:
-        if (source.module, name) in self.excluded:
+        reached = self.reached.get(source.path, ())
+        if name in reached or (source.module, name) in self.excluded:
             return
         if not is_project(source.module):
             name = COMPLETE
-        if name not in self.reached.get(source.path, ()):
+        if name not in reached:
             self.sources.setdefault(source.path, source)
             self.reached.setdefault(source.path, set()).add(name)
             self.pending.append((source, name))
@@ -174,7 +234,7 @@ class Closure:
     def _add_plugin(self, source: Source) -> None:
         """Add code that a plug-in may reach by computed names: any method, and files next to it."""
         self.has_plugins = True
-        self._note_attributes([each for each in self.methods if each.isidentifier()])
+        self._note_attributes({each for each in self.methods if each.isidentifier()})
         facts, home = self.read(source), source.path.parent
         names = sorted(each for each in facts.strings if _PATH.fullmatch(each))
         folders = [home, *(home / each for each in names if (home / each).is_dir())]
@@ -211,8 +271,8 @@ class Closure:
         label = ".".join(rest) if in_folder else name
         folders = self.packages.get(top)
         if folders is None:
-            near = [folder / top for folder in self.folders if _may_be(top, folder)]
-            folders = (*near, *_uninstalled(top))
+            near = [folder / top for folder in self.folders if may_import_from(top, folder)]
+            folders = (*near, *uninstalled_location(top))
         for folder in folders:
             base = os.path.join(folder, *rest)
             for path in (os.path.join(base, "__init__.py"), f"{base}.py"):
@@ -228,16 +288,34 @@ class Closure:
             if name == COMPLETE:
                 definitions = facts.definitions
             else:
-                names = (name,) if source.is_package else (name, ON_IMPORT)
-                self.reached[source.path].update(names)
+                reached = self.reached[source.path]
+                is_started = source.is_package or ON_IMPORT in reached
+                names = (name,) if is_started else (name, ON_IMPORT)
+                reached.update(names)
                 definitions = {n: facts.definitions[n] for n in names if n in facts.definitions}
-            for definition in definitions.values():
-                self._follow_definition(source, facts, definition)
+            in_project = is_project(source.module)
+            for each, definition in definitions.items():
+                self._note_attributes(definition.attributes)
+                if in_project:
+                    self._follow_uses(source, each, definition)
+                else:
+                    self._follow_definition(source, facts, definition)
             if name in facts.classes:
                 self._add_methods(source, name, facts.classes[name].methods)
 
+    def _follow_uses(self, source: Source, name: str, definition: Definition) -> None:
+        """Reach what a definition of the project uses, which is found once for all closures."""
+        uses = self._uses.get((source.path, name))
+        if uses is None:
+            finder = _UsesFinder(_located=self._located, _facts=self._facts)
+            finder._follow_definition(source, self.read(source), definition)
+            uses = self._uses[source.path, name] = finder.uses
+        for home, used in uses.definitions:
+            self._reach(home, used)
+        for importing, target, attributes in uses.imports:
+            self._follow_import(importing, target, attributes)
+
     def _follow_definition(self, source: Source, facts: SourceFacts, used: Definition) -> None:
-        self._note_attributes(used.attributes)
         for name, attributes in used.uses.items():
             if name in facts.definitions:
                 self._reach(source, name)
@@ -246,8 +324,8 @@ class Closure:
         for name, target in used.imports:
             self._follow_import(source, target, used.uses.get(name))
 
-    def _note_attributes(self, names: Iterable[str]) -> None:
-        for name in set(names) - self.attributes:
+    def _note_attributes(self, names: Set[str]) -> None:
+        for name in names - self.attributes:
             self.attributes.add(name)
             for home, method in self.methods.pop(name, ()):
                 self._reach(home, method)
@@ -298,10 +376,10 @@ class Closure:
     ) -> None:
         """Add the used ``attributes`` of an import's target (None: all)."""
         module = source.absolute(target)
-        if is_project(module):  # others may be found after more plug-ins are reached
-            if (source.path, target, attributes) in self.followed:
-                return
-            self.followed.add((source.path, target, attributes))
+        followed = self.followed if is_project(module) else self._followed_elsewhere
+        if (source.path, target, attributes) in followed:
+            return
+        followed.add((source.path, target, attributes))
         if target.level == IN_TEXT:
             home = self.locate(module)
             if home is None or home.is_package or is_infrastructure(source.module):
@@ -364,9 +442,10 @@ class Closure:
         for path, source in self.sources.items():
             if is_infrastructure(source.module):
                 continue  # it was followed, since it calls other code
-            by_label.setdefault(source.label, []).append(
-                _digest(source, self.read(source), self.reached[path])
-            )
+            reached = path, frozenset(self.reached[path])
+            if reached not in self._digests:
+                self._digests[reached] = _digest(source, self.read(source), reached[1])
+            by_label.setdefault(source.label, []).append(self._digests[reached])
         for path, label in self.files.items():
             by_label.setdefault(label, []).append(hashlib.sha256(path.read_bytes()).hexdigest())
         return {
@@ -376,12 +455,32 @@ class Closure:
         }
 
 
+@dataclass
+class _UsesFinder(Closure):
+    """Finds what a definition uses, without following it further."""
+
+    uses: DefinitionUses = field(default_factory=DefinitionUses)
+
+    def _reach(self, source: Source, name: str) -> None:
+        self.uses.definitions.append((source, name))
+
+    def _follow_import(
+        self, source: Source, target: Import, attributes: frozenset[str] | None
+    ) -> None:
+        module = source.absolute(target)
+        if is_project(module):
+            super()._follow_import(source, target, attributes)
+        elif module.partition(".")[0] not in sys.stdlib_module_names:
+            self.uses.imports.append((source, target, attributes))
+
+
+@functools.cache
 def is_project(module: str) -> bool:
     """Return whether a name is that of a module of Ratchet, or of a definition in one."""
     return module.partition(".")[0] in PROJECT_PACKAGES
 
 
-def _digest(source: Source, facts: SourceFacts, names: set[str]) -> str:
+def _digest(source: Source, facts: SourceFacts, names: frozenset[str]) -> str:
     """Return the digest of a module's reached definitions and of the imports that they use."""
     if COMPLETE in names:
         return facts.digest
@@ -396,47 +495,3 @@ def _digest(source: Source, facts: SourceFacts, names: set[str]) -> str:
         },
     ]
     return hashlib.sha256(canonical_json(text)).hexdigest()
-
-
-def _may_be(top: str, folder: Path) -> bool:
-    """Return whether ``import top`` could import a file in this folder, in this process."""
-    if top in sys.stdlib_module_names:
-        return False
-    module = sys.modules.get(top)
-    if module is None:
-        return True
-    if (file := _file_of(module)) is not None:
-        return file in (folder / f"{top}.py", folder / top / "__init__.py")
-    return folder / top in _package_folders(module)
-
-
-def _uninstalled(top: str) -> tuple[Path, ...]:
-    """Return the location of a user's package or module that is on the path, not installed."""
-    if top in sys.stdlib_module_names or top.startswith(MODULE_PREFIX):
-        return ()
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError):
-        return ()
-    origin = None if spec is None else spec.origin
-    if origin is None or not origin.endswith(".py") or _is_library(Path(origin).resolve()):
-        return ()
-    path = Path(origin).resolve()
-    return (path.parent if path.name == "__init__.py" else path.with_suffix(""),)
-
-
-def _file_of(module: ModuleType | None) -> Path | None:
-    file = getattr(module, "__file__", None)
-    return Path(file).resolve() if file and str(file).endswith(".py") else None
-
-
-def _package_folders(module: ModuleType | None) -> tuple[Path, ...]:
-    return tuple(Path(path).resolve() for path in getattr(module, "__path__", ()))
-
-
-@functools.cache
-def _is_library(path: Path) -> bool:
-    """Return whether a file was installed, or is part of Python."""
-    if _LIBRARY_FOLDERS & set(path.parts):
-        return True
-    return path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ratchet.errors import StageKeyError
-from ratchet.store.closure import Closure, is_project
+from ratchet.store.closure import Closure, KnownCode, is_project
 from ratchet.store.keys import canonical_json
 from ratchet.store.source_cache import read_source
 from ratchet.store.sources import Source, SourceFacts
@@ -78,6 +78,7 @@ def code_fingerprint(
     extra_roots: Sequence[str | Path] = (),
     definitions: Sequence[tuple[str, str]] = (),
     excluded: Sequence[tuple[str, str]] = (),
+    code: KnownCode | None = None,
 ) -> Fingerprint:
     """Compute the fingerprint of all project code that the objects use.
 
@@ -91,6 +92,8 @@ def code_fingerprint(
         Definitions of the project that count as well, as module and name; not imported for this.
     excluded
         Definitions that don't count, nor what only they use, since the stage never executes them.
+    code
+        Code read before, if files have not changed since; extended by what is read.
 
     Raises
     ------
@@ -99,11 +102,14 @@ def code_fingerprint(
     """
     if not objects and not extra_roots and not definitions:
         raise StageKeyError("code fingerprint: got no class, function or module.")
-    roots = (objects, tuple(map(str, extra_roots)), tuple(definitions), tuple(excluded))
+    folders = tuple(map(str, extra_roots))
+    roots = (frozenset(objects), folders, frozenset(definitions), tuple(excluded))
+    if code is not None and roots in code.closures:
+        return Fingerprint.from_modules(code.closures[roots])
     known = _PROJECT_DIGESTS.get(roots)
     if known is not None and all(read_source(source) is facts for source, facts in known[0]):
         return Fingerprint.from_modules(known[1])
-    closure = Closure(excluded)
+    closure = Closure(excluded) if code is None else Closure.sharing(code, excluded)
     for root in map(Path, extra_roots):
         if root.is_dir():
             closure.add_folder(root.resolve())
@@ -117,17 +123,13 @@ def code_fingerprint(
     modules = closure.digests()
     if not closure.has_plugins and not closure.folders:
         _PROJECT_DIGESTS[roots] = closure.read_sources, modules
+    if code is not None:
+        code.closures[roots] = modules
     return Fingerprint.from_modules(modules)
 
 
 def find_definition(modules: Sequence[str], name: str) -> tuple[str, str]:
-    """Return the first of the project's modules that defines or imports a name, and the name.
-
-    Raises
-    ------
-    StageKeyError
-        If none of them does.
-    """
+    """Return the first of the project's modules that defines or imports a name, and the name."""
     closure = Closure()
     for module in modules:
         source = closure.locate(module)
@@ -143,13 +145,7 @@ def _equivalents() -> Mapping[str, str]:
 
 
 def read_equivalents(path: Path) -> dict[str, str]:
-    """Read a table: digest of code → digest of the oldest equivalent code.
-
-    Raises
-    ------
-    StageKeyError
-        If the file is not such a table, or a row leads to another row.
-    """
+    """Read a table: digest of code → digest of the oldest equivalent code."""
     try:
         rows: dict[str, str] = json.loads(path.read_text())["code"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -90,11 +90,6 @@ def remove_from_store(
 
     A stage stays if a process holds its lock, or if ``is_needed`` (of its key and the time of its
     last use) is true while no process can find it.
-
-    Raises
-    ------
-    StoreError
-        If the store cannot be written.
     """
     backend, name = store.backend, item.name
     with store_errors(f"remove {item.kind} {name}", store.location):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 INFRASTRUCTURE: tuple[str, ...] = (
     "flows",
     "ratchet.errors",
+    "ratchet.file_reads",
     "ratchet.language_models.budget_reservations",
     "ratchet.language_models.append_log",
     "ratchet.language_models.concurrency",
@@ -22,6 +25,7 @@ INFRASTRUCTURE: tuple[str, ...] = (
     "ratchet.parameters.base",
     "ratchet.parameters.compatibility",
     "ratchet.parameters.hyper_parameters",
+    "ratchet.parameters.identity",
     "ratchet.parameters.key_inputs",
     "ratchet.parameters.loading",
     "ratchet.parameters.options",
@@ -42,14 +46,17 @@ INFRASTRUCTURE: tuple[str, ...] = (
     "tasks.stages",
     "tasks.tensordict.keys",
     "tasks.text.keys",
+    "trainers.interruption",
     "trainers.models",
     "trainers.named",
     "trainers.progress",
     "trainers.registry",
+    "trainers.torchrl.workers",
 )
 """Names of modules and packages; an import contract keeps computation out of them."""
 
 
+@functools.cache
 def is_infrastructure(module: str) -> bool:
     """Return whether a module is infrastructure or in a package of it."""
     return any(module == name or module.startswith(f"{name}.") for name in INFRASTRUCTURE)

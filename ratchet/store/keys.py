@@ -92,13 +92,7 @@ def is_key(name: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Return a valid key unchanged.
-
-    Raises
-    ------
-    StageKeyError
-        If it is not 64 hexadecimal digits.
-    """
+    """Return a valid key unchanged."""
     if not isinstance(key, str) or not is_key(key):
         raise StageKeyError(
             f"stage key: got {key!r}, expected 64 lower-case hexadecimal digits from stage_key()."
@@ -112,7 +106,10 @@ def _plain(value: object, path: str, depth: int) -> object:
     if value is None or kind is bool:
         return value
     if kind is int:
-        return _checked_int(value, path)
+        assert isinstance(value, int)
+        if value.bit_length() > 1024:
+            raise _refusal(path, f"an integer of {value.bit_length()} bits", "at most 1024 bits")
+        return value
     if kind is str:
         return _checked_text(value, path)
     if kind is float:
@@ -146,22 +143,15 @@ def _checked_text(value: object, path: str) -> str:
     return value
 
 
-def _checked_int(value: object, path: str) -> int:
-    assert isinstance(value, int)
-    if value.bit_length() > 1024:
-        raise _refusal(path, f"an integer of {value.bit_length()} bits", "at most 1024 bits")
-    return value
-
-
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
 def _refusal(path: str, value: object, expected: str) -> StageKeyError:
-    shown = repr(value)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
+    representation = repr(value)
+    if len(representation) > 80:
+        representation = representation[:77] + "..."
     return StageKeyError(
-        f"stage key: {path or 'the value'} is {shown} of type {type(value).__name__},"
+        f"stage key: {path or 'the value'} is {representation} of type {type(value).__name__},"
         f" expected {expected}. Convert it to plain data first."
     )

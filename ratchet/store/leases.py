@@ -163,8 +163,8 @@ class Lease:
             _LOGGER.warning(
                 "%s: taking over from %s, whose lease has expired", self._path, current.holder
             )
-        taken = self._write(replace(record, generation=current.generation + 1), stored.tag)
-        return LeaseStatus.TAKEN if taken else LeaseStatus.HELD
+        is_written = self._write(replace(record, generation=current.generation + 1), stored.tag)
+        return LeaseStatus.TAKEN if is_written else LeaseStatus.HELD
 
     def displace(self, stored: TaggedObject) -> bool:
         """Replace a manifest by the lease; False if the manifest has changed since."""

@@ -100,6 +100,13 @@ class LocalFolder(Backend):
         except (NotADirectoryError, IsADirectoryError) as error:
             raise DamagedStageError(f"{error.filename} has the wrong type") from error
 
+    def read_file(self, manifest: Manifest, name: str) -> bytes | None:
+        """Read a file of a stage; None if it is missing."""
+        try:
+            return (self.stage_path(manifest.key) / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
     def stamp(self, key: str) -> object:
         """Return the manifest's times, size and inode."""
         try:
@@ -286,13 +293,7 @@ class LocalFolder(Backend):
 
 
 def seal_files(work: Path) -> dict[str, FileEntry]:
-    """Flush a work folder's files to the disk; return path → size and SHA-256, sorted.
-
-    Raises
-    ------
-    StoreError
-        If an entry is not a plain file, or has the manifest's name.
-    """
+    """Flush a work folder's files to the disk; return path → size and SHA-256, sorted."""
     entries = {}
     for folder, names, files in os.walk(work):
         for name in [*names, *files]:
@@ -306,7 +307,11 @@ def seal_files(work: Path) -> dict[str, FileEntry]:
                     f"a stage wrote {relative!r} into its work folder {work}: expected plain files"
                     f" (no links), none of them named {MANIFEST_NAME}. Write a copy, or rename it."
                 )
-            entries[relative] = _seal(path)
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                size = os.fstat(file.fileno()).st_size
+            entries[relative] = FileEntry(size=size, sha256=digest)
     return {name: entries[name] for name in sorted(entries)}
 
 
@@ -332,13 +337,6 @@ def sync_tree(folder: Path) -> None:
             with open(Path(parent, name), "rb") as file:
                 os.fsync(file.fileno())
         sync_folder(Path(parent))
-
-
-def _seal(path: Path) -> FileEntry:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileEntry(size=os.fstat(file.fileno()).st_size, sha256=digest)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

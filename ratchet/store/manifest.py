@@ -1,4 +1,4 @@
-"""Manifest of a finished stage, and its comparison with a stage that is not stored.
+"""Manifest of a finished stage.
 
 It contains the stage's identity, inputs, metrics and files, with sizes and SHA-256.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
@@ -19,8 +20,7 @@ from ratchet.store.keys import SCHEMA_VERSION, stage_key
 
 MANIFEST_NAME: Final = "manifest.json"
 _END = b"\n}"
-_ABSENT = object()
-_MAX_DIFFERENCES = 5
+_IDENTITY = re.compile(rb'\n "stage": ("(?:[^"\\]|\\.)*"),\n "iteration": (\d+),')
 
 
 def _within(path: str) -> str:
@@ -122,6 +122,12 @@ class Manifest(_Frozen):
         return manifest
 
 
+def read_identity(text: bytes) -> tuple[str, int] | None:
+    """Return a stage's name and iteration from its manifest's text; None if they are damaged."""
+    match = _IDENTITY.search(text)
+    return None if match is None else (json.loads(match[1]), int(match[2]))
+
+
 def metric_points(
     metrics: Sequence[IterationMetrics | Mapping[str, Any]],
 ) -> tuple[IterationMetrics, ...]:
@@ -142,89 +148,3 @@ def _check_schema(schema: object, key: str) -> None:
             f"stage {key}: its manifest has schema {schema!r}, this version of Ratchet reads"
             f" {SCHEMA_VERSION}. Use the version that wrote it, or another store."
         )
-
-
-class _Manifests(Protocol):
-    """The part of a store that :func:`explain_miss` uses."""
-
-    def iterate(self) -> Iterator[Manifest]: ...
-
-
-def explain_miss(
-    store: _Manifests,
-    stage: str,
-    iteration: int,
-    parameters: Mapping[str, object],
-    inputs: Mapping[str, str | int],
-    fingerprint: Fingerprint,
-) -> str:
-    """Return the differences between a stage and the most similar finished stage.
-
-    For example ``"rl.lr: 0.003 → 0.001; code: trainers.loss changed"``, where the arrow leads from
-    the finished stage to the requested one, or ``"no finished stage like this"``.
-    """
-    nearest: Manifest | None = None
-    fewest = 0
-    for manifest in store.iterate():
-        if manifest.stage != stage or manifest.iteration != iteration:
-            continue
-        count = (
-            _count(manifest.parameters, parameters)
-            + _count(manifest.inputs, inputs)
-            + _count(manifest.fingerprint.modules, fingerprint.modules)
-        )
-        newer = nearest is None or manifest.created > nearest.created
-        if nearest is None or count < fewest or (count == fewest and newer):
-            nearest, fewest = manifest, count
-    if nearest is None:
-        return "no finished stage like this"
-    lines = [f"{p}: {old} → {new}" for p, old, new in _changed(nearest.parameters, parameters)]
-    for name, old, new in _changed(nearest.inputs, inputs):
-        lines.append(f"input {name}: {_short(old)} → {_short(new)}")
-    lines += [f"code: {line}" for line in fingerprint.difference(nearest.fingerprint)]
-    if not lines:
-        return "no difference: it is finished by now"
-    more = len(lines) - _MAX_DIFFERENCES
-    return "; ".join(lines[:_MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _count(old: object, new: object) -> int:
-    """Count the leaves that differ, without traversing equal parts."""
-    if old == new:
-        return 0
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        names = old.keys() | new.keys()
-        return sum(_count(old.get(name, _ABSENT), new.get(name, _ABSENT)) for name in names)
-    return 1
-
-
-def _flat(value: object, path: str = "") -> dict[str, object]:
-    """Return the leaves of nested data by dotted path; empty mappings and lists are leaves."""
-    pairs: list[tuple[str, object]] = []
-    if isinstance(value, Mapping):
-        pairs = [(str(name), item) for name, item in value.items()]
-    elif isinstance(value, list | tuple):
-        pairs = [(str(index), item) for index, item in enumerate(value)]
-    if not pairs:
-        return {path: [] if isinstance(value, tuple) else value}
-    leaves: dict[str, object] = {}
-    for name, item in pairs:
-        leaves |= _flat(item, f"{path}.{name}" if path else name)
-    return leaves
-
-
-def _changed(before: object, after: object) -> list[tuple[str, object, object]]:
-    """List the paths whose values differ, also in type, with both values."""
-    result = []
-    olds, news = _flat(before), _flat(after)
-    for path in sorted(olds.keys() | news.keys()):
-        old, new = olds.get(path, _ABSENT), news.get(path, _ABSENT)
-        if type(old) is not type(new) or old != new:
-            old, new = ("(absent)" if value is _ABSENT else value for value in (old, new))
-            result.append((path or "all", old, new))
-    return result
-
-
-def _short(value: object) -> object:
-    """Return the first digits of a key; other values unchanged."""
-    return value[:8] if isinstance(value, str) and len(value) == 64 else value

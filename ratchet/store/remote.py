@@ -21,6 +21,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ratchet.errors import DamagedStageError, MissingPackageError, ParameterError
 from ratchet.store.backend import Backend, FolderFacts
@@ -62,6 +63,12 @@ class RemoteFolder(Backend):
             raise ParameterError(
                 f"settings.store: got {url!r}, expected {schemes} or another URL of fsspec"
                 f" ({error})."
+            ) from error
+        except OSError as error:  # some file systems connect when they are created
+            parts = urlsplit(url)  # without a login
+            raise ParameterError(
+                f"settings.store: could not connect to {parts.scheme}://{parts.hostname}: {error}."
+                " Check the URL and the network."
             ) from error
         self._fs: Any = filesystem  # fsspec has no types
         self._root = str(root).rstrip("/")
@@ -154,6 +161,13 @@ class RemoteFolder(Backend):
             return bytes(self._fs.cat_file(path))
         except FileNotFoundError:
             return None
+
+    def read_file(self, manifest: Manifest, name: str) -> bytes | None:
+        """Read a file of the local copy, or else at the URL; None if it is missing."""
+        copy = self._copies.read_file(manifest, name)
+        paths = _paths(name, manifest.files[name]) if copy is None else ()
+        texts = (self._read(self._path("stages", manifest.key, path)) for path in paths)
+        return next((text for text in texts if text is not None), copy)
 
     def stamp(self, key: str) -> object:
         """Return None: checking costs a request, as reading does."""

@@ -40,11 +40,6 @@ def read_source(source: Source) -> SourceFacts:
 
     A file is read again when its times or size change. After a module is loaded and read, its facts
     stay until it is loaded again: the running code counts, not later edits.
-
-    Raises
-    ------
-    StageKeyError
-        If the file can't be read as Python.
     """
     spec = getattr(sys.modules.get(source.module), "__spec__", None)
     if spec is None or getattr(spec, "origin", None) != str(source.path):
@@ -88,7 +83,9 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it into place."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True)
-        _remove_old(path.parent.parent)
+        for version in path.parent.parent.iterdir():
+            if time.time() - version.stat().st_mtime > MAX_AGE:
+                shutil.rmtree(version, ignore_errors=True)
     if len(os.listdir(path.parent)) > MAX_FILES:
         shutil.rmtree(path.parent, ignore_errors=True)
         path.parent.mkdir(exist_ok=True)
@@ -99,12 +96,6 @@ def _write(path: Path, content: bytes) -> None:
             os.unlink(file.name)
             raise
     os.replace(file.name, path)
-
-
-def _remove_old(folder: Path) -> None:
-    for version in folder.iterdir():
-        if time.time() - version.stat().st_mtime > MAX_AGE:
-            shutil.rmtree(version, ignore_errors=True)
 
 
 @functools.cache

@@ -153,13 +153,7 @@ class Source:
 
 
 def read_facts(text: bytes) -> SourceFacts:
-    """Read the facts from a source text.
-
-    Raises
-    ------
-    SyntaxError
-        If it is not Python.
-    """
+    """Read the facts from a source text."""
     tree = parse_python(text)
     complete = _DefinitionReader(None, keeps_docstrings=bool(_READS_DOCSTRINGS.search(text)))
     complete.write(tree)  # first: the module's reader removes parts of the tree

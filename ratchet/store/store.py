@@ -26,7 +26,7 @@ from ratchet.store.claim import Claim
 from ratchet.store.keys import check_key
 from ratchet.store.local import LocalFolder
 from ratchet.store.locks import user_cache
-from ratchet.store.manifest import Manifest
+from ratchet.store.manifest import Manifest, read_identity
 
 if TYPE_CHECKING:
     from ratchet.store.remote import RemoteFolder
@@ -129,6 +129,13 @@ class StageStore:
             self._index[key] = (stamp, manifest)
         return manifest
 
+    def read_file(self, manifest: Manifest, name: str) -> bytes | None:
+        """Read one file of a stage, unchecked; None if the stage has none, or it is damaged."""
+        if name not in manifest.files:
+            return None
+        with store_errors(f"read {name} of stage {manifest.key}", self.location):
+            return self._backend.read_file(manifest, name)
+
     def find(self, key: str, *, refresh: bool = False) -> Manifest | None:
         """Find a finished stage and check it.
 
@@ -144,8 +151,6 @@ class StageStore:
 
         Raises
         ------
-        StageKeyError
-            If ``key`` is not a key.
         StoreError
             If the store can't be read.
         """
@@ -284,6 +289,19 @@ class StageStore:
             if manifest is not None:
                 yield manifest
 
+    def identities(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the key, name and iteration of all stages, by key; damaged ones are left out.
+
+        Faster than :meth:`iterate`, which reads complete manifests.
+        """
+        with store_errors("list the stages", self.location):
+            for key in list(self._backend.keys()):
+                with contextlib.suppress(DamagedStageError):  # reported when the stage is used
+                    text = self._backend.read_manifest(key)
+                    identity = None if text is None else read_identity(text)
+                    if identity is not None:
+                        yield key, *identity
+
     def verify(self, key: str) -> list[str]:
         """Read all of a stage's files again and return the problems; empty if it is intact.
 
@@ -316,11 +334,6 @@ class StageStore:
                 return self._backend.discard(key)
             finally:
                 lock.release()
-
-    def clean(self) -> int:
-        """Remove the work folders and locks of killed processes; return the number of folders."""
-        with store_errors("clean", self.location):
-            return self._backend.folder.clean()
 
     def check_writable(self) -> None:
         """Write, flush and remove a small file.

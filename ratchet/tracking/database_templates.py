@@ -42,17 +42,17 @@ def copy_template(
     with locked(path.with_name(f".{path.name}.lock")):
         if path.exists() and path.stat().st_size:
             return
-        aside = path.with_name(f".{path.name}.new")
-        for leftover in path.parent.glob(f"{aside.name}*"):  # of a killed process
+        temporary_path = path.with_name(f".{path.name}.new")
+        for leftover in path.parent.glob(f"{temporary_path.name}*"):  # of a killed process
             leftover.unlink()
         try:
-            shutil.copyfile(_template(name, migrate, user_cache() / "databases"), aside)
+            shutil.copyfile(_template(name, migrate, user_cache() / "databases"), temporary_path)
         except OSError:  # no writable cache
             with tempfile.TemporaryDirectory() as folder:
-                shutil.copyfile(_template(name, migrate, Path(folder)), aside)
+                shutil.copyfile(_template(name, migrate, Path(folder)), temporary_path)
         if complete is not None:
-            complete(aside)
-        aside.replace(path)
+            complete(temporary_path)
+        temporary_path.replace(path)
 
 
 def _template(name: str, migrate: Callable[[Path], None], folder: Path) -> Path:
@@ -62,12 +62,13 @@ def _template(name: str, migrate: Callable[[Path], None], folder: Path) -> Path:
     with locked(folder / f".{name}.lock"):
         if template.exists():
             return template
-        aside = folder / f".{name}.new"
-        shutil.rmtree(aside, ignore_errors=True)  # of a killed process
-        aside.mkdir()
-        migrate(aside / "migrated.db")
-        with contextlib.closing(sqlite3.connect(aside / "migrated.db")) as migrated:
-            migrated.execute("vacuum into ?", (str(aside / template.name),))  # with its journal
-        (aside / template.name).replace(template)
-        shutil.rmtree(aside)
+        temporary_folder = folder / f".{name}.new"
+        shutil.rmtree(temporary_folder, ignore_errors=True)  # of a killed process
+        temporary_folder.mkdir()
+        migrate(temporary_folder / "migrated.db")
+        with contextlib.closing(sqlite3.connect(temporary_folder / "migrated.db")) as migrated:
+            # with its journal
+            migrated.execute("vacuum into ?", (str(temporary_folder / template.name),))
+        (temporary_folder / template.name).replace(template)
+        shutil.rmtree(temporary_folder)
     return template

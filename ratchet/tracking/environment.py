@@ -8,8 +8,12 @@ from __future__ import annotations
 import functools
 import getpass
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 
@@ -17,8 +21,9 @@ from pydantic import BaseModel, ConfigDict
 
 from ratchet.tracking.urls import without_logins
 
+RATCHET = "ratchet-experiments"
 PACKAGES = (
-    "ratchet-experiments",
+    RATCHET,
     "torch",
     "tensordict",
     "torchrl",
@@ -56,12 +61,25 @@ class CodeState(BaseModel):
         return (self.commit or "")[:12] + ("+" if self.dirty else "")
 
 
-_COMPUTING = ("ratchet-experiments", "torch", "numpy", "tensordict", "torchrl", "transformers")
+_COMPUTING = (RATCHET, "torch", "numpy", "tensordict", "torchrl", "transformers")
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions of Ratchet and of the libraries that compute, for a stage's manifest."""
     return {name: version for name, version in _versions().items() if name in _COMPUTING}
+
+
+def changed_libraries(versions: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Compare a stage's library versions with the installed ones: name, stored, installed.
+
+    Ratchet's own version is left out, because keys contain the code that computes a stage.
+    """
+    installed = library_versions()
+    return [
+        (name, version, installed.get(name, "not installed"))
+        for name, version in versions.items()
+        if name != RATCHET and installed.get(name) != version
+    ]
 
 
 def capture_versions() -> dict[str, str]:
@@ -108,20 +126,60 @@ def _git(folder: Path, *arguments: str) -> str | None:
 _LINUX = Path("/proc/cpuinfo")
 
 
-def made_with() -> dict[str, str]:
-    """Return versions of packages, platform and processor, on which a run's numbers may depend."""
-    return {**capture_versions(), "processor": processor_name()}
+_FLAGS = re.compile(
+    r"(sse4_[12]|avx\w*|fma4?|f16c|bmi[12]|amx_\w+|asimd\w*|sve\w*|i8mm|bf16|neon)$"
+)
+"""Instruction sets that numerical libraries choose their kernels by."""
+
+
+def made_with(num_threads: int | None = None) -> dict[str, str]:
+    """Return versions, platform, processor and libraries, on which a run's numbers may depend.
+
+    ``num_threads`` is the number of torch's threads, by default the current one. Details of torch
+    and NumPy are missing if they are not imported.
+    """
+    return {**capture_versions(), **processor(), **_numerical_libraries(num_threads)}
 
 
 @functools.cache
-def processor_name() -> str:
-    """Return the processor's name, or its architecture if the system does not report it."""
+def processor() -> dict[str, str]:
+    """Return the processor's name, family, model and instruction sets, as far as reported."""
     try:
         lines = _LINUX.read_text("utf-8", "replace").splitlines()
     except OSError:
         lines = []
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.processor() or platform.machine()
+    pairs = [line.partition(":") for line in lines]
+    fields: dict[str, str] = {}
+    for name, _, value in pairs:
+        fields.setdefault(name.strip(), value.strip())
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    described = {"processor": name}
+    numbers = [
+        f"{part} {fields[field]}"
+        for field, part in (("cpu family", "family"), ("model", "model"), ("stepping", "stepping"))
+        if field in fields
+    ]
+    if numbers:
+        described["processor model"] = " ".join([fields.get("vendor_id", ""), *numbers]).strip()
+    flags = fields.get("flags") or fields.get("Features") or ""
+    sets = sorted(filter(_FLAGS.match, flags.split()))
+    return described | ({"instruction sets": " ".join(sets)} if sets else {})
+
+
+def _numerical_libraries(num_threads: int | None) -> dict[str, str]:
+    """Return the kernels and threads of torch and the BLAS of torch and NumPy, if imported."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    described = {}
+    if torch is not None:
+        described["torch CPU capability"] = torch.backends.cpu.get_cpu_capability()
+        described["torch threads"] = str(num_threads or torch.get_num_threads())
+        config = str(torch.__config__.show())
+        libraries = re.findall(r"(Math Kernel Library|MKL-DNN|OpenBLAS)\D*(\S+)", config)
+        described["torch BLAS"] = " and ".join(f"{name} {version}" for name, version in libraries)
+    if numpy is not None:
+        blas = numpy.show_config("dicts").get("Build Dependencies", {}).get("blas", {})
+        described["numpy BLAS"] = f"{blas.get('name', 'none')} {blas.get('version', '')}".strip()
+    return described
 
 
 def author() -> str | None:
@@ -132,6 +190,22 @@ def author() -> str | None:
         return None
 
 
+_RECORDED: ContextVar[Sequence[str] | None] = ContextVar("recorded_command", default=None)
+
+
+@contextmanager
+def recorded_command(command: Sequence[str]) -> Iterator[None]:
+    """Record a command in manifests, instead of this process's, within a block.
+
+    A study's runs and pages thus name the commands that repeat them.
+    """
+    token = _RECORDED.set(command)
+    try:
+        yield
+    finally:
+        _RECORDED.reset(token)
+
+
 def command_line() -> list[str]:
     """Return the command that started this process, without credentials, for manifests."""
-    return [without_logins(argument) for argument in sys.argv]
+    return [without_logins(argument) for argument in _RECORDED.get() or sys.argv]

@@ -20,6 +20,13 @@ from pydantic_core import from_json
 
 from ratchet.errors import DataError
 
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+def is_safe_name(name: str) -> bool:
+    """Return whether a name can be that of a run's, arm's or sweep's folder."""
+    return len(name) <= 255 and _SAFE_NAME.fullmatch(name) is not None
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a temporary file, flush it to the disk, and rename it into place."""
@@ -64,13 +71,7 @@ def standalone_copy(path: Path) -> Iterator[Path]:
 
 
 def read_plain_file(path: Path, offset: int = 0) -> bytes:
-    """Read a file from an offset; refuse pipes and folders.
-
-    Raises
-    ------
-    DataError
-        If it does not exist, is not a plain file, or cannot be read.
-    """
+    """Read a file from an offset; refuse pipes and folders."""
     try:
         if stat.S_ISREG(path.stat().st_mode):
             with path.open("rb") as file:
@@ -105,11 +106,6 @@ class JsonLines:
         """Read the complete lines from a byte offset; return them and the next offset.
 
         A last line without line end was truncated by a kill, and is left out.
-
-        Raises
-        ------
-        DataError
-            If a complete line is not a JSON object.
         """
         if not self.path.exists():
             return [], 0

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypedDict
 
+from ratchet.tracking.boot_clock import boot_id, boot_seconds
 from ratchet.tracking.logs import current_log_context, log_context
 from ratchet.tracking.manifest import StageRecord
 
@@ -42,7 +43,7 @@ class StageRef(Protocol):
 
 
 class RunningStage(TypedDict):
-    """A running stage, its start and its last sign of life (seconds since 1970)."""
+    """A running stage, its start and its last sign of life (seconds since the boot)."""
 
     arm: str
     stage: str
@@ -52,9 +53,14 @@ class RunningStage(TypedDict):
 
 
 class Live(TypedDict):
-    """Content of the file; ``done`` of ``expected`` iterations in all loops so far."""
+    """Content of the file; ``done`` of ``expected`` iterations in all loops so far.
+
+    It was written at ``time`` (seconds since 1970), ``clock`` seconds since the ``boot``.
+    """
 
     time: float
+    boot: str
+    clock: float
     stages: list[RunningStage]
     doing: str
     done: int
@@ -75,24 +81,33 @@ class LiveFile:
         self._clock = clock
         self._written = float("-inf")
         self._sign = 0.0
-        self._live = Live(time=0.0, stages=[], doing="", done=0, expected=0, metrics={})
+        self._live = Live(
+            time=0.0,
+            boot=boot_id(),
+            clock=0.0,
+            stages=[],
+            doing="",
+            done=0,
+            expected=0,
+            metrics={},
+        )
         self.close()  # a killed process may have left one
 
     @contextmanager
     def stage(self, call: StageRef) -> Iterator[None]:
         """Mark a stage as running within the block."""
-        now = time.time()
-        place = RunningStage(
+        now = boot_seconds()
+        running_stage = RunningStage(
             arm=call.arm, stage=call.name, iteration=call.iteration, since=now, sign=now
         )
         with self._lock:
-            self._live["stages"].append(place)
+            self._live["stages"].append(running_stage)
             self._write()
         try:
             yield
         finally:
             with self._lock:
-                self._live["stages"].remove(place)
+                self._live["stages"].remove(running_stage)
                 self._write()
 
     def now(self) -> Live:
@@ -143,23 +158,28 @@ class LiveFile:
 
     def _heard(self) -> None:
         self._sign = time.time()
-        place = current_log_context()
-        here = place.arm, place.stage, place.iteration
+        now = boot_seconds()
+        context = current_log_context()
+        current_stage = context.arm, context.stage, context.iteration
         for stage in self._live["stages"]:
-            if not place.stage or (stage["arm"], stage["stage"], stage["iteration"]) == here:
-                stage["sign"] = self._sign
+            if (
+                not context.stage
+                or (stage["arm"], stage["stage"], stage["iteration"]) == current_stage
+            ):
+                stage["sign"] = now
         if self._clock() - self._written >= _SELDOM_SECONDS:
             self._write()
 
     def _write(self) -> None:
         self._written = self._clock()
         self._live["time"] = self._sign = time.time()
-        aside = self._path.with_name(f"{LIVE_FILE}.{os.getpid()}.tmp")
+        self._live["clock"] = boot_seconds()
+        temporary_path = self._path.with_name(f"{LIVE_FILE}.{os.getpid()}.tmp")
         try:
-            aside.write_text(json.dumps(self._live), encoding="utf-8")
-            aside.replace(self._path)
+            temporary_path.write_text(json.dumps(self._live), encoding="utf-8")
+            temporary_path.replace(self._path)
         except OSError:  # a full disk does not end the run here
-            aside.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
 
 
 def read_live(folder: Path) -> Live | None:
@@ -169,6 +189,16 @@ def read_live(folder: Path) -> Live | None:
     except FileNotFoundError:
         return None
     return live
+
+
+def seconds_since_boot(live: Live) -> float:
+    """Return the current seconds since the boot of the run's machine.
+
+    On another machine they are derived from the time at which the file was written.
+    """
+    if live["boot"] == boot_id():
+        return boot_seconds()
+    return live["clock"] + max(0.0, time.time() - live["time"])
 
 
 logger = logging.getLogger(__name__)
@@ -221,8 +251,10 @@ def find_stalls(
         Usual durations by name; see :func:`usual_seconds`.
     limit
         ``settings.stall_seconds``; by default derived from ``usual``.
+    now
+        Seconds since the boot of the stages' machine; by default of this one.
     """
-    now = time.time() if now is None else now
+    now = boot_seconds() if now is None else now
     stalls = []
     for stage in stages:
         known = usual.get(stage["stage"])
@@ -237,7 +269,10 @@ def stalls_of(
     live: Live | None, records: Iterable[StageRecord], limit: float | None
 ) -> list[Stall]:
     """Return the stalled stages according to a run's folder."""
-    return [] if live is None else find_stalls(live["stages"], usual_seconds(records), limit)
+    if live is None:
+        return []
+    now = seconds_since_boot(live)
+    return find_stalls(live["stages"], usual_seconds(records), limit, now)
 
 
 class StallMonitor:
@@ -289,16 +324,16 @@ class StallMonitor:
         if stalls:  # by the smallest limit: only then are usual durations read
             stalls = find_stalls(stages, self._usual(), self._limit)
         standing = {(stall.arm, stall.name, stall.iteration): stall for stall in stalls}
-        for place in self._told & {(s["arm"], s["stage"], s["iteration"]) for s in stages}:
-            if place not in standing:
-                with _logged_at(place):
-                    logger.info("%s %s %s continues", *place)
-        for place in standing.keys() - self._told:
-            with _logged_at(place):
-                self._tell(standing[place])
+        for position in self._told & {(s["arm"], s["stage"], s["iteration"]) for s in stages}:
+            if position not in standing:
+                with _logged_at(position):
+                    logger.info("%s %s %s continues", *position)
+        for position in standing.keys() - self._told:
+            with _logged_at(position):
+                self._tell(standing[position])
         self._told = set(standing)
 
 
-def _logged_at(place: tuple[str, str, int]) -> AbstractContextManager[None]:
-    arm, stage, iteration = place
+def _logged_at(position: tuple[str, str, int]) -> AbstractContextManager[None]:
+    arm, stage, iteration = position
     return log_context(arm=arm, stage=stage, iteration=iteration)

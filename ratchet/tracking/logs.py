@@ -54,8 +54,8 @@ def log_context(
     *, run: str | None = None, arm: str = "", stage: str = "", iteration: int | None = None
 ) -> Iterator[None]:
     """Set the context within the block; by default the run is the enclosing one."""
-    place = LogContext(_CONTEXT.get().run if run is None else run, arm, stage, iteration)
-    token = _CONTEXT.set(place)
+    context = LogContext(_CONTEXT.get().run if run is None else run, arm, stage, iteration)
+    token = _CONTEXT.set(context)
     try:
         yield
     finally:
@@ -76,9 +76,9 @@ class WithLogContext(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line as text."""
-        place = str(current_log_context())
+        context = str(current_log_context())
         first, *more = self._other.format(record).split("\n")
-        return "\n".join([f"{first} [{place}]" if place else first, *more])
+        return "\n".join([f"{first} [{context}]" if context else first, *more])
 
 
 class JsonFormatter(logging.Formatter):

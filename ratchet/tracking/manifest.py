@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from ratchet.tracking.boot_clock import BootTime
 from ratchet.tracking.environment import CodeState
+from ratchet.tracking.stage_kinds import CHAT_ITERATION, StageKind, kind_of
 
 RunStatus = Literal["running", "completed", "failed", "interrupted", "cancelled", "pruned"]
 """Status of a run: ``interrupted`` by a signal, a kill or Ctrl-C, ``cancelled`` on request,
@@ -19,14 +21,7 @@ RunStatus = Literal["running", "completed", "failed", "interrupted", "cancelled"
 ModelKind = Literal["networks", "language_model", "chat_models"]
 """Kind of agents when loaded: networks that play, a local language model, or services' models."""
 MAIN_ARM = "main"
-ITERATION_STAGES = (
-    "sample_rollouts",
-    "log_stats",
-    "test_during_training",
-    "create_fine_tune_jobs",
-    "await_fine_tune_jobs",
-)
-"""The stages of an iteration of chat models, in the order in which they may start."""
+ITERATION_STAGES = tuple(kind.name for kind in CHAT_ITERATION)
 
 
 class StageRecord(BaseModel):
@@ -53,13 +48,11 @@ class StageRecord(BaseModel):
         """Identity of the stage within the run."""
         return (self.arm, self.stage, self.start_iteration, self.iteration)
 
-    @property
-    def iterations(self) -> range:
-        """The iterations it has done, or the one that it is part of; empty for one-time stages."""
-        kind = self.stage.partition("-")[0]
-        if kind == "train":
+    def iterations(self, kind: StageKind) -> range:
+        """Return the iterations it has done, or is part of; none for stages of the run."""
+        if kind.span == "iterations":
             return range(self.start_iteration, self.iteration)
-        if kind in (*ITERATION_STAGES, "rollouts"):
+        if kind.span == "iteration":
             return range(self.iteration, self.iteration + 1)
         return range(0)
 
@@ -72,7 +65,8 @@ class RunManifest(BaseModel):
     older runs, which had one set for all arms, count for every arm. ``checkpoints`` maps arms to
     paths of their final state's files. ``read_parameters`` are the dotted paths of the parameters
     that the stages of an arm have read so far. ``model_kinds`` maps arms to the kind of their final
-    agents, if they can be loaded as a model. The mirror fills ``tracking``.
+    agents, if they can be loaded as a model. ``started`` is when a process last started the run.
+    ``kinds`` are the kinds of stages that plug-ins declare. The mirror fills ``tracking``.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
@@ -85,6 +79,7 @@ class RunManifest(BaseModel):
     created: float = Field(default_factory=time.time)
     updated: float = Field(default_factory=time.time)
     finished: float | None = None
+    started: BootTime | None = None
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     read_parameters: dict[str, list[str]] = Field(default_factory=dict)
     model_kinds: dict[str, ModelKind] = Field(default_factory=dict)
@@ -100,8 +95,13 @@ class RunManifest(BaseModel):
     prefect_ui_url: str | None = None
     command: list[str] = Field(default_factory=list)
     stages: list[StageRecord] = Field(default_factory=list)
+    kinds: list[StageKind] = Field(default_factory=list)
     checkpoints: dict[str, list[str]] = Field(default_factory=dict)
     tracking: dict[str, Any] = Field(default_factory=dict)
+
+    def kind_of(self, stage: str) -> StageKind:
+        """Return the kind of a stage's name, such as "train" or "pretrain-verifier"."""
+        return kind_of(stage, self.kinds)
 
     @property
     def experiment_name(self) -> str:

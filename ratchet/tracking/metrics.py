@@ -41,8 +41,8 @@ class MetricPoint:
 
     def same_values(self, other: MetricPoint) -> bool:
         """Return whether both have the same metrics; NaN equals NaN."""
-        return {name: _encode(value) for name, value in self.values.items()} == {
-            name: _encode(value) for name, value in other.values.items()
+        return {name: plain_number(value) for name, value in self.values.items()} == {
+            name: plain_number(value) for name, value in other.values.items()
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class MetricPoint:
             "stage": self.stage,
             "iteration": self.iteration,
             "time": self.time,
-            "values": {name: _encode(value) for name, value in self.values.items()},
+            "values": {name: plain_number(value) for name, value in self.values.items()},
         }
 
     @classmethod
@@ -82,17 +82,13 @@ class MetricsFile:
     def append(self, points: Sequence[MetricPoint], *, replace: bool = False) -> int:
         """Record points that are not recorded yet; return the number of new or replaced ones.
 
+        Raises DataError, recording none, if one has different values and ``replace`` is not set.
+
         Parameters
         ----------
         replace
             Whether a point with different values replaces the recorded one, as after its stage was
             quarantined and recomputed.
-
-        Raises
-        ------
-        DataError
-            If a point is recorded with different values and ``replace`` is not set. No point is
-            recorded then.
         """
         with locked(self._lock):
             self._catch_up()
@@ -120,7 +116,7 @@ class MetricsFile:
         is_complete
             Whether these are all points of the run, so that others are removed.
         """
-        wanted = {point.place: point for point in expected}
+        expected_points = {point.place: point for point in expected}
         with locked(self._lock):
             items, is_sound = self._lines.read_sound()
             recorded: dict[Place, MetricPoint] = {}
@@ -130,17 +126,22 @@ class MetricsFile:
                     recorded[point.place] = point
                 except (KeyError, TypeError, ValueError, AttributeError):
                     is_sound = False
-            right = {
-                place: point
-                if place not in wanted or point.same_values(wanted[place])
-                else replace(point, values=wanted[place].values)
-                for place, point in recorded.items()
-                if place in wanted or not is_complete
+            corrected = {
+                position: point
+                if position not in expected_points or point.same_values(expected_points[position])
+                else replace(point, values=expected_points[position].values)
+                for position, point in recorded.items()
+                if position in expected_points or not is_complete
             }
-            right |= {place: point for place, point in wanted.items() if place not in right}
-            if is_sound and right == recorded:
+            corrected |= {
+                position: point
+                for position, point in expected_points.items()
+                if position not in corrected
+            }
+            num_first = sum(not item.get("replaces") for item in items)
+            if is_sound and corrected == recorded and num_first == len(recorded):  # no line twice
                 return False
-            self._lines.rewrite([point.to_dict() for point in right.values()])
+            self._lines.rewrite([point.to_dict() for point in corrected.values()])
             return True
 
     def _catch_up(self) -> None:
@@ -154,7 +155,8 @@ class MetricsFile:
             self._points[point.place] = point
 
 
-def _encode(value: float) -> float | str:
+def plain_number(value: float) -> float | str:
+    """Return a number as JSON data; NaN and infinities as text, which ``float`` reads."""
     return float(value) if math.isfinite(value) else str(float(value))
 
 
@@ -178,8 +180,8 @@ _TEST = "test_"
 _NOISE = ("mean_", "episode_", "step_")
 
 
-def metrics_that_matter(metrics: Mapping[str, float], most: int = 2) -> dict[str, float]:
-    """Choose those to be shown first, ``most`` at most, under short names.
+def metrics_that_matter(metrics: Mapping[str, float], max_count: int = 2) -> dict[str, float]:
+    """Choose those to be shown first, ``max_count`` at most, under short names.
 
     Accuracies first, then the rewards of episodes, else of steps; losses only where there are
     neither.
@@ -194,7 +196,7 @@ def metrics_that_matter(metrics: Mapping[str, float], most: int = 2) -> dict[str
                 not any(part in name for part in _NOT_SHOWN)
                 and name.endswith(word)
                 and short not in chosen
-                and len(chosen) < most
+                and len(chosen) < max_count
             ):
                 chosen[short] = value
     return chosen

@@ -143,8 +143,8 @@ class RunObserver(StageObserver):
         kind: Kind = "stage.retried" if again else "stage.failed"
         self.tell(kind, text, call)
         if again:  # the run's end reports the last failure
-            place = f"{call.arm} {call.name} {call.iteration}"
-            self.folder.log_event("retried", f"{place} failed and is retried: {text}")
+            stage_label = f"{call.arm} {call.name} {call.iteration}"
+            self.folder.log_event("retried", f"{stage_label} failed and is retried: {text}")
 
     def _usual(self) -> dict[str, float]:
         return usual_seconds(self.folder.manifest.stages)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -48,6 +48,10 @@ def _checked_pair(text: str) -> str:
     return text
 
 
+PairText: TypeAlias = Annotated[str, AfterValidator(_checked_pair)]
+"""Two groups, ``FIRST vs SECOND``."""
+
+
 class Preregistration(BaseModel):
     """What a study compares; no stage key and no run id depends on it.
 
@@ -70,7 +74,7 @@ class Preregistration(BaseModel):
 
     metrics: list[Annotated[str, AfterValidator(_checked_metric)]] = Field([ACCURACY], min_length=1)
     baselines: list[str] = []
-    pairs: list[Annotated[str, AfterValidator(_checked_pair)]] = []
+    pairs: list[PairText] = []
     seeds: Annotated[list[NonNegativeInt], AfterValidator(sorted), Field(min_length=1)]
     hypothesis: str = ""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,13 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from ratchet.errors import DataError, RunNotFoundError, nearest
-from ratchet.tracking.files import JsonLines, locked, read_plain_file, write_atomically
+from ratchet.tracking.files import (
+    JsonLines,
+    is_safe_name,
+    locked,
+    read_plain_file,
+    write_atomically,
+)
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, RunStatus, StageRecord
 from ratchet.tracking.metrics import MetricPoint, MetricsFile
 from ratchet.tracking.result_table import ResultTable
@@ -27,7 +32,9 @@ from ratchet.tracking.trainer_files import ARTIFACTS_FOLDER
 
 logger = logging.getLogger(__name__)
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+MANIFEST_FILE = "manifest.json"
+SWEEP_FILE = "sweep.json"
+"""Record of a sweep, in its own folder among the runs."""
 _MOST_NAMED = 5
 _Item = TypeVar("_Item")
 
@@ -107,13 +114,7 @@ class RunFolder:
         return "interrupted" if noted == "running" and not runners(self.path) else noted
 
     def update(self, **changes: object) -> RunManifest:
-        """Replace fields of the manifest.
-
-        Raises
-        ------
-        DataError
-            If a field does not exist, or the value is invalid.
-        """
+        """Replace fields of the manifest."""
         with locked(self._lock):
             old = self.manifest
             unknown = sorted(changes.keys() - type(old).model_fields.keys())
@@ -129,8 +130,12 @@ class RunFolder:
         return new
 
     def set_status(self, status: RunStatus, error: str | None = None) -> None:
-        """Record the run's status and the time it finished."""
-        finished = None if status == "running" else time.time()
+        """Record the run's status and the time it finished, which is never before its start."""
+        finished = None
+        if status != "running":
+            manifest = self.manifest
+            now = time.time() if manifest.started is None else manifest.started.system_now()
+            finished = max(manifest.created, now)
         self.update(status=status, error=error, finished=finished)
 
     def delete(self) -> None:
@@ -153,10 +158,6 @@ class RunFolder:
             ordered = in_order_of_arms(stages.values(), manifest.arms, lambda record: record.arm)
             changes |= {"stages": ordered, "updated": time.time()}
             write_atomically(self._manifest_path, _dump(manifest.model_copy(update=changes)))
-
-    def record_stage(self, record: StageRecord) -> None:
-        """Add one stage; see :meth:`record_stages`."""
-        self.record_stages([record])
 
     def append_metrics(
         self,
@@ -278,7 +279,7 @@ def in_order_of_arms(
     items: Iterable[_Item], arms: Iterable[str], arm_of: Callable[[_Item], str]
 ) -> list[_Item]:
     """Sort by arm, stably within each arm: arms may run concurrently."""
-    order = {arm: place for place, arm in enumerate(arms)}
+    order = {arm: position for position, arm in enumerate(arms)}
     return sorted(items, key=lambda item: order.get(arm_of(item), len(order)))
 
 
@@ -287,43 +288,67 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 
     A folder whose manifest cannot be read is left out with a warning.
     """
-    found: list[tuple[float, str, RunFolder]] = []
+    dated_folders: list[tuple[float, str, RunFolder]] = []
     for file in Path(runs_dir).glob("*/manifest.json"):
         try:
             folder = RunFolder(file.parent)
-            found.append((folder.manifest.created, folder.run_id, folder))
+            dated_folders.append((folder.manifest.created, folder.run_id, folder))
         except (DataError, RunNotFoundError) as error:
             logger.warning("left out of the list of runs: %s", error)
-    return [folder for *_, folder in sorted(found, key=lambda item: item[:2], reverse=True)]
+    return [folder for *_, folder in sorted(dated_folders, key=lambda item: item[:2], reverse=True)]
 
 
 def find_run(runs_dir: Path | str, run: str) -> RunFolder:
-    """Find a run by its id, a prefix of its id, or its folder.
-
-    Attacks on a run, whose ids begin with the run's, do not make its prefix ambiguous.
+    """Find a run by its id, a prefix of its id, or its folder; see :func:`find_folder`.
 
     Raises
     ------
     RunNotFoundError
-        If none or several fit; the message has the nearest id.
+        If none or several fit, with the nearest id; or if the name is a sweep's.
     """
-    exact = Path(runs_dir) / run
-    for path in (exact, Path(run)):
-        if run and os.path.exists(path / "manifest.json"):
-            return RunFolder(path)
-    known = sorted(file.parent.name for file in Path(runs_dir).glob("*/manifest.json"))
-    fitting = [name for name in known if run and name.startswith(run)]
-    if fitting and all(name.startswith(f"{fitting[0]}-") for name in fitting[1:]):
-        return RunFolder(Path(runs_dir) / fitting[0])
-    if fitting:
-        shown = ", ".join(fitting[:_MOST_NAMED])
-        more = f" and {len(fitting) - _MOST_NAMED} more" if len(fitting) > _MOST_NAMED else ""
+    folder = find_folder(runs_dir, run)
+    if folder is None:
+        known = _ids(runs_dir)
+        hint = nearest(run, known) if known else " The folder has no runs yet."
+        raise RunNotFoundError(f"no run {run!r} in {runs_dir}.{hint}")
+    if not (folder / MANIFEST_FILE).exists():
         raise RunNotFoundError(
-            f"{run!r} is the prefix of {len(fitting)} runs in {runs_dir}: {shown}{more}."
+            f"{run!r} is a sweep, expected a run: `ratchet sweep-page {folder.name}` lists them."
+        )
+    return RunFolder(folder)
+
+
+def find_folder(runs_dir: Path | str, name: str) -> Path | None:
+    """Find the folder of a run or a sweep by its id, a prefix of its id, or its path.
+
+    An exact id takes precedence over prefixes. Ids that extend the shortest match, such as those of
+    attacks on a run, do not make its prefix ambiguous. Returns None if there is no match. Raises
+    RunNotFoundError if the name is a prefix of several runs or sweeps.
+    """
+    if not name:
+        return None
+    for path in (Path(runs_dir) / name, Path(name)):
+        if any(os.path.exists(path / file) for file in (MANIFEST_FILE, SWEEP_FILE)):
+            return path
+    matches = [each for each in _ids(runs_dir) if each.startswith(name)]
+    if len(matches) > 1 and not all(each.startswith(f"{matches[0]}-") for each in matches[1:]):
+        named = ", ".join(matches[:_MOST_NAMED])
+        more = f" and {len(matches) - _MOST_NAMED} more" if len(matches) > _MOST_NAMED else ""
+        raise RunNotFoundError(
+            f"{name!r} is the prefix of {len(matches)} runs or sweeps in {runs_dir}: {named}{more}."
             " Give more of the id."
         )
-    hint = nearest(run, known) if known else " The folder has no runs yet."
-    raise RunNotFoundError(f"no run {run!r} in {runs_dir}.{hint}")
+    return Path(runs_dir) / matches[0] if matches else None
+
+
+def _ids(runs_dir: Path | str) -> list[str]:
+    """List the ids of all runs and sweeps in a folder, sorted."""
+    names = {
+        path.parent.name
+        for file in (MANIFEST_FILE, SWEEP_FILE)
+        for path in Path(runs_dir).glob(f"*/{file}")
+    }
+    return sorted(names)
 
 
 def _read_manifest(path: Path) -> RunManifest:
@@ -351,7 +376,7 @@ def _dump(manifest: RunManifest) -> str:
 
 
 def _check_name(what: str, name: str) -> None:
-    if not _SAFE_NAME.fullmatch(name):
+    if not is_safe_name(name):
         raise DataError(
             f"{what} {name!r} cannot be a file's name: expected letters, digits, '_', '.' and '-',"
             " not starting with '.' or '-'."

@@ -48,10 +48,10 @@ class RunLock:
 
 def runners(path: Path) -> list[RunOwner]:
     """List the processes that run the run, or the sweep, in a folder now."""
-    found = []
+    owners = []
     for file in sorted((path / _FOLDER).glob("*.lock")):
         lock = FileLock(file)
         with contextlib.suppress(FileNotFoundError):
             if not lock.is_free():
-                found.append(RunOwner(*(lock.holding_process() or (None, None))))
-    return found
+                owners.append(RunOwner(*(lock.holding_process() or (None, None))))
+    return owners

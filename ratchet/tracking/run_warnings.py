@@ -16,6 +16,8 @@ WARNING = "warning"
 _TURNS, _UNREAD, _SILENT = ".num_turns", ".num_invalid_replies", ".num_turns_without_reply"
 _NO_DATA = ".insufficient_data"
 _READABLE_SHARE = 0.5
+_RIGHT, _ANSWERS = "rollout/exact_match", "rollout/num_rollouts"
+_HOPELESS_SHARE = 0.02
 
 
 def run_warnings(folder: RunFolder) -> list[str]:
@@ -34,7 +36,7 @@ def run_warnings(folder: RunFolder) -> list[str]:
 def arm_warnings(points: Sequence[MetricPoint]) -> list[str]:
     """Return the warnings of one arm's metrics."""
     counts = _counts(points)
-    return [*_about_turns(counts), *_about_data(points), *about_learning(points)]
+    return [*_about_turns(counts), *_about_data(points), *about_training(points)]
 
 
 def _counts(points: Sequence[MetricPoint]) -> Mapping[str, Mapping[str, float]]:
@@ -45,14 +47,14 @@ def _counts(points: Sequence[MetricPoint]) -> Mapping[str, Mapping[str, float]]:
             for count in (_TURNS, _UNREAD, _SILENT):
                 if name.endswith(count):
                     agent = name.removeprefix("test_").removesuffix(count)
-                    found = counts.setdefault(agent, defaultdict(float))
-                    found[count] += value
-    return {agent: found for agent, found in counts.items() if _TURNS in found}
+                    agent_counts = counts.setdefault(agent, defaultdict(float))
+                    agent_counts[count] += value
+    return {agent: agent_counts for agent, agent_counts in counts.items() if _TURNS in agent_counts}
 
 
 def _about_turns(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    for agent, found in counts.items():
-        turns = found[_TURNS]
+    for agent, agent_counts in counts.items():
+        turns = agent_counts[_TURNS]
         if turns == 0:
             yield (
                 f"Agent {agent!r} never acted: every episode ended before its first turn."
@@ -60,8 +62,8 @@ def _about_turns(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
                 " protocol's min_message_rounds, or protocol_common.verifier_first."
             )
             continue
-        replies = turns - found.get(_SILENT, 0.0) + found.get(_UNREAD, 0.0)
-        unread = found.get(_UNREAD, 0.0)
+        replies = turns - agent_counts.get(_SILENT, 0.0) + agent_counts.get(_UNREAD, 0.0)
+        unread = agent_counts.get(_UNREAD, 0.0)
         if unread > _READABLE_SHARE * replies:
             yield (
                 f"Agent {agent!r}: {unread:.0f} of {replies:.0f} replies could not be read."
@@ -71,12 +73,12 @@ def _about_turns(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
 
 
 def _about_data(points: Sequence[MetricPoint]) -> Iterator[str]:
-    given: dict[str, list[float]] = {}
+    lacking_by_group: dict[str, list[float]] = {}
     for point in points:
         for name, value in point.values.items():
             if name.endswith(_NO_DATA):
-                given.setdefault(name.removesuffix(_NO_DATA), []).append(value)
-    for group, lacked in given.items():
+                lacking_by_group.setdefault(name.removesuffix(_NO_DATA), []).append(value)
+    for group, lacked in lacking_by_group.items():
         if all(lacked):
             yield (
                 f"Model group {group!r} never learned: none of {len(lacked)} iterations gave it"
@@ -85,28 +87,50 @@ def _about_data(points: Sequence[MetricPoint]) -> Iterator[str]:
 
 
 _ZERO = {
-    "all advantages": ("critic/advantages/min", "critic/advantages/max"),
-    "the gradient": ("actor/grad_norm", "grad_norm", "grad_norm_0"),
-    "the loss": ("actor/loss", "loss_objective", "loss"),
+    "all advantages were": ("critic/advantages/min", "critic/advantages/max"),
+    "the gradient was": ("actor/grad_norm", "grad_norm", "grad_norm_0"),
+    "the loss was": ("actor/loss", "loss_objective", "loss"),
 }
 """Quantity that is exactly 0 without learning → its metrics, by family."""
 _TRAINING = ("train", "create_fine_tune_jobs")
 
 
-def about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
+def about_training(points: Sequence[MetricPoint]) -> list[str]:
+    """Warn about training without an effect, and about answers that are hardly ever rewarded."""
+    return [*_about_learning(points), *_about_answers(points)]
+
+
+def _about_answers(points: Sequence[MetricPoint]) -> Iterator[str]:
+    """Warn if a language model's answers are hardly ever right from its first iteration on."""
+    names = {_RIGHT, _ANSWERS}
+    trained = [point for point in points if point.stage == "train" and names <= point.values.keys()]
+    if all(point.iteration > 0 for point in trained):
+        return
+    answers = sum(point.values[_ANSWERS] for point in trained)
+    right = sum(point.values[_RIGHT] * point.values[_ANSWERS] for point in trained)
+    if right < _HOPELESS_SHARE * answers:
+        yield (
+            f"{right:.0f} of {answers:,.0f} answers in training were right, so that there is"
+            " hardly anything to learn from. A model that starts from random weights (`small`)"
+            " needs demonstrations first: set agents._default.warm_up.num_steps. Other models need"
+            " easier tasks, or an evaluator that rewards parts of an answer."
+        )
+
+
+def _about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
     """Warn if most iterations of training had advantages, a loss or a gradient of exactly 0."""
     for what, names in _ZERO.items():
-        found = [
+        values_by_iteration = [
             [point.values[name] for name in names if name in point.values]
             for point in points
             if point.stage in _TRAINING
         ]
-        measured = [values for values in found if values]
+        measured = [values for values in values_by_iteration if values]
         idle = [values for values in measured if not any(values)]
         if idle and 2 * len(idle) > len(measured):
             yield (
-                f"Training had no effect in most iterations: {what} of an iteration was exactly"
-                " 0. Check that rewards differ, and that advantages compare attempts whose rewards"
+                f"Training had no effect in most iterations, in which {what} exactly 0."
+                " Check that rewards differ, and that advantages compare attempts whose rewards"
                 " can differ."
             )
             return

@@ -6,7 +6,6 @@ It is in its own folder among the runs; the status of each member is in its run 
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ratchet.errors import DataError
-from ratchet.tracking.files import write_atomically
+from ratchet.tracking.files import is_safe_name, write_atomically
 from ratchet.tracking.preregistration import PreregistrationRecord
+from ratchet.tracking.run_folder import SWEEP_FILE, find_folder
 
-FILE_NAME = "sweep.json"
 PAGE_FILE = "sweep.html"
 STUDY_FILE = "study.jsonl"
 """Journal of Optuna's suggestions and the members' results."""
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
 class SweepMemberRecord(BaseModel):
@@ -54,14 +52,8 @@ class SweepRecord(BaseModel):
 
 
 def make_sweep_folder(runs: Path | str, sweep_id: str) -> Path:
-    """Create a sweep's folder if it is missing, and return it.
-
-    Raises
-    ------
-    DataError
-        If the sweep's name is not a valid folder name, or is a run's.
-    """
-    if not _SAFE_NAME.fullmatch(sweep_id):
+    """Create a sweep's folder if it is missing, and return it."""
+    if not is_safe_name(sweep_id):
         raise DataError(
             f"sweep {sweep_id!r}: expected a name of letters, digits, '_', '.' and '-'."
         )
@@ -78,7 +70,7 @@ def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
     A continued sweep keeps its time of creation and its preregistration.
     Errors are those of :func:`make_sweep_folder`.
     """
-    file = make_sweep_folder(runs, record.sweep_id) / FILE_NAME
+    file = make_sweep_folder(runs, record.sweep_id) / SWEEP_FILE
     if file.exists():
         known = _read(file)
         preregistered = known.preregistered or record.preregistered
@@ -90,28 +82,14 @@ def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
 
 def read_own_sweep(folder: Path) -> SweepRecord | None:
     """Read the record in a sweep's folder; None if it does not exist."""
-    file = folder / FILE_NAME
+    file = folder / SWEEP_FILE
     return _read(file) if file.exists() else None
 
 
 def read_sweep(runs: Path | str, name: str) -> SweepRecord | None:
-    """Read a sweep by its id, a prefix of it, or its folder; None if it does not exist.
-
-    Raises
-    ------
-    DataError
-        If several ids match, or the file is damaged.
-    """
-    for file in (Path(runs) / name / FILE_NAME, Path(name) / FILE_NAME):
-        if name and file.exists():
-            return _read(file)
-    fitting = [
-        f for f in sorted(Path(runs).glob(f"*/{FILE_NAME}")) if f.parent.name.startswith(name)
-    ]
-    if len(fitting) > 1:
-        names = ", ".join(file.parent.name for file in fitting)
-        raise DataError(f"{name!r} is the prefix of {len(fitting)} sweeps: {names}.")
-    return _read(fitting[0]) if fitting and name else None
+    """Read a sweep by its id, a prefix of it, or its folder; None if the name is not a sweep's."""
+    folder = find_folder(runs, name)
+    return None if folder is None else read_own_sweep(folder)
 
 
 def _read(file: Path) -> SweepRecord:

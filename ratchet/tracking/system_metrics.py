@@ -75,7 +75,7 @@ class _Machine:
         import psutil
 
         memory, disk = psutil.virtual_memory(), psutil.disk_usage(self._folder)
-        found = {
+        measurements = {
             "cpu_utilization_percentage": psutil.cpu_percent(),
             "system_memory_usage_megabytes": memory.used / _MEGABYTE,
             "system_memory_usage_percentage": memory.used / memory.total * 100,
@@ -88,28 +88,28 @@ class _Machine:
         if traffic and self._begin:  # a container may have no network
             received = traffic.bytes_recv - self._begin.bytes_recv
             sent = traffic.bytes_sent - self._begin.bytes_sent
-            found["network_receive_megabytes"] = received / _MEGABYTE
-            found["network_transmit_megabytes"] = sent / _MEGABYTE
-        for place in range(self._gpus):
-            found |= self._measure_gpu(place)
-        return {name: round(value, 1) for name, value in found.items()}
+            measurements["network_receive_megabytes"] = received / _MEGABYTE
+            measurements["network_transmit_megabytes"] = sent / _MEGABYTE
+        for gpu_index in range(self._gpus):
+            measurements |= self._measure_gpu(gpu_index)
+        return {name: round(value, 1) for name, value in measurements.items()}
 
-    def _measure_gpu(self, place: int) -> dict[str, float]:
+    def _measure_gpu(self, gpu_index: int) -> dict[str, float]:
         nvml = self._nvml
         assert nvml is not None  # it has counted the GPUs
         try:
-            device = nvml.nvmlDeviceGetHandleByIndex(place)
+            device = nvml.nvmlDeviceGetHandleByIndex(gpu_index)
             memory = nvml.nvmlDeviceGetMemoryInfo(device)
             return {
-                f"gpu_{place}_memory_usage_percentage": memory.used / memory.total * 100,
-                f"gpu_{place}_memory_usage_megabytes": memory.used / _MEGABYTE,
-                f"gpu_{place}_utilization_percentage": float(
+                f"gpu_{gpu_index}_memory_usage_percentage": memory.used / memory.total * 100,
+                f"gpu_{gpu_index}_memory_usage_megabytes": memory.used / _MEGABYTE,
+                f"gpu_{gpu_index}_utilization_percentage": float(
                     nvml.nvmlDeviceGetUtilizationRates(device).gpu
                 ),
-                f"gpu_{place}_power_usage_watts": nvml.nvmlDeviceGetPowerUsage(device) / 1000,
+                f"gpu_{gpu_index}_power_usage_watts": nvml.nvmlDeviceGetPowerUsage(device) / 1000,
             }
         except nvml.NVMLError as error:  # partitions of a GPU report less
-            logger.debug("system metrics of GPU %d: %s", place, error)
+            logger.debug("system metrics of GPU %d: %s", gpu_index, error)
             return {}
 
 

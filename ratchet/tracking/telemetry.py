@@ -152,8 +152,8 @@ class Telemetry:
 
     def hear(self, event: RunEvent) -> None:
         """Count an event."""
-        about, _, outcome = event.kind.partition(".")
-        if about == "run":
+        subject, _, outcome = event.kind.partition(".")
+        if subject == "run":
             self._run_is(outcome, event.message)
             return
         stage = {"arm": event.arm, "stage": event.stage}

@@ -52,10 +52,9 @@ StateFinder = Callable[[str, str], SavedState]
 """Finds a state by run and version."""
 
 
-def checkpoint_folder(home: str | Path, run_id: str, version: int | None = None) -> Path:
-    """Return the folder of a run's checkpoint, or of one of its versions."""
-    name = run_id if version is None else f"{run_id}@{version}"
-    return Path(home) / "checkpoints" / name
+def checkpoint_folder(home: str | Path, run_id: str) -> Path:
+    """Return the folder of a run's checkpoint."""
+    return Path(home) / "checkpoints" / run_id
 
 
 def checkpoint_versions(base: Path) -> dict[int, Path]:
@@ -78,7 +77,7 @@ def checkpoint_states(home: str | Path, run_id: str) -> dict[int, SavedState]:
     latest = checkpoint_folder(home, run_id)
     if Path(run_id).name != run_id:  # a path, or empty
         return {}
-    found = {}
+    states = {}
     for base in (*sorted(latest.parent.glob(f"{run_id}@*")), latest):
         folder = base / STATE_FOLDER
         if not (base / METADATA_FILE).is_file() or not folder.is_dir():
@@ -90,23 +89,19 @@ def checkpoint_states(home: str | Path, run_id: str) -> dict[int, SavedState]:
             if path.is_file()
         }
         parameters = json.loads((base / PARAMETERS_FILE).read_bytes())
-        found[iteration] = SavedState(
+        states[iteration] = SavedState(
             run_id, iteration, state_digest(files), parameters, folder.absolute
         )
-    return found
+    return states
 
 
 def find_checkpoint(home: str | Path, run_id: str, version: str) -> SavedState:
-    """Find a checkpoint that a run's trainer has saved.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If no checkpoint has that version.
-    """
+    """Find a checkpoint that a run's trainer has saved."""
     states = checkpoint_states(home, run_id)
-    found = [states[iteration] for iteration in sorted(states)]
-    return choose_version(found, version, f"run {run_id} in {checkpoint_folder(home, run_id)}")
+    ordered_states = [states[iteration] for iteration in sorted(states)]
+    return choose_version(
+        ordered_states, version, f"run {run_id} in {checkpoint_folder(home, run_id)}"
+    )
 
 
 def choose_version(states: Sequence[SavedState], version: str, whose: str) -> SavedState:
@@ -120,11 +115,6 @@ def choose_version(states: Sequence[SavedState], version: str, whose: str) -> Sa
         ``"latest"``, or the number of training iterations that led to it.
     whose
         Owner of the states, for the message.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If the run has no such state; with those that it has.
     """
     if states and version == LATEST:
         return states[-1]
@@ -152,22 +142,17 @@ def add_artifact(run_folder: Path, name: str, kind: str, file: Path) -> Path:
     """Copy a file to ``artifacts/KIND/NAME/`` of a run; return the copy's path.
 
     A file of the same name is replaced; missing folders are created.
-
-    Raises
-    ------
-    ParameterError
-        If name or kind cannot be a folder's name, or the file does not exist.
     """
-    for what, given in (("name", name), ("type", kind)):
-        if not given or Path(given).name != given:
-            raise ParameterError(f"artifact {what}: got {given!r}, expected a file's name.")
+    for what, argument in (("name", name), ("type", kind)):
+        if not argument or Path(argument).name != argument:
+            raise ParameterError(f"artifact {what}: got {argument!r}, expected a file's name.")
     if not file.is_file():
         raise ParameterError(f"artifact {name!r}: got {file}, expected an existing file.")
     folder = run_folder / ARTIFACTS_FOLDER / kind / name
     folder.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=folder.parent, prefix=f".{name}-")
+    handle, temporary_file = tempfile.mkstemp(dir=folder.parent, prefix=f".{name}-")
     os.close(handle)
-    shutil.copyfile(file, aside)
-    os.chmod(aside, 0o644)
-    os.replace(aside, folder / file.name)
+    shutil.copyfile(file, temporary_file)
+    os.chmod(temporary_file, 0o644)
+    os.replace(temporary_file, folder / file.name)
     return folder / file.name

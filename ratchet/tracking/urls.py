@@ -14,8 +14,8 @@ def without_logins(text: str) -> str:
 
 def within_page(url: str, path: str) -> str:
     """Return the URL of a path below a page's URL, with its query moved to the end."""
-    page, question, asked = url.partition("?")
-    return f"{page}/{path}{question}{asked}"
+    page, question, query = url.partition("?")
+    return f"{page}/{path}{question}{query}"
 
 
 def mlflow_page(server: str, path: str = "experiments") -> str:

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.plugins import paths_from
 from ratchet.seeding import derive_seed
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
+from ratchet.tracking.stage_kinds import (
+    BUILD_SCENARIO,
+    INITIAL_STATE,
+    ROLLOUTS,
+    SUITE,
+    TEST,
+    TRAIN,
+    VALIDATE,
+    StageKind,
+)
 from tasks.stages.calls import StageCall, Step
-from tasks.tensordict.keys import STAGE_VERSIONS as NETWORK_STAGE_VERSIONS
-from tasks.tensordict.keys import ArmKeys
+from tasks.stages.trained_keys import TrainedKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,17 +35,17 @@ if TYPE_CHECKING:
     from trainers.language.trainer import LanguageTrainer
 
 
-class LanguageArmKeys(ArmKeys):
+LANGUAGE_KINDS = (BUILD_SCENARIO, INITIAL_STATE, ROLLOUTS, TRAIN, VALIDATE, TEST, SUITE)
+
+
+class LanguageArmKeys(TrainedKeys):
     """Stages of an arm of a language trainer."""
 
-    stage_versions: ClassVar[dict[str, int]] = {
-        **NETWORK_STAGE_VERSIONS,
-        "validate": 1,
-        "suite": 1,
-    }
+    family_kinds: ClassVar[tuple[StageKind, ...]] = LANGUAGE_KINDS
     task_modules: ClassVar[tuple[str, ...]] = (
         "tasks.language.stages",
-        *ArmKeys.task_modules,
+        "tasks.tensordict.stages",
+        "tasks.build_scenario",
     )
     session_code = ("tasks.language.session", "LanguageArmSession")
 
@@ -51,6 +60,11 @@ class LanguageArmKeys(ArmKeys):
         every = self.hyper_params.language.validate_every
         one = (1,) if self.trainer_class.traits.is_remote else ()
         return (*one, *(() if every is None else (every,)))
+
+    def initial_stages(self) -> Iterator[Step]:
+        """Iterate over the initial state only; nothing in a retest."""
+        if not self.only_tests:
+            yield self.initial_state()
 
     def iterations(self, layout: StageLayout) -> Iterator[Iterator[Step]]:
         """Iterate over training: the stages of each piece between two stops of the layout."""
@@ -133,7 +147,7 @@ class LanguageArmKeys(ArmKeys):
         Further files of a learner, such as a tokenizer, are always local.
         """
         learner, base = self.language_class.learner_class, self.base_path or Path()
-        paths = self.language_class.read_models(self.hyper_params)
+        paths = self.language_class.read_models(self.hyper_params, self._handler.agent_names)
         if not learner.traits.is_remote:
             return paths
         local = learner.other_models(self.hyper_params)
@@ -190,7 +204,7 @@ class LanguageArmKeys(ArmKeys):
         """Return the parameters that a stage reads, as plain data."""
         if stage == "suite":
             return self.find_suite(detail)[0].key_parameters()
-        read_as = "test" if stage == "validate" else stage
+        read_as = VALIDATE.reads_as if stage == VALIDATE.name else stage
         with paths_from(self.base_path):
             parameters = self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
         return _without(parameters, set(self._paths.values()))

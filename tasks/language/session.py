@@ -27,12 +27,12 @@ class LanguageArmSession(ArmSession):
     One stage may run concurrently with another: the next rollouts, sampled by the worker.
     """
 
-    keys: LanguageArmKeys
+    keys: LanguageArmKeys  # type: ignore[assignment] # has all that shared stages use
 
     def __init__(
         self, keys: LanguageArmKeys, settings: ExperimentSettings, store: StageStore
     ) -> None:
-        super().__init__(keys, settings, store)
+        super().__init__(keys, settings, store)  # type: ignore[arg-type] # likewise
         self.parallel_executor = ThreadPoolExecutor(1, thread_name_prefix=f"rollouts of {keys.arm}")
         self._rollout_worker: RolloutWorker | None = None
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
 from ratchet.store.manifest import Manifest
-from ratchet.tracking.manifest import ITERATION_STAGES
+from ratchet.tracking.stage_kinds import StageKind
 
 TEST_DATASET = "test"
 
@@ -27,10 +27,8 @@ class StageCall:
 
     Attributes
     ----------
-    stage
-        The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "imitate",
-        "imitated_state", "train", "test" or "run_trainer"; for chat models also
-        "sample_rollouts", "log_stats" …
+    kind
+        The kind of stage.
     parameters
         The hyper-parameters that the stage reads.
     inputs
@@ -46,7 +44,7 @@ class StageCall:
     """
 
     arm: str
-    stage: str
+    kind: StageKind
     parameters: dict[str, Any]
     inputs: dict[str, str | int]
     fingerprint: Fingerprint
@@ -54,6 +52,11 @@ class StageCall:
     start_iteration: int = 0
     detail: str = ""
     pinned_key: str | None = None
+
+    @property
+    def stage(self) -> str:
+        """The name of the kind."""
+        return self.kind.name
 
     @cached_property
     def computed_key(self) -> str:
@@ -84,9 +87,9 @@ class StageCall:
     def label(self) -> str:
         """Readable name, such as "train main 10-20" or "sample rollouts main 3"."""
         words = [self.stage.replace("_", " "), self.arm, self.detail]
-        if self.stage == "train":
+        if self.kind.span == "iterations":
             words.append(f"{self.start_iteration}-{self.iteration}")
-        elif self.stage in (*ITERATION_STAGES, "rollouts", "validate"):
+        elif self.kind.span != "run":
             words.append(str(self.iteration))
         return " ".join(filter(None, words))
 

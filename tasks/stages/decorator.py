@@ -7,6 +7,7 @@ shows each stage as a task.
 from __future__ import annotations
 
 import cProfile
+import functools
 import io
 import pstats
 import threading
@@ -22,11 +23,13 @@ from ratchet.tracking.environment import library_versions
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.logs import log_context
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.stage_kinds import StageKind, kind_of
 from tasks.stages import faults
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.failures import explained
 from tasks.stages.session import BaseSession
-from trainers.progress import describe, progress_path
+from tasks.stages.undeclared_files import noted_files
+from trainers.progress import describe, progress_path, progress_stage
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
@@ -52,23 +55,36 @@ class Stage(Generic[_Session]):
         for stages that mostly wait for a service and use no global generator.
     name
         The name of Prefect's tasks, by default that of ``work``.
+    kind
+        What runs and reports know of it, by default Ratchet's kind with the name of ``work``.
     """
 
     __test__: ClassVar[bool] = False
     """Not a test case for pytest, even if its name is ``test``."""
 
     def __init__(
-        self, work: Work[_Session], *, alone: bool = True, name: str | None = None
+        self,
+        work: Work[_Session],
+        *,
+        alone: bool = True,
+        name: str | None = None,
+        kind: StageKind | None = None,
     ) -> None:
         self.work = work
         self.alone = alone
         self.name = name or work.__name__
+        self.kind = kind or kind_of(work.__name__)
         self.__doc__ = work.__doc__
 
 
 def stage(work: Work[_Session]) -> Stage[_Session]:
     """Create a stage from a function that writes files into a folder and returns metrics."""
     return Stage(work)
+
+
+def stage_of(kind: StageKind) -> Callable[[Work[_Session]], Stage[_Session]]:
+    """Return the decorator of the function that computes a plug-in's kind of stage."""
+    return functools.partial(Stage, kind=kind)
 
 
 def waiting_stage(work: Work[_Session]) -> Stage[_Session]:
@@ -142,7 +158,12 @@ def _compute(
         session.observer.under_way(call),
     ):
         describe(call.title)
-        with lock, _profiled(call, session.settings) if is_profiled else nullcontext():
+        with (
+            lock,
+            progress_stage(call.stage),
+            _profiled(call, session.settings) if is_profiled else nullcontext(),
+            noted_files(call, session, claim.workdir),
+        ):
             metrics = stage.work(call, claim.workdir, session)
         manifest = claim.commit(
             stage=call.stage,

@@ -18,10 +18,11 @@ from typing import Any, TypeAlias, TypeVar
 from ratchet.errors import RatchetError
 from tasks.stages.calls import ParallelChains, StageCall, StageOutcome, Step
 from tasks.stages.decorator import Stage, make_stage, stage_log_context
-from tasks.stages.failures import could_succeed, interrupt_thread
+from tasks.stages.failures import could_succeed
 from tasks.stages.families import stage_functions
 from tasks.stages.sequence import StoredStageLayout
 from tasks.stages.session import BaseSession
+from trainers.interruption import interrupt_thread
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class StageDriver:
         recomputed = self._recomputed
         is_due = recomputed is not None and call.key not in recomputed
         force = is_due and call.pinned_key is None
-        outcome = await self._execute(self._stages[call.stage], call, self.session, force)
+        outcome = await self._execute(self._stages[call.kind.name], call, self.session, force)
         if recomputed is not None:
             recomputed.add(call.key)
         self._finished(outcome)
@@ -151,11 +152,11 @@ async def attempt_stage(
 async def _attempt(
     stage: Stage[Any], call: StageCall, session: BaseSession, force: bool
 ) -> StageOutcome:
-    elsewhere = session.make_elsewhere
-    if elsewhere is not None and (
+    make_remotely = session.make_elsewhere
+    if make_remotely is not None and (
         force or await asyncio.to_thread(session.store.find, call.key) is None
     ):
-        return await elsewhere(call, force)
+        return await make_remotely(call, force)
     thread = _Interruptible(functools.partial(make_stage, stage, call, session, force=force))
     job = functools.partial(contextvars.copy_context().run, thread.run)
     executor = session.executor if stage.alone else session.parallel_executor

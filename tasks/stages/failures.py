@@ -1,8 +1,7 @@
-"""Failures of stages: which are worth a retry, how they are reported, and interruption."""
+"""Failures of stages: which are worth a retry, and how they are reported."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -104,14 +103,3 @@ def explained(call: StageCall) -> Iterator[None]:
 def _is_out_of_memory(error: Exception) -> bool:
     """Return whether memory did not suffice: torch raises RuntimeErrors that differ by device."""
     return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
-
-
-class StageInterrupted(BaseException):
-    """The run was interrupted or cancelled while a stage computed."""
-
-
-def interrupt_thread(ident: int) -> None:
-    """Raise :class:`StageInterrupted` in a thread, between two of its Python instructions."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(ident), ctypes.py_object(StageInterrupted)
-    )

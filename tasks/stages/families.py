@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tasks.language.keys import LanguageArmKeys
 from tasks.language.session import LanguageArmSession
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.closure import KnownCode
     from ratchet.store.store import StageStore
     from tasks.stages.decorator import Stage
     from tasks.stages.keys import BaseKeys
     from tasks.stages.session import RunBilling
     from trainers.base import Trainer
 
-AnyKeys: TypeAlias = ArmKeys | TextArmKeys
+AnyKeys: TypeAlias = ArmKeys | LanguageArmKeys | TextArmKeys
 AnySession: TypeAlias = ArmSession | TextArmSession
 
 
@@ -33,6 +34,7 @@ def make_keys(
     *,
     base_dir: str | None = None,
     checkpoints: Mapping[str, str] | None = None,
+    code: KnownCode | None = None,
 ) -> AnyKeys:
     """Create the keys of an arm, of its trainer's family; see :class:`tasks.stages.keys.BaseKeys`.
 
@@ -44,7 +46,7 @@ def make_keys(
     family: type[AnyKeys] = TextArmKeys if has_text_stages(trainer) else ArmKeys
     if trainer.traits.learns_tokens:
         family = LanguageArmKeys
-    return family(arm, hyper_params, base_dir=base_dir, checkpoints=checkpoints)
+    return family(arm, hyper_params, base_dir=base_dir, checkpoints=checkpoints, code=code)
 
 
 def stage_functions(keys: BaseKeys) -> Mapping[str, Stage[Any]]:
@@ -52,13 +54,14 @@ def stage_functions(keys: BaseKeys) -> Mapping[str, Stage[Any]]:
     modules = [import_module(name) for name in keys.task_modules]
     stages: dict[str, Stage[Any]] = {
         name: next(getattr(module, name) for module in modules if hasattr(module, name))
-        for name in keys.stage_versions
+        for name in (kind.name for kind in keys.family_kinds)
     }
     if isinstance(keys, LanguageArmKeys) and keys.plays_ahead:
         from tasks.language.stages import prefetch_rollouts
 
         stages["rollouts"] = prefetch_rollouts
-    return stages
+    declared = {stage.kind.name: stage for stage in keys.further_stages}
+    return {**stages, **cast("dict[str, Stage[Any]]", declared)}
 
 
 def open_session(

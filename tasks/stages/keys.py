@@ -5,20 +5,26 @@ Reads sources and parameters only: no data, no agents.
 
 from __future__ import annotations
 
+import copy
+import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 from pydantic import BaseModel
 
+from ratchet.errors import ParameterError, shown
 from ratchet.parameters.agents import AgentsParameters
 from ratchet.parameters.key_inputs import data_parameters, without_paths
 from ratchet.scenarios.base import digests
-from ratchet.store.closure import is_project
+from ratchet.store.closure import KnownCode, is_project
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint, find_definition
+from ratchet.tracking.stage_kinds import KINDS, TEST, StageKind
 from tasks.stages.calls import StageCall, Step
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
     from trainers.base import Trainer
     from trainers.callbacks.base import CallbackSpec
+    from trainers.named import DeclaredStage
 
 
 _Read: TypeAlias = tuple[str, frozenset[str], frozenset[tuple[str, str]]]
@@ -72,11 +79,17 @@ class BaseKeys(ABC):
     Paths to plug-ins are relative to ``base_dir``. ``checkpoints`` are digests of states of
     earlier runs from which agents start, by agent. ``pins`` are stages of an earlier run that are
     reused although their computed keys may differ: name and iteration → key. Those of states must
-    be set before any stage is requested.
+    be set before any stage is requested. ``code`` is what the keys of other arms have read
+    of the code.
+
+    Attributes
+    ----------
+    custom_code
+        The digests of fingerprints that contain code which is not Ratchet's.
     """
 
-    stage_versions: ClassVar[dict[str, int]]
-    """The stages that an arm may have, and the version of each, which its key contains."""
+    family_kinds: ClassVar[tuple[StageKind, ...]]
+    """The kinds of stages that an arm of the family may have."""
     task_modules: ClassVar[tuple[str, ...]]
     """The modules with the function of each kind of stage, by its name; the first counts."""
     session_code: ClassVar[tuple[str, str]]
@@ -92,6 +105,7 @@ class BaseKeys(ABC):
         base_dir: str | None = None,
         pins: Mapping[tuple[str, int], str] | None = None,
         checkpoints: Mapping[str, str] | None = None,
+        code: KnownCode | None = None,
     ) -> None:
         self.arm = arm
         self.hyper_params = hyper_params
@@ -101,6 +115,8 @@ class BaseKeys(ABC):
         self.checkpoints = dict(checkpoints or {})
         self._calls: dict[tuple[str, int, str], StageCall] = {}
         self._fingerprints: dict[_Read, Fingerprint] = {}
+        self.custom_code: set[str] = set()
+        self.code = KnownCode() if code is None else code
 
     @cached_property
     def trainer_class(self) -> type[Trainer]:
@@ -108,6 +124,24 @@ class BaseKeys(ABC):
         from trainers.registry import trainer_class
 
         return trainer_class(self.hyper_params, self.base_dir)
+
+    @cached_property
+    def kinds(self) -> Mapping[str, StageKind]:
+        """The kinds of stages that the arm may have, by name."""
+        kinds = {kind.name: kind for kind in self.family_kinds}
+        for kind in (stage.kind for stage in self.further_stages):
+            if kind.name in {*KINDS, *kinds}:
+                raise ParameterError(
+                    f"trainer {self.trainer_class.__name__}: its stage {kind.name!r} has the name"
+                    " of another kind of stage. Choose a different name."
+                )
+            kinds[kind.name] = kind
+        return kinds
+
+    @property
+    def further_stages(self) -> tuple[DeclaredStage, ...]:
+        """The stages of the trainer's own between training and tests."""
+        return self.trainer_class.traits.further_stages
 
     @cached_property
     def scenario(self) -> Scenario:
@@ -149,7 +183,18 @@ class BaseKeys(ABC):
         yield from self.initial_stages()
         for iteration in self.iterations(layout):
             yield from iteration
+        yield from self.stages_of_trainer()
         yield from self.tests(layout)
+
+    def stages_of_trainer(self) -> Iterator[StageCall]:
+        """Iterate over the trainer's own stages; each reads data, final state, and those before."""
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key}
+        if self.final_state_key is not None:
+            inputs["state"] = self.final_state_key
+        for stage in () if self.only_tests else self.further_stages:
+            call = self._call(stage.kind.name, dict(inputs), iteration=self.num_iterations)
+            yield call
+            inputs[f"stage.{call.name}"] = call.key
 
     @abstractmethod
     def initial_stages(self) -> Iterator[Step]:
@@ -174,6 +219,12 @@ class BaseKeys(ABC):
         """Use a stored stage for a call; before any call is requested that reads its result."""
         self.pins[call.name, call.iteration] = key
         self._calls[call.stage, call.iteration, call.detail] = replace(call, pinned_key=key)
+
+    def copy(self) -> Self:
+        """Return equal keys, in which stages can be pinned without effect on these."""
+        copied = copy.copy(self)
+        copied.pins, copied._calls = self.pins.copy(), {}
+        return copied
 
     def build_scenario(self) -> StageCall:
         """Return the stage that builds the datasets."""
@@ -204,7 +255,8 @@ class BaseKeys(ABC):
         self, stage: str, sections: Iterable[str], targets: Iterable[tuple[str, str]]
     ) -> Fingerprint:
         hyper_params, scenario = self.hyper_params, self.scenario
-        definitions = self._stage_code(stage)
+        work = [each.work for each in self.further_stages if each.kind.name == stage]
+        definitions = [] if work else self._stage_code(stage)
         if stage == "build_scenario":
             code = (*scenario.data_code(), *scenario.own_data_code(hyper_params))
             definitions += _dataset_methods(type(scenario))
@@ -221,10 +273,31 @@ class BaseKeys(ABC):
             *code,
             *callbacks,
             *_parameter_classes(read),
+            *work,
             definitions=definitions,
             excluded=self.excluded_code,
+            code=self.code,
         )
-        return Fingerprint.from_modules({**fingerprint.modules, **files})
+        modules = {**fingerprint.modules, **files}
+        is_custom = not all(map(is_project, fingerprint.modules))
+        if is_custom:
+            modules |= self._declared_files
+        for each in (*code, *callbacks):
+            modules |= _files_of_class(each)
+        result = Fingerprint.from_modules(modules)
+        if is_custom:
+            self.custom_code.add(result.digest)
+        return result
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's folder, by default the working folder."""
+        return Path.cwd() if self.base_path is None else self.base_path
+
+    @cached_property
+    def _declared_files(self) -> dict[str, str]:
+        """Digests of the experiment's ``files``, by label."""
+        return _digests_of("files", self.hyper_params.files, self.folder)
 
     def _stage_code(self, stage: str) -> list[tuple[str, str]]:
         """Return the function of a stage, as module and name."""
@@ -258,7 +331,7 @@ class BaseKeys(ABC):
             parameters = self._parameters(stage, iteration, detail)
             call = StageCall(
                 arm=self.arm,
-                stage=stage,
+                kind=self.kinds[stage],
                 parameters=parameters,
                 inputs=inputs,
                 fingerprint=self.fingerprint(stage, parameters),
@@ -278,10 +351,12 @@ class BaseKeys(ABC):
                 kind = Path(self.hyper_params.dataset.partition(":")[0]).name
                 parameters |= {"dataset": kind, "data_files": files}
         else:
-            parameters = self.stage_parameters(stage, iteration, detail)
+            is_further = stage not in KINDS  # a plug-in's, which reads a test's by default
+            reads_as = (self.kinds[stage].reads_as or TEST.name) if is_further else stage
+            parameters = self.stage_parameters(reads_as, iteration, detail)
             parameters = self.scenario.without_places(parameters)
             parameters |= self._callback_parameters(stage, iteration)
-        return {**without_paths(parameters), "stage_version": self.stage_versions[stage]}
+        return {**without_paths(parameters), "stage_version": self.kinds[stage].version}
 
     @property
     def _loaded(self) -> dict[str, str | int]:
@@ -312,6 +387,34 @@ class BaseKeys(ABC):
         from ratchet.protocols.registry import build_protocol_handler
 
         return build_protocol_handler(self.hyper_params, base_dir=self.base_path)
+
+
+def _files_of_class(kind: object) -> dict[str, str]:
+    """Return the digests of the files that a custom class declares in ``reads``, by label."""
+    patterns = getattr(kind, "reads", None)
+    if not isinstance(kind, type) or is_project(kind.__module__) or callable(patterns):
+        return {}
+    owner = f"{kind.__qualname__}.reads"
+    folder = Path(inspect.getfile(kind)).parent
+    return _digests_of(owner, (patterns,) if isinstance(patterns, str) else patterns or (), folder)
+
+
+def _digests_of(owner: str, patterns: Iterable[str], folder: Path) -> dict[str, str]:
+    """Return the digests of files by label; ``owner`` declares their paths or patterns.
+
+    Raises ParameterError if a pattern matches no file.
+    """
+    files: dict[str, Path] = {}
+    for pattern in patterns:
+        matches = [path for path in map(Path, glob(str(folder / pattern), recursive=True))]
+        matches = sorted(path for path in matches if path.is_file())
+        if not matches:
+            raise ParameterError(
+                f"{owner}: {shown(pattern)} matches no file in {folder}, expected the path or the"
+                " pattern of files that the code reads. Correct it, or remove it."
+            )
+        files |= {f"file {os.path.relpath(path, folder)}": path for path in matches}
+    return digests(files)
 
 
 def _dataset_methods(scenario: type) -> Iterator[tuple[str, str]]:

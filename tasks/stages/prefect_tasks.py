@@ -19,8 +19,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.states import Completed, Failed
 
-from ratchet.errors import TrackingError
-from ratchet.language_models.fine_tune_jobs import FineTuneJob
+from ratchet.errors import ReportError, TrackingError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.syntax import PARSER_LOCK
 from tasks.save import SavedCopy
@@ -129,7 +128,7 @@ async def save_as_task(
 ) -> None:
     """Update a run's report or mirror in a task, after the tasks ``after``.
 
-    A mirror that failed does not end the run.
+    A mirror or a report that failed does not end the run.
     """
     await _save.with_options(
         task_run_name=f"save {copy.kind}",
@@ -142,7 +141,7 @@ async def save_as_task(
 async def _save(copy: SavedCopy) -> State[Any]:
     try:
         done = await asyncio.to_thread(copy.update)
-    except TrackingError as error:
+    except (TrackingError, ReportError) as error:
         return Completed(name="Behind", message=str(error), data=False)
     return Completed(name="Completed" if done else "Cached", data=done)
 
@@ -180,9 +179,6 @@ async def _fine_tune_job(job_wait: _JobWait) -> State[Any]:
         job_wait.error = error
         raise
     assert job is not None  # only existing jobs are awaited
-    return (Failed if job.is_lost else Completed)(message=_describe(job))
-
-
-def _describe(job: FineTuneJob) -> str:
     reason = f": {job.error}" if job.error else ""
-    return f"{job.id} {job.status}{reason}."
+    message = f"{job.id} {job.status}{reason}."
+    return (Failed if job.is_lost else Completed)(message=message)

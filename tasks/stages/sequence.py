@@ -60,8 +60,8 @@ class StageBoundaries:
             settings.rollout_sample_period,
             *periods,
         )
-        given = tuple(period for period in all_periods if period is not None)
-        return cls(given, settings.rollout_sample_period, boundaries)
+        configured_periods = tuple(period for period in all_periods if period is not None)
+        return cls(configured_periods, settings.rollout_sample_period, boundaries)
 
     def next_stop(self, position: int, target: int) -> int:
         """Return the end of the next train stage: the next multiple of a period, or the end."""

@@ -5,7 +5,6 @@ Reads sources and parameters only: no data, no agents.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,52 +12,43 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.key_inputs import agents_read
 from ratchet.plugins import paths_from
-from ratchet.store.keys import stage_key
-from tasks.stages.calls import TEST_DATASET, StageCall, Step
-from tasks.stages.keys import BaseKeys, StageLayout
-from trainers.sampled_tests import dataset_of, test_names, tests_both_ways
+from ratchet.tracking.stage_kinds import (
+    BUILD_SCENARIO,
+    IMITATE,
+    IMITATED_STATE,
+    INITIAL_STATE,
+    PHASE_STATE,
+    PRETRAIN,
+    PRETRAINED_STATE,
+    ROLLOUTS,
+    RUN_TRAINER,
+    TEST,
+    TRAIN,
+    StageKind,
+)
+from tasks.stages.calls import StageCall, Step
+from tasks.stages.keys import StageLayout
+from tasks.stages.trained_keys import TrainedKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ratchet.parameters.curriculum import Phase
-    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.tracking.manifest import ModelKind
     from ratchet.tracking.trainer_files import SavedState
-    from trainers.staged import StagedTrainer
 
-STAGE_VERSIONS = {
-    "build_scenario": 1,
-    "initial_state": 1,
-    "pretrain": 1,
-    "pretrained_state": 1,
-    "imitate": 1,
-    "imitated_state": 1,
-    "phase_state": 1,
-    "rollouts": 2,
-    "train": 1,
-    "test": 1,
-    "run_trainer": 1,
-}
-"""The stages and their versions: increased when a stage must be recomputed although its code has
-the same fingerprint, e.g. if it writes different files."""
-_READ_AS = {
-    "pretrained_state": "initial_state",
-    "imitated_state": "initial_state",
-    "phase_state": "train",
-    "rollouts": "train",
-}
-"""Stages that read the same parameters as another."""
+NETWORK_KINDS = (
+    *(BUILD_SCENARIO, INITIAL_STATE, PRETRAIN, PRETRAINED_STATE, IMITATE, IMITATED_STATE),
+    *(PHASE_STATE, ROLLOUTS, TRAIN, TEST, RUN_TRAINER),
+)
 
 
-class ArmKeys(BaseKeys):
+class ArmKeys(TrainedKeys):
     """Stages of an arm that trains networks, or whose trainer only has ``train()``."""
 
-    stage_versions = STAGE_VERSIONS
+    family_kinds: ClassVar[tuple[StageKind, ...]] = NETWORK_KINDS
     task_modules: ClassVar[tuple[str, ...]] = ("tasks.tensordict.stages", "tasks.build_scenario")
     session_code = ("tasks.tensordict.session", "ArmSession")
-    periods: tuple[int, ...] = ()
-    """Periods that end a stage of training, in addition to those of the settings."""
     tested_states: Mapping[int, SavedState] = MappingProxyType({})
     """States saved by a custom training loop, to be tested again, by iteration."""
     imitated_rollouts: Sequence[str] = ()
@@ -103,17 +93,11 @@ class ArmKeys(BaseKeys):
         """Iterate over the tests on each dataset; custom loops have their own test."""
         for iteration in sorted(self.tested_states):
             yield self.test_loop(iteration)
-        for iteration in self.tested_iterations if self.is_staged else ():
-            for name in test_names(layout.tested(self), both=self.tests_both_ways):
-                yield self.test(name, iteration)
+        if self.is_staged:
+            yield from super().tests(layout)
 
-    @property
-    def tests_both_ways(self) -> bool:
-        """Whether each greedy test is accompanied by one with sampled actions."""
-        return self.trainer_class.traits.samples_tests and tests_both_ways(self.hyper_params)
-
-    @property
-    def is_staged(self) -> bool:
+    @cached_property
+    def is_staged(self) -> bool:  # type: ignore[override]
         """Whether the trainer supports stages, not only ``train()``."""
         from trainers.staged import runs_in_stages
 
@@ -125,20 +109,14 @@ class ArmKeys(BaseKeys):
         return "networks" if self.is_staged else None
 
     @cached_property
-    def num_iterations(self) -> int:
-        """The number of the arm's training iterations."""
-        with paths_from(self.base_path):
-            return self._staged_class.count_train_iterations(self.hyper_params)
-
-    @cached_property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[Phase, ...]:  # type: ignore[override]
         """The phases of training with their parameters; empty without phases."""
         if not self.hyper_params.phases:
             return ()
         return read_phases(self.hyper_params, tuple(self._handler.agent_names))
 
     @property
-    def boundaries(self) -> tuple[int, ...]:
+    def boundaries(self) -> tuple[int, ...]:  # type: ignore[override]
         """The ends of phases, and the iterations of policy pools."""
         members = {
             iteration
@@ -160,43 +138,12 @@ class ArmKeys(BaseKeys):
     def _last_phase(self) -> Phase | None:
         return self.phases[-1] if self.phases else None
 
-    @property
-    def tested_iterations(self) -> list[int]:
-        """Iterations after which agents are tested: the last, or all states of a retest."""
-        if self.only_tests:
-            return [0, *sorted(self.pinned_states)]
-        return [self.num_iterations]
-
-    @property
-    def needed_states(self) -> list[tuple[str, int]]:
-        """The stages that a retest needs, in addition to the pinned states."""
-        if self.imitating_agents:
-            return [("imitated_state", 0)]
-        return [("pretrained_state" if self.pretrained_agents else "initial_state", 0)]
-
-    @property
-    def final_state_key(self) -> str | None:
-        """The key of the stage whose result is the state after all training; None without one."""
-        if self.is_staged:
-            return self.state_key(self.tested_iterations[-1])
-        return None if self.only_tests else self.run_trainer().key
-
-    @property
-    def pinned_states(self) -> dict[int, str]:
-        """States of an earlier run that are reused: iteration → key, without iteration 0."""
-        return {iteration: key for (name, iteration), key in self.pins.items() if name == "train"}
-
-    @property
-    def samples_rollouts(self) -> bool:
-        """Whether rollouts of single iterations can be stored."""
-        return self.is_staged and self.trainer_class.traits.samples_rollouts
-
     @cached_property
     def pretrained_agents(self) -> tuple[str, ...]:
         """The agents that are pretrained individually."""
         if not self.is_staged:
             return ()
-        return tuple(self._staged_class.pretrained_agent_names(self.hyper_params))
+        return tuple(self.staged_class.pretrained_agent_names(self.hyper_params))
 
     def pretrain(self, agent: str) -> StageCall:
         """Return the stage that pretrains one agent from its initial weights."""
@@ -224,6 +171,22 @@ class ArmKeys(BaseKeys):
         """Return the stage from whose state every agent starts to imitate."""
         return self.pretrained_state() if self.pretrained_agents else self.initial_state()
 
+    def untrained_state(self) -> StageCall:
+        """Return the stage whose result is the state before the first training iteration."""
+        return self.imitated_state() if self.imitating_agents else self.state_to_imitate_from()
+
+    def first_state(self, iteration: int) -> StageCall:
+        """Return the stage from whose result training up to an iteration starts: of its phase."""
+        phase = self.phase_before(iteration)
+        return self.untrained_state() if phase is None else self.phase_state(phase)
+
+    @property
+    def final_state_key(self) -> str | None:
+        """The key of the stage whose result is the state after all training; None without one."""
+        if self.is_staged:
+            return super().final_state_key
+        return None if self.only_tests else self.run_trainer().key
+
     def imitate(self, agent: str) -> StageCall:
         """Return the stage in which one agent learns from demonstrations."""
         inputs: dict[str, str | int] = {
@@ -241,21 +204,6 @@ class ArmKeys(BaseKeys):
         for agent in self.imitating_agents:
             inputs[f"imitated.{agent}"] = self.imitate(agent).key
         return self._call("imitated_state", inputs)
-
-    def train(self, start: int, stop: int) -> StageCall:
-        """Return the stage that trains the iterations from ``start`` up to, excluding, ``stop``.
-
-        Its key depends only on ``stop``, since the split of training does not affect the state.
-        """
-        inputs = self._train_inputs(*self._base(self.phase_before(stop)))
-        call = self._call("train", inputs, iteration=stop)
-        return replace(call, start_iteration=start)
-
-    def state_key(self, iteration: int) -> str:
-        """Return the key of the stage whose result is the state after this many iterations."""
-        if iteration == 0:
-            return self._first_state().key
-        return self.train(0, iteration).key
 
     def beginning_key(self, iteration: int) -> str:
         """Return the key of the stage from whose result an iteration starts."""
@@ -289,19 +237,6 @@ class ArmKeys(BaseKeys):
         }
         return self._call("rollouts", inputs, iteration=iteration)
 
-    def test(self, name: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
-        """Return the stage that tests a state, by default the final one, on a dataset.
-
-        Tests with sampled actions have separate names (:mod:`trainers.sampled_tests`).
-        """
-        done = self.tested_iterations[-1] if iteration is None else iteration
-        inputs: dict[str, str | int] = {
-            "data": self.build_scenario().key,
-            "state": self.state_key(done),
-            "dataset": dataset_of(name)[0],
-        }
-        return self._call("test", inputs, iteration=done, detail=name)
-
     def test_loop(self, iteration: int) -> StageCall:
         """Return the stage that runs a custom loop's test with a state that it saved."""
         inputs: dict[str, str | int] = {
@@ -315,51 +250,6 @@ class ArmKeys(BaseKeys):
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
         return self._call("run_trainer", inputs)
 
-    def _base(self, phase: Phase | None) -> tuple[int, str]:
-        """Return the state from which keys count training: a phase's first, or a pinned one."""
-        name = "" if phase is None else phase.name
-        if name not in self._bases:
-            self._bases[name] = self._find_base(phase)
-        return self._bases[name]
-
-    @cached_property
-    def _bases(self) -> dict[str, tuple[int, str]]:
-        return {}
-
-    def _find_base(self, phase: Phase | None) -> tuple[int, str]:
-        """Return the earliest state from which this code computes the last pinned key.
-
-        If none does, the last pinned state itself.
-        """
-        start = 0 if phase is None else phase.start
-        first = self._first_state() if phase is None else self.phase_state(phase)
-        initial = (start, first.key)
-        pinned = sorted(
-            (done, key)
-            for done, key in self.pinned_states.items()
-            if self.phase_before(done) is phase
-        )
-        if not pinned:
-            return initial
-        last, key = pinned[-1]
-        for base in (initial, *pinned[:-1]):
-            inputs = self._train_inputs(*base)
-            parameters = self._parameters("train", last, "")
-            code = self.fingerprint("train", parameters).digest
-            if stage_key("train", last, parameters, inputs, code) == key:
-                return base
-        return last, key
-
-    def _first_state(self) -> StageCall:
-        return self.imitated_state() if self.imitating_agents else self.state_to_imitate_from()
-
-    def _train_inputs(self, base: int, base_key: str) -> dict[str, str | int]:
-        return {
-            "data": self.build_scenario().key,
-            "base": base_key,
-            "base_iteration": base,
-        }
-
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
         if not self.is_staged:
@@ -371,8 +261,8 @@ class ArmKeys(BaseKeys):
             self._tested_parameters(stage, detail) if phase is None else phase.hyper_params
         )
         with paths_from(self.base_path):
-            read = self._staged_class.stage_key_parameters(
-                hyper_params, _READ_AS.get(stage, stage), agent
+            read = self.staged_class.stage_key_parameters(
+                hyper_params, self.kinds[stage].reads_as or stage, agent
             )
         if phase is None or stage != "phase_state":
             return read
@@ -384,23 +274,6 @@ class ArmKeys(BaseKeys):
             return self.phase_from(iteration)
         return self.phase_before(iteration) if stage == "train" else None
 
-    def _tested_parameters(self, stage: str, detail: str) -> HyperParameters:
-        """Return the parameters with ``rl.test_by_sampling`` of one test instead of "both".
-
-        So a test that is stored already is reused when both are requested.
-        """
-        if stage != "test" or not self.tests_both_ways:
-            return self.hyper_params
-        return self.hyper_params.replace({"rl.test_by_sampling": dataset_of(detail)[1]})
-
     def _ends_training(self, stage: str, iteration: int) -> bool:
         ends = {phase.stop for phase in self.phases} or {self.num_iterations}
         return stage == "train" and iteration in ends
-
-    @property
-    def _staged_class(self) -> type[StagedTrainer]:
-        from trainers.staged import StagedTrainer
-
-        trainer = self.trainer_class
-        assert issubclass(trainer, StagedTrainer)  # only used if is_staged
-        return trainer

@@ -65,9 +65,12 @@ class ArmSession(BaseSession):
     def instance(self) -> ScenarioInstance:
         """The scenario's components, with the stored datasets."""
         if self._instance is None:
+            import torch
+
             from ratchet.scenarios.registry import assemble_scenario_instance
 
-            _use_threads(self.settings.num_threads)
+            if torch.get_num_threads() != self.settings.num_threads:
+                torch.set_num_threads(self.settings.num_threads)
             if not self._datasets:
                 folder = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
                 load = self.keys.scenario.load_dataset
@@ -114,7 +117,7 @@ class ArmSession(BaseSession):
 
     def rebuilt_trainer(self) -> Trainer:
         """Rebuild everything, for a trainer whose state cannot be set."""
-        self._instance = self._trainer = None
+        self._release()
         return self.trainer
 
     def fresh_trainer(self) -> StagedTrainer:
@@ -175,10 +178,3 @@ def _staged(trainer: Trainer) -> StagedTrainer:
             f"trainer {type(trainer).__name__} only has train(), expected a StagedTrainer."
         )
     return trainer
-
-
-def _use_threads(num_threads: int) -> None:
-    import torch
-
-    if torch.get_num_threads() != num_threads:
-        torch.set_num_threads(num_threads)

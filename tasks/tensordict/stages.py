@@ -138,8 +138,8 @@ def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
         return []
     sampled = trainer.sample_rollouts(call.iteration)
     names = list(session.instance.protocol_handler.agent_names)
-    about = {"agent_names": json.dumps(names), "iteration": str(call.iteration)}
-    save_rollouts(sampled, folder / ROLLOUTS_FILE, about)
+    metadata = {"agent_names": json.dumps(names), "iteration": str(call.iteration)}
+    save_rollouts(sampled, folder / ROLLOUTS_FILE, metadata)
     transcripts = session.instance.train_environment.transcripts(sampled)
     if transcripts:
         save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.scenarios.base import Dataset
+    from ratchet.store.manifest import Manifest
     from ratchet.store.store import StageStore
     from tasks.stages.files import Table
 
@@ -94,6 +95,13 @@ def read_usage(folder: Path) -> UsageMeter:
     return UsageMeter.from_table(json.loads(path.read_bytes()) if path.is_file() else [])
 
 
+def stage_usage(store: StageStore, manifest: Manifest) -> UsageMeter | None:
+    """Read the usage of a finished stage; None if it calls no service."""
+    if USAGE_FILE not in manifest.files:
+        return None
+    return read_usage(store.open(manifest.key))
+
+
 def usage_metrics(usage: UsageMeter) -> dict[str, float]:
     """Return the totals of a stage's usage as metrics."""
     total = usage.total
@@ -129,8 +137,8 @@ def result_table(
     for index, agent in enumerate(agents):
         table[f"{REWARD_PREFIX}{agent}"] = rewards[:, index].tolist()
     if isinstance(dataset, NestedArrayDictDataset):
-        place = {each: row for row, each in enumerate(dataset["datapoint_id"].tolist())}
-        rows = [place[each] for each in table["datapoint_id"]]
+        row_by_id = {each: row for row, each in enumerate(dataset["datapoint_id"].tolist())}
+        rows = [row_by_id[each] for each in table["datapoint_id"]]
         for column in (each.column for each in groups if each.column in dataset.fields):
             table[column] = dataset[column][rows].tolist()
     return table

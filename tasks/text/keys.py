@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ratchet.tracking.stage_kinds import BUILD_SCENARIO, CHAT_ITERATION, INITIAL_STATE, TEST
 from tasks.stages.calls import TEST_DATASET, StageCall, Step
 from tasks.stages.keys import BaseKeys, StageLayout
 
@@ -17,21 +18,8 @@ if TYPE_CHECKING:
     from ratchet.tracking.manifest import ModelKind
     from trainers.text.staged import StagedTextTrainer
 
-STAGE_VERSIONS = {
-    "build_scenario": 1,
-    "initial_state": 1,
-    "sample_rollouts": 1,
-    "log_stats": 1,
-    "test_during_training": 1,
-    "create_fine_tune_jobs": 1,
-    "await_fine_tune_jobs": 1,
-    "test": 1,
-}
-"""The stages and their versions: increased when a stage must be recomputed although its code has
-the same fingerprint, e.g. if it writes different files."""
+CHAT_KINDS = (BUILD_SCENARIO, INITIAL_STATE, *CHAT_ITERATION, TEST)
 _SAMPLING = ("sample_rollouts", "test_during_training", "test")
-BILLED_STAGES = (*_SAMPLING, "create_fine_tune_jobs")
-"""Stages that may cost money whatever the trainer; of others only data that a model writes."""
 _LEARNING = {
     "_stage_create_fine_tune_jobs",
     "await_fine_tune_jobs",
@@ -66,7 +54,7 @@ class TextArmKeys(BaseKeys):
     i − 1, that of iteration 0 from ``initial_state``. The last iteration has no jobs.
     """
 
-    stage_versions = STAGE_VERSIONS
+    family_kinds = CHAT_KINDS
     task_modules = ("tasks.text.stages", "tasks.build_scenario")
     session_code = ("tasks.text.session", "TextArmSession")
     excluded_code = (("trainers.text.base", "PureTextRlTrainer.train"),)

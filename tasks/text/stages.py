@@ -32,7 +32,6 @@ from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
-    from tasks.stages.files import Table
     from trainers.text.staged import StagedTextTrainer
 
 
@@ -170,14 +169,10 @@ def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
             rollouts, metrics, usage = trainer.test("test", session.journal(call), call.detail)
         values = finite(metrics)
     _save(call, folder, session, rollouts, usage)
-    write_table(folder, _table(call, session, rollouts))
-    return [IterationMetrics(iteration=call.iteration, values=values)]
-
-
-def _table(call: StageCall, session: TextArmSession, rollouts: NestedArrayDict) -> Table:
-    """Return the results of a test, with the columns that group datapoints."""
     groups = test_groups(session.keys.hyper_params)
-    return result_table(rollouts, session.protocol, session.datasets[call.detail], groups)
+    dataset = session.datasets[call.detail]
+    write_table(folder, result_table(rollouts, session.protocol, dataset, groups))
+    return [IterationMetrics(iteration=call.iteration, values=values)]
 
 
 def _save(

@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from deployments import crash_recovery
 from deployments.crash_recovery import AUTOMATION, apply_automations, automations
+from deployments.deploy import deploy
 from deployments.stack_services import free_port, get_text
+from flows.process.heartbeats import HEARTBEAT_VARIABLES
+from flows.runners.work_pool import open_work_pool
+from ratchet.parameters.settings import ExperimentSettings
 
 WINDOW = timedelta(seconds=10)  # the shortest that Prefect accepts
 HEARTBEAT = "prefect.flow-run.heartbeat"
+FLOWS = """
+import asyncio, sys
+from prefect import flow
+from prefect.runtime import flow_run
+from flows.process.heartbeats import END_HOOKS
+
+@flow(**END_HOOKS)
+async def short(seconds: float) -> None:
+    print(flow_run.get_id(), flush=True)
+    await asyncio.sleep(seconds)
+
+for seconds in sys.argv[1:]:
+    asyncio.run(short(float(seconds)))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
-def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
+def wait_for(what: Callable[[], object], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "timed out"
@@ -111,7 +132,7 @@ def crashes_within(window: timedelta) -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("server")
 def test_a_late_heartbeat_changes_no_run_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = crashes_within(WINDOW)
@@ -127,24 +148,79 @@ def test_a_late_heartbeat_changes_no_run_that_has_ended(monkeypatch: pytest.Monk
     assert {end: state_of(run) for end, run in ended.items()} == {end: end for end in ends}
 
 
-def fired() -> int:
-    """Return the number of actions that the server has executed, including refused ones."""
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_only_a_killed_run_raises_an_alert(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shortened = crashes_within(WINDOW)
+    monkeypatch.setattr(crash_recovery, "automations", lambda: shortened)
+    apply_automations()
+    seconds = ["0"] * 6 + ["1", "600"]
+    with subprocess.Popen(
+        [sys.executable, "-c", FLOWS, *seconds],
+        env={**os.environ, "PREFECT_API_URL": server},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        *completed, killed = (UUID(process.stdout.readline().strip()) for _ in seconds)
+        wait_for(lambda: killed in runs_of_events(HEARTBEAT))
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: killed in runs_of_alerts())  # the windows of the others ended earlier
+    assert set(completed).isdisjoint(runs_of_alerts())
+    wait_for(lambda: state_of(killed) == "CRASHED")
+
+
+def events(*names: str) -> list[dict[str, Any]]:
+    """Return the server's events with these names, the latest first."""
     from prefect.client.orchestration import get_client
 
-    async def count() -> int:
-        names = ["prefect.automation.action.executed", "prefect.automation.action.failed"]
+    async def read() -> list[dict[str, Any]]:
         async with get_client() as client:
-            answer = await client._client.post(
-                "/events/filter", json={"filter": {"event": {"name": names}}}
-            )
-            answer.raise_for_status()
-            return int(answer.json()["total"])
+            body = {"filter": {"event": {"name": names}}}
+            response = await client._client.post("/events/filter", json=body)
+            response.raise_for_status()
+            return list(response.json()["events"])
 
-    return asyncio.run(count())
+    return asyncio.run(read())
+
+
+def runs_of_events(name: str) -> set[UUID]:
+    """Return the flow runs with an event."""
+    return {UUID(each["resource"]["prefect.resource.id"][-36:]) for each in events(name)}
+
+
+def runs_of_alerts() -> set[UUID]:
+    """Return the flow runs for which the automation's trigger has fired."""
+    labels = [
+        each["payload"]["triggering_labels"] for each in events("prefect.automation.triggered")
+    ]
+    return {UUID(each["prefect.resource.id"][-36:]) for each in labels}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
+def test_runs_of_workers_send_heartbeats_at_the_interval(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.client.orchestration import get_client
+
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    monkeypatch.chdir(tmp_path)
+    deploy(tmp_path)
+    asyncio.run(open_work_pool(ExperimentSettings(runner="work_pool")))
+    with get_client(sync_client=True) as client:
+        variables = {each.name: each.job_variables["env"] for each in client.read_deployments()}
+    assert {"on-demand", "sweep", "member-ratchet"} <= variables.keys()
+    assert all(each.items() >= HEARTBEAT_VARIABLES.items() for each in variables.values())
+
+
+def fired() -> int:
+    """Return the number of actions that the server has executed, including refused ones."""
+    return len(events("prefect.automation.action.executed", "prefect.automation.action.failed"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("server")
 def test_the_automation_of_an_earlier_version_no_longer_forces_states() -> None:
     from prefect.client.orchestration import get_client
@@ -163,7 +239,7 @@ def test_the_automation_of_an_earlier_version_no_longer_forces_states() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("server")
 def test_a_run_that_ends_during_the_search_for_orphaned_runs_keeps_its_state() -> None:
     from prefect.client.orchestration import get_client

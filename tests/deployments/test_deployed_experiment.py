@@ -17,12 +17,12 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from deployments.deploy import PREFECT_FILE, Schedule, deploy, deploy_experiments
 from deployments.local_stack import LocalStack
-from deployments.stack_services import get_text
+from deployments.stack_services import csrf_headers, get_text
 from flows.runs.verify import verify_run
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder, list_runs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TINY_TRAINER = Path(__file__).parents[1] / "flows" / "tiny_trainer.py"
 OVERRIDES = ["rl.lr=0.5", "settings.home=home"]
@@ -98,11 +98,15 @@ class Api:
     def __init__(self, url: str) -> None:
         self.url = url
 
+    def request(self, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        url = f"{self.url}/{path}"
+        if body is None:
+            return httpx.get(url, timeout=30)
+        return httpx.post(url, json=body, headers=csrf_headers(url, None), timeout=30)
+
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         for _ in range(20):
-            answer = httpx.request(
-                "GET" if body is None else "POST", f"{self.url}/{path}", json=body, timeout=30
-            )
+            answer = self.request(path, body)
             if answer.status_code != 503:  # its database is temporarily locked
                 return answer.raise_for_status().json() if answer.content else None
             time.sleep(1)
@@ -152,6 +156,12 @@ def test_schedule_failure_and_retry(
     wrong = {"file": "experiments/tiny.yaml", "sections": {"rl": {"gamma": 2}}}
     create = f"{api.url}/deployments/{own['id']}/create_flow_run"
     assert get_text(create, {"parameters": wrong}) is None, "refused by the server"
+    mistyped = {"file": "experiments/tiny.yaml", "overides": ["seed=1"]}
+    for deployment in (own, on_demand):
+        create = f"deployments/{deployment['id']}/create_flow_run"
+        refused = api.request(create, {"parameters": mistyped})
+        assert refused.status_code == 409, refused.text
+        assert "overides" in refused.text
 
     log = folder / "log"
     assert failed["state_type"] == "FAILED", failed["state"]["message"]
@@ -186,7 +196,7 @@ def check_page(api: Api, run: dict[str, Any]) -> None:
     found = api.ask("artifacts/filter", {"artifacts": mine})
     kinds = [each["type"] for each in found if each["key"]]  # Prefect's result artifact has no key
     assert sorted(kinds) == ["markdown", "progress", "table"], "once despite two attempts"
-    deadline = time.monotonic() + 30  # the log is sent in batches
+    deadline = time.monotonic() + 300  # the log is sent in batches
     while time.monotonic() < deadline:
         log = "\n".join(e["message"] for e in api.ask("logs/filter", {"logs": mine}))
         if "test main test: computed in" in log:
@@ -268,7 +278,7 @@ def start_by_form(page: Page, api: Api, seed: int) -> str:
     return str(run["id"])
 
 
-def begun(project: Path, seed: int, seconds: float = 200.0) -> RunFolder:
+def begun(project: Path, seed: int, seconds: float = 300.0) -> RunFolder:
     """Wait until the run with a seed has stored two iterations."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

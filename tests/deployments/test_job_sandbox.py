@@ -19,7 +19,7 @@ import yaml
 from tests.s3_server import BUCKET, S3Server
 from tests.tasks.phased import PARAMETERS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TEMPLATE = Path(__file__).parents[2] / "deployments" / "kubernetes" / "base_job_template.json"
 SCRIPT = """

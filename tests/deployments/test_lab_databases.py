@@ -33,7 +33,7 @@ DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 ROLES = ("prefect", "mlflow")
 PROGRAMS = ["initdb", "pg_ctl", "psql", "pg_dump", "pg_restore"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 # Runs the commands of `docker compose` on this machine instead of in a container.
 STAND_IN = """#!/usr/bin/env bash

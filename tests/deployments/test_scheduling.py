@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import shutil
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 import yaml
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.states import Completed, Pending, Running, Scheduled
 
 from deployments import deploy as deploying
 from deployments.crash_recovery import AUTOMATION, automations
-from deployments.deploy import PREFECT_FILE, Schedule, deployment_file
+from deployments.deploy import PREFECT_FILE, Schedule, deploy_experiments, deployment_file
 from deployments.local_stack import LocalStackError
+from flows.process.stack_file import POOL
 from ratchet.errors import ParameterError
+
+EXPERIMENT = Path(__file__).parents[2] / "experiments" / "binary_erasure_channel.yaml"
 
 
 @pytest.mark.parametrize(
@@ -19,27 +31,80 @@ from ratchet.errors import ParameterError
     [
         ({"cron": "0 3 * * *"}, {"cron": "0 3 * * *"}),
         ({"interval": 3600.0}, {"interval": 3600.0}),
-        ({"rrule": "FREQ=DAILY;COUNT=7"}, {"rrule": "FREQ=DAILY;COUNT=7"}),
+        (
+            {"rrule": "FREQ=DAILY;COUNT=7"},
+            {"rrule": "DTSTART:20300101T010000\nRRULE:FREQ=DAILY;COUNT=7"},
+        ),
     ],
     ids=str,
 )
 def test_a_schedule_is_written_to_the_file(given, entry):
-    schedule = Schedule(**given, timezone="Europe/Berlin")
-    schedule.check()
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    schedule = Schedule(**given, timezone="Europe/Berlin", now=now)
+    assert len(schedule.next_dates()) == 3
     text = deployment_file(
-        PREFECT_FILE, {"own": "one.yaml"}, ["seed=1"], schedule=schedule, slots=2
+        PREFECT_FILE, {"own": "one.yaml"}, ["seed=1"], schedule=schedule, slots=2, when_busy="skip"
     )
     (deployment,) = yaml.safe_load(text)["deployments"]
     assert deployment["schedules"] == [{**entry, "timezone": "Europe/Berlin", "active": True}]
     assert deployment["parameters"] == {"file": "one.yaml", "overrides": ["seed=1"]}
     assert (deployment["concurrency_limit"], deployment["work_pool"]["name"]) == (
-        2,
+        {"limit": 2, "collision_strategy": "CANCEL_NEW"},
         "{{ $RATCHET_POOL }}",
     )
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("prefect_server")
+def test_waiting_runs_start_in_the_order_of_their_times(tmp_path, monkeypatch):
+    experiment = tmp_path / "one.yaml"
+    shutil.copy(EXPERIMENT, experiment)
+    monkeypatch.chdir(tmp_path)
+    with get_client(sync_client=True) as client:
+        monkeypatch.setenv("PREFECT_API_URL", str(client.api_url).rstrip("/"))
+        deploy = partial(deploy_experiments, tmp_path, {"one": "one.yaml"}, schedule=Schedule())
+        deploy(when_busy="skip")
+        assert read_limit(client) == 1
+        deploy(slots=2)
+        assert read_limit(client) is None
+        deploying._limit_queue(dict(os.environ), POOL, "deployment-one", 1)
+        deployment = client.read_deployment_by_name("experiment-from-file/one")
+        now = datetime.now(UTC)
+        waiting = [
+            client.create_flow_run_from_deployment(
+                deployment.id, state=Scheduled(scheduled_time=now - timedelta(minutes=minutes))
+            ).id
+            for minutes in (1, 3, 2)
+        ]
+    started = [asyncio.run(start_next(now)) for _ in waiting]
+    assert started == [[waiting[1]], [waiting[2]], [waiting[0]]]
+
+
+def read_limit(client: SyncPrefectClient) -> int | None:
+    limit = client.read_deployment_by_name("experiment-from-file/one").global_concurrency_limit
+    return None if limit is None else limit.limit
+
+
+async def start_next(now: datetime) -> list[UUID]:
+    """Start the runs that the server gives to workers; end them when it gives no further one."""
+
+    async def fetch() -> list[UUID]:
+        responses = await client.get_scheduled_flow_runs_for_work_pool(POOL, scheduled_before=now)
+        return [response.flow_run.id for response in responses]
+
+    async with get_client() as client:
+        started = await fetch()
+        for state in (Pending(), Running()):
+            for run in started:
+                await client.set_flow_run_state(run, state)
+            assert await fetch() == []
+        for run in started:
+            await client.set_flow_run_state(run, Completed())
+    return started
+
+
 def test_a_deployment_without_a_schedule_runs_on_demand():
-    Schedule().check()
+    assert Schedule().next_dates() == []
     assert Schedule().to_entries() == []
 
 
@@ -48,13 +113,28 @@ def test_a_deployment_without_a_schedule_runs_on_demand():
     [
         ({"cron": "often"}, r"--cron: got 'often'"),
         ({"rrule": "FREQ=SOMETIMES"}, r"--rrule: got 'FREQ=SOMETIMES'"),
+        ({"cron": "0 0 3 * * *"}, r"--cron: got '0 0 3 \* \* \*', expected 5 fields"),
+        ({"cron": "0 0 31 2 *"}, r"--cron: got '0 0 31 2 \*' in 'UTC', which has no date"),
+        ({"rrule": "FREQ=DAILY;COUNT=0"}, "which has no date in the future"),
+        ({"interval": -5.0}, r"--interval: got -5\.0"),
+        (
+            {"cron": "0 3 * * *", "timezone": "Europe/Berlni"},
+            r"--timezone: got 'Europe/Berlni', .* Did you mean 'Europe/Berlin'\?",
+        ),
         ({"cron": "0 3 * * *", "interval": 5.0}, r"got --cron and --interval, expected one"),
     ],
     ids=str,
 )
 def test_an_invalid_schedule_is_refused(given, message):
     with pytest.raises(ParameterError, match=message):
-        Schedule(**given).check()
+        Schedule(**given).next_dates()
+
+
+def test_the_next_dates_are_in_the_schedules_time_zone():
+    dates = Schedule(cron="30 2 * * *", timezone="Asia/Kolkata").next_dates()
+    assert [(date.hour, date.minute, str(date.utcoffset())) for date in dates] == [
+        (2, 30, "5:30:00")
+    ] * 3
 
 
 def test_a_paused_run_is_not_treated_as_dead():

@@ -63,7 +63,7 @@ def test_a_stack_records_its_address_and_stops_all_processes(
     assert stack.is_up()
     assert alive(stack.processes) == ["part0", "part1"]
     parent = psutil.Process(stack.processes["part1"].pid)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not (children := parent.children()) and time.monotonic() < deadline:
         time.sleep(0.05)
     supervisor.stop()
@@ -130,7 +130,7 @@ def test_a_crash_loop_is_reported_and_delays_grow(
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -140,9 +140,9 @@ def test_a_service_that_never_becomes_healthy_stops_the_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_parts(monkeypatch, SLEEP, healthy=False)
-    monkeypatch.setattr(local_stack, "_START_SECONDS", 0.2)
+    monkeypatch.setattr(local_stack, "_SILENT_SECONDS", 0.2)
     before = psutil.Process().children()
-    with pytest.raises(LocalStackError, match="was not healthy after"):
+    with pytest.raises(LocalStackError, match="is not healthy, and wrote nothing"):
         LocalStack(tmp_path).start()
     assert psutil.Process().children() == before
 

@@ -17,6 +17,7 @@ _BLOCK = re.compile(
 _NOTE = re.compile(r"<!-- (.*?) -->")
 _NOT_RUN = re.compile(r"not run: (\w+ \w+.*)")
 _FOLDER = re.compile(r"run in: (\S+)")
+_WRITE = re.compile(r"write: (\S+)")
 _TOLERANCE = re.compile(r"numbers may differ by (\d+): (\w+ \w+.*)")
 
 
@@ -36,6 +37,8 @@ class Block:
         Path of the file that the block shows; empty if it shows none.
     not_run
         Reason for which the block is not run; None if it is.
+    written
+        Name of the file that later blocks read, and into which the block is written.
     folder
         Folder in which the block is run.
     tolerance
@@ -47,13 +50,15 @@ class Block:
     title: str
     text: str
     not_run: str | None = None
+    written: str | None = None
     folder: str = "."
     tolerance: float = 0.0
 
     @property
     def is_code(self) -> bool:
         """Whether the block is run unless a comment prevents it."""
-        return self.language in ("bash", "console", "python") and not self.title
+        is_shown = bool(self.title or self.written)
+        return self.language in ("bash", "console", "python") and not is_shown
 
 
 def pages() -> list[Path]:
@@ -91,11 +96,13 @@ def _block(match: re.Match[str], where: str) -> Block:
 def _with_note(block: Block, note: str) -> Block:
     if found := _NOT_RUN.fullmatch(note):
         return replace(block, not_run=found[1])
+    if found := _WRITE.fullmatch(note):
+        return replace(block, written=found[1])
     if found := _FOLDER.fullmatch(note):
         return replace(block, folder=found[1])
     if found := _TOLERANCE.fullmatch(note):
         return replace(block, tolerance=float(found[1]))
     raise BlockError(
-        f"{block.where}: got the comment {note!r}, expected 'not run: REASON', 'run in: FOLDER'"
-        " or 'numbers may differ by NUMBER: REASON'."
+        f"{block.where}: got the comment {note!r}, expected 'not run: REASON', 'write: FILE',"
+        " 'run in: FOLDER' or 'numbers may differ by NUMBER: REASON'."
     )

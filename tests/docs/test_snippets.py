@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_blocks_that_are_not_run_are_listed_with_their_reasons() -> None:
             assert block.is_code or block.language == "text", f"{block.where} is never run"
     assert any(block.not_run is not None for block in blocks)
     assert any(block.is_code and block.not_run is None for block in blocks)
+
+
+def test_every_block_of_the_readme_is_run_or_says_why_not() -> None:
+    for block in read_blocks(ROOT / "README.md"):
+        assert block.is_code or block.written or block.language == "text", block.where
+
+
+def test_the_readme_can_be_read_in_three_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 800
 
 
 def test_every_output_follows_what_prints_it() -> None:
@@ -115,17 +125,27 @@ def test_a_tolerance_is_for_numbers_only() -> None:
     assert difference("arm 91 %\n", PRINTED, tolerance=3) is not None
 
 
+def snippet_pages() -> list[Any]:
+    """Return the pages with snippets; those that need minutes are exhaustive."""
+    long = {*(ROOT / "docs" / "guides").iterdir(), ROOT / "docs/tutorials/sweep_and_compare.md"}
+    return [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.exhaustive] * (page in long))
+        for page in pages()
+        if has_snippets(page)
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "page", [page for page in pages() if has_snippets(page)], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", snippet_pages())
 def test_snippets_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     for name in ("examples", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     printed: str | None = None
     for block in read_blocks(page):
-        if block.is_code:
+        if block.written is not None:
+            (tmp_path / block.written).write_text(block.text)
+        elif block.is_code:
             printed = None if block.not_run is not None else _run(block, tmp_path)
         elif block.language == "text" and block.not_run is None and printed is not None:
             _compare(block, block.text, printed)

@@ -25,7 +25,14 @@ def test_each_notebook_is_run():
     assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == sorted(SHOWN)
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("comparing", marks=pytest.mark.exhaustive),  # a page has the same commands
+        pytest.param("custom_game", marks=pytest.mark.exhaustive),  # likewise a tutorial
+        "first_run",
+    ],
+)
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

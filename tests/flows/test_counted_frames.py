@@ -8,8 +8,9 @@ from flows import run_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.reports.comparison.runs import read_compared_runs
-from ratchet.reports.comparison.training_costs import Used, planned_frames, used_by_stage
+from ratchet.reports.comparison.training_costs import Used, used_by_stage
 from ratchet.tracking.run_folder import RunFolder
+from tests.planned_frames import planned_frames
 from trainers.tensordict.collectors import RolloutCollector
 
 

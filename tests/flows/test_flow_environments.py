@@ -69,7 +69,7 @@ def test_test_videos_are_stored_with_the_run_and_shown_in_the_report(lab):
 @pytest.mark.parametrize(
     ("name", "agent", "enough"),
     [
-        ("cartpole", "agent", 475),
+        pytest.param("cartpole", "agent", 475, marks=pytest.mark.exhaustive),
         pytest.param("simple_spread", "agent_0", -13, marks=pytest.mark.exhaustive),
     ],
 )

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.plan import plan, plan_experiment, remaining_iterations
+from flows.planning.plan import (
+    PlannedStage,
+    plan,
+    plan_experiment,
+    remaining,
+    remaining_steps,
+)
 from flows.runs.pinned_stages import arm_keys
 from flows.runs.resolve import (
     absolute_settings,
@@ -17,10 +23,11 @@ from flows.runs.resolve import (
     resolve,
     resolve_file,
     resolve_parameters,
-    stable_run_id,
 )
+from flows.runs.run_ids import stable_run_id
 from flows.runs.setup import open_run
 from ratchet.errors import ParameterError
+from ratchet.language_models.estimates import StageEstimate
 from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -110,7 +117,7 @@ def test_keys_are_computed_once_for_progress_and_run(main, tmp_path, monkeypatch
     monkeypatch.setattr("flows.runs.resolve.arm_keys", counted)
     resolved = resolve(main, ExperimentSettings(home=str(tmp_path), runs=str(tmp_path)))
     assert made == [], "keys must be computed lazily"
-    assert remaining_iterations(resolved) > 0
+    assert remaining_steps(resolved).total() > 0
     run = open_run(resolved, None)
     run.close()
     assert [session.keys for session in run.sessions] == resolved.keys
@@ -168,3 +175,19 @@ def test_sweep_points_and_fork_stages_are_parsed(main):
     assert [parse_stage(stage) for stage in (3, "3", "3:train")] == [3, 3, 3]
     with pytest.raises(ParameterError, match="3:dance"):
         parse_stage("3:dance")
+
+
+def test_what_remains_counts_missing_stages_once_and_no_cached_ones():
+    def planned(stage, hit, key, calls):
+        estimate = None if calls is None else StageEstimate(stage, 0, calls=calls)
+        return PlannedStage("main", stage, 0, 0, hit, "", key, estimate=estimate)
+
+    stages = [
+        planned("sample_rollouts", True, "a", 100),
+        planned("sample_rollouts", False, "b", 10),
+        planned("sample_rollouts", False, "b", 10),  # of another arm
+        planned("test", False, "c", 1),
+        planned("train", False, "d", None),
+    ]
+    assert remaining(stages).calls == 11
+    assert remaining(stages[:1]) is None

@@ -31,9 +31,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", ["scenario", pytest.param("network", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", ["scenario", "network"])
 def test_a_killed_run_gives_bitwise_the_same_result(new_lab, case):
     given = {**COMMON, **CASES[case]}
     undisturbed, lab = new_lab(), new_lab()

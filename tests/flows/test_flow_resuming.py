@@ -17,7 +17,7 @@ STAGES = [
     ("test", ""),
     ("save", ";detail=report"),
 ]
-QUICK = (("train", ";iteration=6"), ("save", ";detail=report"))
+QUICK = (("train", ";iteration=6"),)
 """The others are run by ``make test-exhaustive``."""
 
 

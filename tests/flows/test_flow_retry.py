@@ -45,8 +45,8 @@ def tracked(new_lab):
     "fault",
     [
         "stage=train;iteration=6;after=0.12",
-        "stage=test;after=0.02",
-        "stage=save;detail=mlflow;within=2",
+        pytest.param("stage=test;after=0.02", marks=pytest.mark.exhaustive),
+        pytest.param("stage=save;detail=mlflow;within=2", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_flow_run_retry_continues_without_duplicate_metrics(lab, tracked, fault):

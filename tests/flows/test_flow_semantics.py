@@ -219,6 +219,8 @@ def test_force_recomputes_stages_that_arms_share_once(lab):
     arms = {"same": {}, "longer": {"rl.num_iterations": 9}, "slow": {"rl.lr": 0.25}}
     first = run(lab, arms=arms)
     work = Counter(lab.done())
+    assert first.stage_counts == f"{first.computed} computed, {first.shared} shared between arms"
+    assert first.cached == first.shared > 0
     second = run(lab, force=True, arms=arms)
     assert (second.computed, second.cached) == (first.computed, first.cached)
     assert second.states == first.states

@@ -254,12 +254,26 @@ def test_the_verify_command_reports_its_findings(lab):
     found = CliRunner().invoke(app, check)
     assert found.exit_code == 0, found.output
     assert "All decisions as published: test of arm main" in found.output
+    assert "As published: data set, 2 of 2 values of arm main." in found.output
     (other,) = json.loads(published.read_text())["runs"]
     digest = other["tests"]["test"]["sha256"]
     published.write_text(published.read_text().replace(digest, "0" * 64))
     found = CliRunner().invoke(app, check)
     assert found.exit_code == 1
     assert "Different from published" in found.output
+    content = json.loads(published.read_text().replace("0" * 64, digest))
+    content["versions"] |= {"torch CPU capability": "none"}
+    for name in ("processor model", "instruction sets", "numpy BLAS"):
+        content["versions"].pop(name, None)
+    content["runs"][0]["scores"] = {"test": 0.123}
+    published.write_text(json.dumps(content))
+    found = CliRunner().invoke(app, check)
+    assert found.exit_code == 1
+    output = " ".join(found.output.split())
+    assert "main score test 0.123" in output
+    assert "Published with torch CPU capability none, here " in output
+    assert "Not recorded in the published file: " in output
+    assert "numpy BLAS" in output
     found = CliRunner().invoke(app, [*check[:-3], "none.json", *runs])
     assert (found.exit_code, "none.json: cannot be read" in found.output) == (2, True)
     assert "stages are unchanged" not in found.output, (

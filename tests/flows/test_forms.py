@@ -125,6 +125,27 @@ def test_sections_of_other_trainers_and_protocols_are_left_out(name, shown, hidd
     assert hidden.isdisjoint(sections)
 
 
+@pytest.mark.parametrize(
+    ("name", "offered", "others"),
+    [
+        ("demo", {"vanilla_ppo", "solo_agent"}, {"grpo", "pure_text_ei", "torchrl_dqn"}),
+        ("text_demo", {"pure_text_ei", "pure_text_malt"}, {"grpo", "vanilla_ppo", "solo_agent"}),
+        ("reverse_grpo", {"grpo"}, {"pure_text_ei", "vanilla_ppo", "torchrl_dqn"}),
+        ("cartpole_dqn", {"torchrl_dqn", "vanilla_ppo"}, {"grpo", "solo_agent", "pure_text_ei"}),
+    ],
+)
+def test_the_form_of_a_file_offers_the_trainers_that_fit_its_scenario(name, offered, others):
+    general = form("experiment_from_file")
+    file = ROOT / "experiments" / f"{name}.yaml"
+    schema = experiment_form(load_experiment(file), name, general)["properties"]["trainer"]
+    registered, free = schema["anyOf"]
+    assert offered <= set(registered["enum"])
+    assert others.isdisjoint(registered["enum"])
+    assert others | offered <= set(general["properties"]["trainer"]["anyOf"][0]["enum"])
+    assert free["title"] == "file.py:Class"
+    assert "The trainer. Value: " in schema["description"]
+
+
 REFUSED = [
     {"seed": -1},
     {"seed": "x"},

@@ -7,7 +7,7 @@ import pytest
 from ratchet.rollouts.trajectory import load_trajectories
 from trainers.language.state import LanguageState
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHOSEN = {
     "scenario": "language_task",

@@ -21,7 +21,7 @@ from ratchet.tracking.run_folder import RunFolder
 pytestmark = pytest.mark.slow
 
 
-def soon(look: Callable[[], Any], seconds: float = 60.0) -> Any:
+def soon(look: Callable[[], Any], seconds: float = 300.0) -> Any:
     """Poll until the result is truthy."""
     end = time.monotonic() + seconds
     while not (found := look()):
@@ -75,7 +75,7 @@ def test_stalled_and_retried_stages_are_reported_everywhere(lab: Any, client: An
         soon(lambda: events(client, "prefect.automation.triggered", automation))
     finally:
         go_on.touch()
-        assert process.wait(60) == 0, (lab.folder / "output-1.txt").read_text()
+        assert process.wait(240) == 0, (lab.folder / "output-1.txt").read_text()
 
     flow_run = f"prefect.flow-run.{run.manifest.prefect_flow_run_ids[-1]}"
     soon(lambda: events(client, "ratchet.run.completed", flow_run))
@@ -93,4 +93,6 @@ def test_stalled_and_retried_stages_are_reported_everywhere(lab: Any, client: An
     assert {line["run"] for line in lines} == {run.run_id}
     warnings = [(line["stage"], line["iteration"]) for line in lines if "stage" in line]
     assert {("train", 3), ("train", 6)} <= set(warnings)
-    assert {"caution", "retried", "stalled"} == {event["kind"] for event in run.read_events()}
+    kinds = {event["kind"] for event in run.read_events()}
+    # the tiny trainer reads environment variables, which is a warning
+    assert kinds == {"caution", "retried", "stalled", "warning"}

@@ -17,7 +17,7 @@ from flows.process.environment import prepare_environment
 from flows.runs.verify import verify_run
 from ratchet.parameters.settings import ExperimentSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ANSWERS = 16
 CHOSEN = {
@@ -72,7 +72,7 @@ def scene(lab, tmp_path, monkeypatch):
 
     def player(own: set[int], answers: int = 1) -> int:
         """Wait for ``answers`` completions by processes not in ``own``; return the first's id."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while True:
             pids = [int(line) for line in log.read_text().splitlines()]
             others = [pid for pid in pids if pid not in own]

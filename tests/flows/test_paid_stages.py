@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from flows.planning.plan import plan
-from flows.runs.resolve import ResolvedExperiment, resolve
-from ratchet.errors import ChangedCodeError
+from flows.runs.changed_defaults import _is_named
+from flows.runs.resolve import ResolvedExperiment, resolve, resolve_file, resolve_parameters
+from flows.sweeps.members import sweep_members
+from ratchet.errors import ChangedCodeError, ChangedDefaultError
+from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 
+AGENTS = ("prover", "verifier")
 PARAMETERS = {
     "scenario": "code_validation",
     "dataset": "generated",
@@ -52,7 +57,10 @@ def store_first_stages(found: ResolvedExperiment, module: str = "") -> None:
             modules[module] = "0" * 64
         code = Fingerprint.from_modules(modules)
         content = (call.stage, call.iteration, call.parameters, call.inputs)
-        with found.store.claim(stage_key(*content, code.digest)) as claim:
+        key = stage_key(*content, code.digest)
+        if found.store.peek(key) is not None:
+            continue
+        with found.store.claim(key) as claim:
             sizes = {"num_datapoints/train": 4.0, "num_datapoints/test": 4.0}
             manifest = claim.commit(
                 stage=call.stage,
@@ -138,3 +146,81 @@ def test_unknown_costs_of_a_custom_trainer_stop_a_run_only_before_stages_that_ca
         custom().check_paid_stages()
     assert "1 stages that cost money (sample_rollouts)" in str(caught.value)
     assert "without a price" in str(caught.value)
+
+
+FIELD = "num_invalid_generation_retries"
+PATH = f"agents._default.{FIELD}"
+
+
+def with_old_default(tmp_path) -> None:
+    """Store stages as of before the default of retries changed, with other code."""
+    store_first_stages(experiment(tmp_path, **{FIELD: 20}), MODULE)
+
+
+def test_a_run_stops_before_paying_for_a_changed_default(tmp_path):
+    with_old_default(tmp_path)
+    for policy in ("stop", "keep"):
+        with pytest.raises(ChangedDefaultError) as caught:
+            experiment(tmp_path, policy).check_paid_stages()
+        assert str(caught.value) == (
+            f"the default of {PATH} changed from 20 to 3 in 0.1.0: set {PATH}=20 to keep 1 stored"
+            " stages that cost money (0 calls), or pass --recompute-paid"
+            " (settings.paid_code_changes=recompute)."
+        )
+    experiment(tmp_path, "recompute").check_paid_stages()
+    kept = experiment(tmp_path, "keep", **{FIELD: 20})
+    kept.check_paid_stages()
+    assert "sample_rollouts" in states(kept)
+
+
+def test_a_value_that_the_user_names_is_no_default(tmp_path):
+    with_old_default(tmp_path)
+    experiment(tmp_path, **{FIELD: 3}).check_paid_stages()
+    experiment(tmp_path, **{FIELD: 4}).check_paid_stages()
+    file = tmp_path / "experiment.yaml"
+    settings = {"home": str(tmp_path / "home"), "runs": str(tmp_path / "runs")}
+    file.write_text(json.dumps({**PARAMETERS, "settings": settings}))
+    with pytest.raises(ChangedDefaultError):
+        resolve_file(str(file)).check_paid_stages()
+    resolve_file(str(file), [f"{PATH}=3"]).check_paid_stages()
+    named = {"arms": {"other": {"seed": 1}}, "settings": settings}
+    file.write_text(json.dumps(PARAMETERS | named))
+    with pytest.raises(ChangedDefaultError):
+        resolve_file(str(file)).check_paid_stages()
+    resolve_file(str(file), [f"agents.{name}.{FIELD}=3" for name in AGENTS]).check_paid_stages()
+
+
+def test_complete_parameters_count_as_not_named(tmp_path):
+    """A form of Prefect sends every value."""
+    with_old_default(tmp_path)
+    parameters = experiment(tmp_path).flow_parameters()
+    with pytest.raises(ChangedDefaultError):
+        resolve_parameters(**parameters).check_paid_stages()
+    members = {"name": "experiment", "settings": experiment(tmp_path).settings}
+    base = HyperParameters.from_dict(PARAMETERS)
+    (member,) = sweep_members(base, [{"seed": base.seed}], None, **members)
+    with pytest.raises(ChangedDefaultError):
+        member.experiment.check_paid_stages()
+    (member,) = sweep_members(base, [{PATH: 3}], None, **members)
+    member.experiment.check_paid_stages()
+
+
+def test_stages_with_the_current_default_do_not_stop_a_run(tmp_path):
+    with_old_default(tmp_path)
+    store_first_stages(experiment(tmp_path))
+    experiment(tmp_path).check_paid_stages()
+
+
+@pytest.mark.parametrize(
+    ("phases", "is_named"),
+    [
+        ([{"name": "a", "changes": {PATH: 3}}], True),
+        ({"a": {"changes": {"agents": {"_default": {FIELD: 3}}}}}, True),
+        ([{"name": "a", "changes": {"rl.lr": 1}}, {"name": "b"}], False),
+        ({"a": {"num_iterations": 2}}, False),
+        (None, False),
+    ],
+)
+def test_changes_of_phases_name_values(phases, is_named):
+    assert _is_named({"phases": phases}, f"agents.prover.{FIELD}") == is_named
+    assert _is_named({"agents": {"prover": {FIELD: 3}}, "phases": phases}, f"agents.prover.{FIELD}")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from prefect.client.schemas.objects import State, StateDetails, StateType
 from prefect.exceptions import TerminationSignal
-from prefect.states import Cancelling, Running
+from prefect.states import Cancelling, Crashed, Running
 
 from flows.runs import pause_and_cancel as pausing
 
@@ -55,6 +55,18 @@ def test_a_cancelled_run_ends_whether_paused_or_not(monkeypatch):
     for states in ([Cancelling()], [PAUSED, Cancelling()]):
         with pytest.raises(TerminationSignal):
             heed(monkeypatch, states)
+
+
+def test_a_run_that_was_crashed_in_prefect_reports_the_reason(monkeypatch):
+    with pytest.raises(pausing.EndedInPrefect) as raised:
+        heed(monkeypatch, [Crashed(message="Its heartbeats stopped.")])
+    monkeypatch.setattr(pausing, "_is_cancelled_in_prefect", lambda: False)
+    folder = SimpleNamespace(run_id="one", manifest=SimpleNamespace(status="running"))
+    assert pausing.classify_outcome(folder, raised.value) == (
+        "interrupted",
+        "interrupted: Prefect's server has set its state to Crashed: Its heartbeats stopped. Resume"
+        " with `ratchet resume one`.",
+    )
 
 
 def test_a_suspended_run_is_handled_by_prefect(monkeypatch):

@@ -51,6 +51,13 @@ def test_the_bound_with_resampling_retries_and_several_turns(tmp_path):
     assert planned(tmp_path, turns)[0] == ("train", most(48, 14, 14))
 
 
+def test_the_bound_of_an_agent_with_its_own_parameters(tmp_path):
+    own = {"agents": {"agent": {"max_tokens": 3, "small_model": {"context_length": 40}}}}
+    named = parameters(**own)
+    assert named.agents["_default"].max_tokens != 3
+    assert planned(tmp_path, named) == [("train", most(48, 3, 40)), ("test", most(8, 3, 40))]
+
+
 @pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
 def test_sampled_tokens_are_within_the_bound(tmp_path, mode):
     given = parameters(language={"mode": mode})

@@ -13,10 +13,10 @@ import pytest
 
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
-from ratchet.language_models.service.serving import ServiceAddress
+from ratchet.language_models.service.launch import ServiceAddress
 from trainers.language.state import LanguageState
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SHAPE = {"layers": 1, "d_model": 16, "heads": 2, "context_length": 32}
 CHOSEN = {
@@ -63,7 +63,7 @@ class Service:
 
     @property
     def url(self):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while (found := ServiceAddress.read(self.home / "llm")) is None:
             assert self.process.poll() is None
             assert time.monotonic() < deadline
@@ -92,7 +92,7 @@ def services(tmp_path):
     for each in started:
         each.process.terminate()
     for each in started:
-        each.process.wait(30)
+        each.process.wait(240)
 
 
 def stored(home, result):

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Completed
 
 from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
@@ -23,7 +32,13 @@ from flows.sweep_flow import run_members
 from flows.sweeps import dispatch
 from flows.sweeps.members import resolve_sweep
 from ratchet import lazy
-from ratchet.errors import DataError, MissingPackageError, ParameterError, StageFailedError
+from ratchet.errors import (
+    DataError,
+    MissingPackageError,
+    ParameterError,
+    StageFailedError,
+    WorkerDiedError,
+)
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder
@@ -94,6 +109,27 @@ def test_a_failed_sweep_cancels_running_members(monkeypatch):
     asyncio.run(sweep())
 
 
+def test_each_lost_worker_of_a_member_gives_one_warning_with_its_attempt(caplog):
+    class LosesWorkers:
+        async def submit(self, request):
+            raise WorkerDiedError(f"the worker of a {request['work']} was lost.")
+
+    resolved = SimpleNamespace(
+        settings=ExperimentSettings(retries=1),
+        with_settings=lambda **_: SimpleNamespace(flow_parameters=dict),
+    )
+    member = SimpleNamespace(label="seed=3", experiment=resolved)
+    submission = dispatch._Submission(member, LosesWorkers())
+    for _ in range(2):
+        with pytest.raises(WorkerDiedError):
+            asyncio.run(submission.submit())
+    lost = "member seed=3 lost its worker at attempt {}: the worker of a member was lost."
+    assert [record.message for record in caplog.records] == [
+        lost.format("1, retrying"),
+        lost.format("2, no retries left"),
+    ]
+
+
 def test_a_process_that_has_responded_is_not_terminated():
     finished, process = threading.Event(), SubprocessWorker("none", "none")
 
@@ -124,6 +160,30 @@ def quiet(lab, monkeypatch):
     prepare_environment(lab.folder / "home")
 
 
+@pytest.mark.slow
+def test_members_of_a_work_pool_end_with_a_message_in_words(lab, quiet, monkeypatch):
+    pool = f"pool-{lab.folder.name}"
+    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool]
+        with subprocess.Popen(
+            [*command, "--type", "process", "--install-policy", "never"],
+            env=lab.child_environment(),
+        ) as worker:
+            results = sweep(lab, "work_pool", work_pool=pool)
+            worker.terminate()
+        messages = {
+            run.name: run.state.message
+            for run in client.read_flow_runs(
+                work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+            )
+        }
+    assert set(messages) == {each.run_id for each in results}
+    assert all(re.fullmatch(r"Stages: \d+ computed, .*", text) for text in messages.values())
+    assert [each.metrics["main"]["test"] for each in results]
+
+
 def sweep(lab, runner, **settings):
     chosen = ExperimentSettings.from_dict(lab.settings(runner=runner, max_parallel=2, **settings))
     parameters = lab.hyper_params(**SHARED)
@@ -131,7 +191,13 @@ def sweep(lab, runner, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", ["dask", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.mark.parametrize(
+    "runner",
+    [
+        pytest.param("dask", marks=pytest.mark.exhaustive),  # so is that of an external cluster
+        pytest.param("ray", marks=pytest.mark.ray),
+    ],
+)
 def test_a_member_whose_worker_is_killed_is_resumed_without_repeated_work(
     runner, lab, new_lab, quiet, monkeypatch
 ):
@@ -152,30 +218,49 @@ def check_no_repeated_work(lab, other, results):
     assert weights == [other.weights(result.to_dict()) for result in expected]
 
 
+@contextmanager
+def external_cluster():
+    """Start a Dask cluster that the sweep does not configure; yield the settings that use it."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield {"cluster_address": cluster.scheduler_address}
+
+
 @pytest.mark.slow
-def test_a_member_whose_dask_worker_is_killed_is_resumed(lab, new_lab, quiet, monkeypatch):
-    """Kill a worker of Dask's local cluster during a stage, with the member's process."""
+@pytest.mark.parametrize(
+    "cluster", [pytest.param(nullcontext, marks=pytest.mark.exhaustive), external_cluster]
+)
+def test_a_member_whose_dask_worker_is_killed_is_resumed(
+    cluster, lab, new_lab, quiet, monkeypatch, caplog
+):
+    """Kill a worker of the cluster during a stage, with the member's process."""
     go_on = lab.folder / "go_on"
     monkeypatch.setenv("TINY_HANG", "train 3")
     monkeypatch.setenv("TINY_GO_ON", str(go_on))
-    with ThreadPoolExecutor(1) as beside:
+    with cluster() as settings, ThreadPoolExecutor(1) as beside:
         killed = beside.submit(kill_the_worker_of_a_member, lab, go_on)
-        results = sweep(lab, "dask", retries=1)
+        results = sweep(lab, "dask", retries=1, **(settings or {}))
         assert not killed.result().is_running()
+    (warning,) = (each.message for each in caplog.records if "lost its" in each.message)
+    assert warning.endswith(
+        "lost its worker at attempt 1, retrying: a worker of the Dask cluster was terminated"
+        " externally."
+    )
     check_no_repeated_work(lab, new_lab(), results)
 
 
 def kill_the_worker_of_a_member(lab, go_on):
     """Wait until both members train, kill the parent of one; return that member."""
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while Counter(lab.done())["train 2"] < 2:
             assert time.monotonic() < deadline, f"only {lab.done()} is done"
             time.sleep(0.1)
         children = psutil.Process().children(recursive=True)
         member = next(each for each in children if "flows.runners.worker" in each.cmdline())
         member.parent().kill()
-        member.wait(20)
+        member.wait(240)
         return member
     finally:
         go_on.touch()
@@ -254,6 +339,16 @@ def test_a_cluster_that_starts_during_a_cancellation_is_stopped():
     assert happened == ["started", "ended"]
 
 
+def test_a_member_that_an_earlier_version_ran_is_refused_with_the_reason(prefect_server):
+    @flow(name="a member")
+    def member(): ...
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(member, state=Completed(message="{}"))
+    with pytest.raises(StageFailedError, match="has an earlier version of Ratchet"):
+        asyncio.run(work_pool._result(run))
+
+
 def test_a_flow_run_requested_during_a_cancellation_is_cancelled(monkeypatch):
     cancelled, may_start = [], asyncio.Event()
 
@@ -273,7 +368,7 @@ def test_a_flow_run_requested_during_a_cancellation_is_cancelled(monkeypatch):
 
     monkeypatch.setattr(work_pool, "arun_deployment", start)
     monkeypatch.setattr(work_pool, "get_client", Client)
-    pool = work_pool.WorkPool("deployment", 1)
+    pool = work_pool.WorkPool("deployment", 1, "pool")
     submission = pool.submit({"parameters": {"settings": {"run_id": "one"}}})
     asyncio.run(cancel_before(submission, may_start))
     assert cancelled == [("the run", "Cancelling")]

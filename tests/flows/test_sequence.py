@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.plan import plan, remaining_iterations
+from flows.planning.plan import plan, remaining_steps
 from flows.runs.resolve import resolve_file, resolve_run
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.scenarios.registry import build_scenario
@@ -116,7 +116,7 @@ def test_the_planned_stages_of_a_shipped_experiment_are_the_executed_ones(path, 
         overrides = [f"agents.verifier.checkpoint_run_id={base.run_id}"]
     experiment = with_few_arms(resolve(path, tmp_path, *overrides))
     planned = plan(experiment)
-    assert (remaining_iterations(experiment) > 0) == (path.stem not in WITHOUT_ITERATIONS)
+    assert (remaining_steps(experiment).total() > 0) == (path.stem not in WITHOUT_ITERATIONS)
     result = play(experiment)
     found = asked(executed)
     assert sorted(found) == sorted(places(planned))
@@ -132,7 +132,7 @@ def test_the_planned_stages_of_a_shipped_experiment_are_the_executed_ones(path, 
     executed.clear()
     again = resolve_run(result["run_id"], None, str(Path(result["folder"]).parent))
     assert all(stage.hit for stage in plan(again))
-    assert remaining_iterations(again) == 0
+    assert remaining_steps(again).total() == 0
     assert play(again)["computed"] == 0
     assert asked(executed) == found or sorted(asked(executed)) == sorted(found)
 

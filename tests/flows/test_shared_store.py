@@ -100,7 +100,8 @@ def test_runs_in_a_bucket_are_exported_imported_verified_and_collected(
 ) -> None:
     one, two = Machine(lab, "one", "kept"), Machine(lab, "two", "moved")
     monkeypatch.setenv("XDG_CACHE_HOME", one.environment["XDG_CACHE_HOME"])
-    here = ExperimentSettings.from_dict(one.settings)
+    unrenewed = {**one.settings, "lease_seconds": 60.0}  # renewals depend on the computer's speed
+    here = ExperimentSettings.from_dict(unrenewed)
     params = lab.hyper_params(rl__num_iterations=3)
     server.forget()
     kept = run_experiment(params, here, name="tiny")

@@ -64,7 +64,7 @@ def test_members_share_stages_and_a_second_sweep_is_fully_cached(lab):
 
 def test_a_value_may_be_a_mapping(lab):
     factors = [{"actor": factor, "critic": factor} for factor in (0.5, 2.0)]
-    results = sweep(lab, {"agents._default.agent_lr_factor": factors}, parallel=2)
+    results = sweep(lab, {"agents._default.agent_lr_factor": factors})
     assert len({result.run_id for result in results}) == 2
 
 
@@ -169,7 +169,7 @@ def test_processes_end_with_a_sweep_that_is_killed(lab):
     assert len(children) == 2
     process.send_signal(signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert not alive
 
 
@@ -182,7 +182,7 @@ def test_the_sweep_record_lists_its_members(lab):
     assert manifest.parent_run_id == record.sweep_id
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -257,3 +257,52 @@ def test_an_optuna_sweep_gives_the_same_results_after_a_kill(lab, new_lab, monke
     monkeypatch.setenv("TINY_LOG", str(other.log))
     sweep(other, CHOSEN)
     assert standings(other) == (journal, runs)
+
+
+SOME_SCORES = {
+    "kind": "optuna",
+    "metric": "train/score",
+    "num_trials": 4,
+    "num_startup_trials": 4,
+    "sampler": "random",
+}
+RATES = {"some": [0.25, 0.75, 1.5, 2.5], "none": [1.5, 2.5]}
+
+
+def scored_sweep(lab, rates, parallel):
+    trainer = {"module_path": str(HERE / "tiny_trainer.py"), "class_name": "TinyScoredTrainer"}
+    search = {**SOME_SCORES, "parameters": {"rl.lr": RATES[rates]}}
+    content = lab.hyper_params(**SHARED, trainer=trainer)
+    settings = lab.settings(base_dir=str(lab.folder))
+    file = lab.folder / "tiny.yaml"
+    file.write_text(json.dumps({**content, "settings": settings, "sweep": search}))
+    command = ["sweep", str(file), "--name", "search", "--no-progress", "-j", str(parallel)]
+    return CliRunner().invoke(app, command)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_members_without_the_metric_do_not_end_a_search(lab, parallel):
+    ended = scored_sweep(lab, "some", parallel)
+    assert ended.exit_code == 0, ended.output
+    assert Counter(statuses(lab).values()) == {"completed": 4}
+    journal = (lab.folder / "runs" / "search" / "study.jsonl").read_text()
+    outcomes = [json.loads(line) for line in journal.splitlines() if '"tell"' in line]
+    assert Counter((line["state"], line["value"]) for line in outcomes) == {
+        ("completed", 0.75): 1,
+        ("completed", "inf"): 1,
+        ("unscored", None): 2,
+    }
+    page = (lab.folder / "runs" / "search" / "sweep.html").read_text()
+    for text in (" ".join(ended.output.split()), page):
+        assert "train/score is not finite, which counts as the worst score: rl.lr=0.25" in text
+        assert "train/score was not recorded, so that they have no score: rl.lr=" in text
+    assert "Best so far: 0.750 (one seed) with rl.lr=0.75" in page
+
+
+def test_a_search_stops_once_its_first_members_all_lack_the_metric(lab):
+    for _ in range(2):
+        ended = scored_sweep(lab, "none", 1)
+        assert ended.exit_code == 2
+        text = " ".join(ended.output.split())
+        assert "has not recorded 'train/score', nor have the 1 that ended before it" in text
+        assert Counter(statuses(lab).values()) == {"completed": 2}  # all members that exist

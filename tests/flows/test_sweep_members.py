@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from flows.runs.resolve import MAIN_ARM, stable_run_id
+from flows.runs.resolve import MAIN_ARM
+from flows.runs.run_ids import stable_run_id
 from flows.sweeps.members import changes_of_data, resolve_sweep, sweep_id, sweep_members
 from flows.sweeps.points import grid_points, read_grid
 from flows.sweeps.summary import sync_mlflow
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, ParameterError, RunNotFoundError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -137,7 +138,7 @@ def test_the_record_is_found_by_its_prefix_and_keeps_its_creation_time(tmp_path)
     assert read_sweep(tmp_path, str(folder)) == record
     assert read_sweep(tmp_path, "other") is None
     write_sweep(tmp_path, record.model_copy(update={"sweep_id": "exp-sweep-34"}))
-    with pytest.raises(DataError, match="exp-sweep-12, exp-sweep-34"):
+    with pytest.raises(RunNotFoundError, match="exp-sweep-12, exp-sweep-34"):
         read_sweep(tmp_path, "exp-sweep")
     for name, message in (("a/b", "expected a name"), ("run-1", "a run's name")):
         (tmp_path / "run-1").mkdir(exist_ok=True)

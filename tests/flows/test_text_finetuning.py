@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "language_models"))
 
 from tuning_services import VllmService
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 RATCHET = [sys.executable, "-c", "from flows.cli.main import app; app()"]
@@ -48,7 +48,7 @@ def serving(home, base):
     options += ["--trainer", "trl", "--lora-rank", str(RANK)]
     process = subprocess.Popen([*RATCHET, "llm", "serve", *options], env={**os.environ})
     try:
-        file, deadline = home / "llm" / "service.json", time.monotonic() + 60
+        file, deadline = home / "llm" / "service.json", time.monotonic() + 300
         while not file.exists():
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -56,7 +56,7 @@ def serving(home, base):
         yield json.loads(file.read_text())["url"]
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(240)
 
 
 def loaded_by_vllm(url, model):

@@ -20,7 +20,7 @@ STAGES = [
     ("await_fine_tune_jobs", ";iteration=1"),
     ("test", ""),
 ]
-QUICK = (("sample_rollouts", ";iteration=1"), ("create_fine_tune_jobs", ";iteration=0"))
+QUICK = (("sample_rollouts", ";iteration=1"),)
 """The others are run by ``make test-exhaustive``."""
 TEXT_RL = {"test_scheme": "all", "fine_tune_on_all_previous_rollouts": True}
 
@@ -176,7 +176,7 @@ def test_an_interrupted_run_ends_immediately_and_loses_no_finished_call(lab):
     while not any(work.startswith("call sample 0") for work in lab.done()):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.wait(60)
+    process.wait(240)
     before = [work for work in lab.done() if work.startswith("call")]
     assert len(before) < 6, "it waited for the stage"
     lab.environment["TINY_SECONDS"] = "0"

@@ -22,7 +22,9 @@ def real_params(trainer):
     }
 
 
-@pytest.mark.parametrize("trainer", ["pure_text_ei", "pure_text_malt"])
+@pytest.mark.parametrize(
+    "trainer", ["pure_text_ei", pytest.param("pure_text_malt", marks=pytest.mark.exhaustive)]
+)
 def test_a_real_text_trainer_killed_in_sampling_gives_the_same_result(lab, trainer):
     params = real_params(trainer)
     whole = lab.settings(store=str(lab.folder / "whole"), run_id="whole")

@@ -22,7 +22,10 @@ def tiny_text_params(lab):
 
 @pytest.mark.parametrize(
     "fault",
-    ["stage=sample_rollouts;iteration=0;after=0.12", "stage=await_fine_tune_jobs;after=0.02"],
+    [
+        pytest.param("stage=sample_rollouts;iteration=0;after=0.12", marks=pytest.mark.exhaustive),
+        "stage=await_fine_tune_jobs;after=0.02",
+    ],
 )
 def test_a_flow_run_retry_pays_once_and_logs_each_point_once(lab, fault):
     from mlflow import MlflowClient

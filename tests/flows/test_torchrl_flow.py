@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ratchet.experiment_files.loading import load_experiment
@@ -80,6 +83,74 @@ def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, small, al
     assert more["computed"] == 2  # one more iteration, and its test
 
 
+def test_a_killed_run_with_parallel_environments_gives_the_result_of_a_serial_one(lab, small):
+    few = ("frames_per_batch=256", "total_frames=1024")
+    overrides = ["torchrl.batches_per_iteration=1", *(f"collector.{option}" for option in few)]
+
+    def chosen(kind):
+        batched = [f"training_env.batched_env_type={kind}"]
+        return load_experiment(ROOT / "experiments/library_ppo.yaml", overrides + batched)
+
+    parallel = chosen("parallel").hyper_params.to_dict()
+    settings = lab.settings(iterations_per_task=1)
+    lab.kill("stage=train;iteration=3;within=0.02", parallel, settings)
+    before = {path.name for path in stages(lab).iterdir()}
+    result = lab.run(parallel, settings)
+    assert result["cached"] == len(before) == 4  # data, initial state, two iterations
+    whole = small.build(chosen("serial").hyper_params)
+    whole.initial_state()
+    whole.run_iterations(0, 4)
+    assert final_state(lab, result) == whole.state
+
+
+def collecting_workers(process, count):
+    """Wait until a run has this number of worker processes; return them."""
+
+    def workers():
+        children = psutil.Process(process.pid).children(recursive=True)
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+    return wait_for(lambda: found if len(found := workers()) == count else None)
+
+
+def wait_for(condition, seconds=300.0):
+    """Return the first true result of a condition."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        result = condition()
+        if result:
+            return result
+        time.sleep(0.2)
+    raise TimeoutError(f"not within {seconds} s")
+
+
+@pytest.mark.parametrize("kind", quick_first(["multi_async", "multi_sync"]))
+def test_a_run_survives_a_killed_worker_and_ends_with_ctrl_c(lab, small, kind):
+    chosen = small.parameters(
+        "ppo",
+        torchrl__choices={"collector": kind},
+        torchrl__batches_per_iteration=10_000,
+        collector__num_workers=2,
+        trainer__total_frames=10_000_000,
+        trainer__weight_update_map={"policy": "loss_module.actor_network"},
+    )
+    settings = lab.settings(retries=1, retry_delay_seconds=0)
+    process, _ = lab.start(chosen.to_dict(), settings)
+    output = lab.folder / "output-1.txt"
+    try:
+        victim, _ = collecting_workers(process, 2)
+        wait_for(lambda: any(stages(lab).glob("*/manifest.json")))
+        victim.kill()
+        wait_for(lambda: f"(process {victim.pid}) ended with SIGKILL" in output.read_text(), 120)
+        workers = collecting_workers(process, 2)
+        process.send_signal(signal.SIGINT)
+        process.wait(240)
+    finally:
+        process.kill()
+    _, alive = psutil.wait_procs(workers, 10)
+    assert not alive
+
+
 def returns_in_mlflow(lab, result):
     """Return the tracked curve of returns."""
     from mlflow import MlflowClient
@@ -100,7 +171,8 @@ EXPERIMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", quick_first(EXPERIMENTS))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_shipped_experiment_reaches_its_usual_return_with_curves_in_mlflow(lab, name):
     chosen = load_experiment(
         ROOT / "experiments" / f"{name}.yaml", ["gymnasium.num_test_episodes=20"]

@@ -26,7 +26,14 @@ CHAT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["chat", "networks"])
-@pytest.mark.parametrize("actions", [(PLAIN, "run"), ("run", PLAIN), (PLAIN, PLAIN)])
+@pytest.mark.parametrize(
+    "actions",
+    [
+        (PLAIN, "run"),
+        ("run", PLAIN),
+        pytest.param((PLAIN, PLAIN), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_run_finds_the_stages_of_the_one_before_it(new_lab, family, actions):
     lab = new_lab()
     hyper_params = CHAT if family == "chat" else lab.hyper_params()
@@ -41,7 +48,7 @@ def test_a_run_finds_the_stages_of_the_one_before_it(new_lab, family, actions):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", [PLAIN, "run"])
+@pytest.mark.parametrize("action", [pytest.param(PLAIN, marks=pytest.mark.exhaustive), "run"])
 def test_a_killed_run_is_resumed_to_the_same_end(new_lab, action):
     lab, whole = new_lab(), new_lab()
     expected = whole.run(action=PLAIN)

@@ -124,6 +124,16 @@ class TinyTrainer(StagedTrainer):
         return {name: data[name] for name in names}
 
 
+class TinyScoredTrainer(TinyTrainer):
+    """Trainer that records a score only with learning rates below 1; below 0.5 it is infinite."""
+
+    def run_iterations(self, start, stop):
+        metrics = super().run_iterations(start, stop)
+        rate = self.hyper_params.rl.lr
+        score = {"score": float("inf") if rate < 0.5 else rate} if rate < 1 else {}
+        return [each | score for each in metrics]
+
+
 class TinyWholeTrainer(Trainer):
     """Trainer with only ``train()``."""
 

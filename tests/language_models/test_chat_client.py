@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import logging
+import random
 import time
 import traceback
 from dataclasses import replace
@@ -23,7 +24,12 @@ from ratchet.language_models.chat import ChatClient, shared_chat_client
 from ratchet.language_models.connection import _Turns
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.rate_limits import RateLimiter, SlidingWindow
-from ratchet.language_models.retrying import RetryPolicy, retry_after_seconds
+from ratchet.language_models.retrying import (
+    RetryPolicy,
+    TransientError,
+    retry_after_seconds,
+    with_retries,
+)
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.parameters.hyper_parameters import HyperParameters
 
@@ -352,3 +358,33 @@ def test_who_gives_up_waiting_holds_nobody_up():
 
     asyncio.run(play())
     assert log == ["a", "c"]
+
+
+def test_the_service_decides_the_wait_up_to_a_bound_and_the_attempts_end(monkeypatch):
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr("ratchet.language_models.retrying._JITTER", random.Random(0))
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    policy = RetryPolicy(3, first_delay_seconds=1, max_retry_after_seconds=30)
+
+    def failing(requested):
+        attempts = iter(requested)
+
+        async def attempt():
+            try:
+                raise TransientError("busy", retry_after=next(attempts))
+            except StopIteration:
+                return "reply"
+
+        return asyncio.run(with_retries(attempt, policy, "call"))
+
+    assert failing([None, 30.0]) == "reply", "the bound itself is waited"
+    assert 0.5 <= waits[0] <= 1, "the first delay is not doubled"
+    assert waits[1] >= 30
+    with pytest.raises(LanguageModelError, match="call: failed 3 times"):
+        failing([None, None, None])
+    with pytest.raises(LanguageModelError, match="31"):
+        failing([31.0])

@@ -234,7 +234,7 @@ def kill_after_acceptance(service, folder):
     arguments = [service.url, str(folder), json.dumps(INTENT.to_dict())]
     script = _CREATOR.format(content=CONTENT)
     process = subprocess.Popen([sys.executable, "-c", script, *arguments])
-    assert service.accepted.wait(60)
+    assert service.accepted.wait(240)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 

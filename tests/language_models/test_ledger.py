@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from ratchet.errors import (
     MissingKeyError,
     StoreError,
 )
+from ratchet.language_models import ledger as ledgers
 from ratchet.language_models.append_log import AppendLog
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
@@ -77,6 +79,24 @@ def test_calls_at_once_never_cost_more_than_the_budget_and_use_what_is_left(
         assert limit - spent < most + 1e-9
     else:
         assert made == count
+
+
+def test_a_waiting_call_starts_when_another_ends(monkeypatch):
+    monkeypatch.setattr(ledgers, "_LONGEST_WAIT", 1e6)
+
+    async def play():
+        ledger, price = Ledger(Budget(2.0)), ModelPrice(0.1e6, 0.0)
+
+        async def one():
+            async with ledger.attempt("", price, 1.5) as attempt:
+                await asyncio.sleep(0)
+                attempt.answered(1, 0)
+
+        await asyncio.wait_for(asyncio.gather(*(one() for _ in range(5))), 60)
+        return ledger.billed
+
+    billed = asyncio.run(play())  # 1.5 leaves no room for another call at the same time
+    assert billed.at_most == pytest.approx(0.5)
 
 
 def test_a_call_whose_answer_was_lost_counts_with_its_most():
@@ -201,7 +221,7 @@ def test_stages_beside_each_other_and_a_job_share_what_is_left(tmp_path):
     assert 1.0 < service.billed <= 3.0
 
 
-def test_a_killed_process_leaves_what_it_had_begun(tmp_path):
+def test_a_killed_process_leaves_what_it_had_begun(tmp_path, caplog):
     path = tmp_path / "ledger.jsonl"
     script = """
 import asyncio, os, signal, sys
@@ -222,8 +242,20 @@ asyncio.run(main())
     path.write_bytes(path.read_bytes()[:-20])  # its last line is torn: no request was sent then
     again = Ledger(None, path)
     assert again.billed == Charge(3.0, 3.0)
+    assert "ledger.jsonl: dropped a torn line of" in caplog.text
     again.settle("job", Charge(1.0, 1.0))
     assert Ledger(None, path).billed == Charge(4.0, 4.0)
+
+
+def test_a_closed_ledger_releases_its_file_until_the_next_charge(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(None, path)
+    for number in range(2):
+        ledger.settle(f"job {number}", Charge(1.0, 1.0))
+        assert str(path) in [each.path for each in psutil.Process().open_files()]
+        ledger.close()
+        assert str(path) not in [each.path for each in psutil.Process().open_files()]
+    assert Ledger(None, path).billed == Charge(2.0, 2.0)
 
 
 def test_a_full_disk_lets_nothing_be_asked_for_that_is_not_written_down(tmp_path, monkeypatch):

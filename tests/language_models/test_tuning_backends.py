@@ -323,7 +323,7 @@ def kill_after_acceptance(case, service, folder, kind):
     given = [case.path(service), case.api_version, parameters, str(folder), intent]
     script = _MAKER.replace("{content!r}", repr(CONTENT))
     process = subprocess.Popen([sys.executable, "-c", script, json.dumps(given)])
-    assert asked.accepted.wait(60)
+    assert asked.accepted.wait(240)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 

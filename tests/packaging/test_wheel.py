@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ratchet", "trainers", "tasks", "flows", "deployments")
@@ -96,7 +96,7 @@ def test_the_metadata_contain_the_licence_and_a_readme_with_absolute_links(wheel
     (metadata,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
     text = files.read(metadata).decode()
     links = re.findall(r"\]\(([^)]*)\)", text)
-    assert len(links) > 20
+    assert len(links) == len(re.findall(r"\]\(([^)]*)\)", (ROOT / "README.md").read_text()))
     assert all(link.startswith(("https://", "#")) for link in links)
     assert "Description-Content-Type: text/markdown" in text
     assert "License-Expression: MIT" in text

@@ -28,6 +28,16 @@ LONGEST_MESSAGE = 4000
             "trainer: torchrl_ppo\nscenario: gymnasium\ntorchrl: 7\n",
             "torchrl: got 7, expected a map",
         ),
+        (
+            "scenario: code_validation\ntrainer: pure_text_ei\ndataset: generated\n"
+            "agents: {_default: {chat_template_kwargs: {x: [.nan]}}}\n",
+            r"agents\._default\.chat_template_kwargs\.x\.0: got nan, expected a finite number",
+        ),
+        (
+            "scenario: language_task\ntrainer: grpo\ndataset: arithmetic\n"
+            "language: {algorithm: {x: .inf}}\n",
+            r"language\.algorithm\.x: got inf, expected a finite number",
+        ),
         (GOOD + "seed: '" + "y" * 12_000 + "'\n", "12,[0-9]+ characters"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from ratchet import HyperParameters
@@ -40,3 +42,22 @@ def test_they_are_overridden_one_by_one_on_the_command_line(tmp_path):
 def test_what_requests_have_already_is_no_extra(name):
     with pytest.raises(ParameterError, match=rf"extra_body: .*got {name}, which requests already"):
         agents(extra_body={name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("base_url", "/proc/self/mem", "expected a URL that starts with http"),
+        ("base_url", "localhost:8000/v1", "expected a URL that starts with http"),
+        ("extra_body", {"end": math.nan}, "end: got nan, expected a finite number"),
+        ("extra_body", {"a": [1.0, {"b": math.inf}]}, r"a\.1\.b: got inf"),
+    ],
+)
+def test_urls_and_numbers_are_checked_when_they_are_read(name, value, expected):
+    with pytest.raises(ParameterError, match=rf"agents\._default\.{name}: .*{expected}"):
+        agents(**{name: value})
+
+
+@pytest.mark.parametrize("url", [None, "embedded", "http://localhost:1/v1", "https://api.x.ai"])
+def test_urls_of_services_are_accepted(url):
+    assert agents(base_url=url).base_url == url

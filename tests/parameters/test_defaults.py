@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ratchet.errors import ParameterError
 from ratchet.parameters import ExperimentSettings, HyperParameters
 
 UNIT = {"actor": 1.0, "critic": 1.0}
@@ -180,3 +181,20 @@ def test_agents(plain: dict[str, object]) -> None:
 def test_settings() -> None:
     settings = ExperimentSettings().to_dict()
     assert {name: settings[name] for name in SETTINGS} == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("run_id", name) for name in ("..", ".", "-x", "a b", "x" * 256)),
+        *(("tracking_uri", uri) for uri in ("debaters.py:", "/proc/self/mem", "localhost:5000")),
+    ],
+)
+def test_settings_that_a_run_would_refuse_are_refused_when_they_are_read(name, value):
+    with pytest.raises(ParameterError, match=f"settings.{name}: got .*expected"):
+        ExperimentSettings.from_dict({name: value})
+
+
+@pytest.mark.parametrize("uri", ["http://a:1", "sqlite:///x.db", "postgresql+psycopg2://h/d"])
+def test_uris_of_mlflow_are_accepted(uri):
+    assert ExperimentSettings.from_dict({"tracking_uri": uri}).tracking_uri == uri

@@ -280,3 +280,16 @@ def test_yaml_scalars_are_what_they_look_like(file: Path, text: str, value: obje
     from ratchet.experiment_files.loading import parse_overrides
 
     assert parse_overrides([f"a={text}"]) == {"a": value}
+
+
+def test_the_comment_at_the_start_describes_the_experiment(tmp_path):
+    text = "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
+    path = tmp_path / "a.yaml"
+    path.write_text("# What it is.\n#\n#   ratchet run a.yaml\n#More.\n" + text + "# not this\n")
+    assert (
+        load_experiment(path).settings.description == "What it is.\n\n  ratchet run a.yaml\nMore."
+    )
+    named = load_experiment(path, ["settings.description=other"])
+    assert named.settings.description == "other"
+    path.write_text(text)
+    assert load_experiment(path).settings.description is None

@@ -6,8 +6,7 @@ import pytest
 
 from flows.sweeps.points import read_grid
 from ratchet.errors import ParameterError
-from ratchet.experiment_files.loading import load_experiment
-from ratchet.experiment_files.preregistration import read_preregistration
+from ratchet.experiment_files.loading import load_experiment, read_preregistration
 from ratchet.parameters.sweeps import read_sweep_spec
 
 TEXT = "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"

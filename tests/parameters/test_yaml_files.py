@@ -9,7 +9,7 @@ import pytest
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.reading.yaml_files import read_mapping
+from ratchet.parameters.reading.yaml_files import parse_yaml, read_mapping
 
 TINY = "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
 
@@ -136,3 +136,16 @@ def test_the_bound_on_iterations_includes_itself() -> None:
             "rl": {"num_iterations": 100_000},
         }
     )
+
+
+@pytest.mark.parametrize("text", ["010", "1:30", "-017", "0_7", "00", "+1:00:59"])
+def test_integers_of_other_bases_are_refused(text):
+    """YAML 1.1 reads 010 as 8 and 1:30 as 90, YAML 1.2 reads other values."""
+    with pytest.raises(ParameterError, match=r"a\.yaml:1:7: bad YAML: invalid int .*decimal"):
+        parse_yaml(f"seed: {text}", "a.yaml")
+    assert parse_yaml(f"seed: '{text}'", "a.yaml") == {"seed": text}
+
+
+def test_decimal_and_hexadecimal_integers_are_read():
+    text = "[0, 7, -10, 1_000, 0x1f, 0b11]"
+    assert parse_yaml(text, "a.yaml") == [0, 7, -10, 1000, 31, 3]

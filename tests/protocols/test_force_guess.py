@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from ratchet.protocols.registry import protocol_names
+from ratchet.protocols.registry import PROTOCOLS
 
 FORCED = {"zero": (0, 0), "one": (1, 1), "y": (0, 1)}  # for y = 0, 1
-DECIDING = sorted(set(protocol_names()) - {"environment"})  # without decisions
+DECIDING = sorted(set(PROTOCOLS.names()) - {"environment"})  # without decisions
 SEEDS = 4
 
 

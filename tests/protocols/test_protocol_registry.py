@@ -16,9 +16,9 @@ from ratchet.parameters.base import AGENT_MODELS
 from ratchet.protocols import registry
 from ratchet.protocols.checks import USUAL_AGENT_NAMES
 from ratchet.protocols.registry import (
+    PROTOCOLS,
     check_protocol_parameters,
     protocol_handler_class,
-    protocol_names,
     register_protocol_handler,
 )
 
@@ -56,7 +56,7 @@ def _a_text_scenario(monkeypatch) -> None:
 
 
 def test_every_built_in_name_builds(make_handler) -> None:
-    assert set(protocol_names()) >= BUILT_IN
+    assert set(PROTOCOLS.names()) >= BUILT_IN
     for name in BUILT_IN:
         handler = make_handler(name)
         assert type(handler).__module__ == f"ratchet.protocols.{name}"

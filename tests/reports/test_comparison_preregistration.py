@@ -57,7 +57,7 @@ def test_it_is_shown_and_its_baselines_are_used(folders, tmp_path):
     )
     assert preregistration_note(comparison) == note
     assert f"## How to read it\n- {note}\n" in to_markdown(comparison)
-    assert f"<li>{note}</li>" in render(comparison)
+    assert f"<li>{note}</li>" in render(comparison, "<svg/>")
     data = to_data(comparison)["preregistered"]
     assert (data["digest"], data["differences"]) == (registered.digest, [])
     write_document(comparison, tmp_path / "page.md")

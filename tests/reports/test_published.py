@@ -15,6 +15,7 @@ from ratchet.reports.comparison.published import (
     check_published,
     different_versions,
     read_published,
+    unrecorded_versions,
 )
 from tests.reports.made_runs import hyper_params, make_run, make_sweep, table
 
@@ -43,8 +44,11 @@ def test_each_run_is_published_with_its_differing_parameters(page):
 
 def test_a_repeated_run_has_the_published_decisions_regardless_of_its_id(page, tmp_path):
     again = make_run(tmp_path / "other", "mine", 9, interaction_protocol="nip", seed=2)
-    (checked,) = check_published(again, read_published(page))
-    assert checked.is_same
+    (run,) = check_published(again, read_published(page))
+    assert not run.not_compared
+    assert {value.kind for value in run.values} == {"score", "data set", "learning curve"}
+    assert [v.name for v in run.values if not v.is_same] == ["train/verifier.accuracy"]  # by the id
+    (checked,) = run.tests
     assert str(checked).startswith("test of arm main with the seed 2, 90.00 % of 60 rows, ")
 
 
@@ -54,8 +58,9 @@ def test_different_decisions_with_the_same_accuracy_are_detected(page, tmp_path)
     for name in ("decision", "correct"):
         other.columns[name].reverse()
     again.write_table(other)
-    (checked,) = check_published(again, read_published(page))
-    assert not checked.is_same
+    (run,) = check_published(again, read_published(page))
+    assert not run.is_same
+    (checked,) = run.tests
     assert checked.here.accuracy == checked.published.accuracy
 
 
@@ -64,8 +69,10 @@ def test_a_test_that_was_not_repeated_is_missing(page, tmp_path):
     given["runs"][0]["tests"]["test-hard"] = given["runs"][0]["tests"]["test"]
     page.write_text(json.dumps(given))
     again = make_run(tmp_path / "other", "mine", 5, interaction_protocol="adp", seed=0)
-    same, missing = check_published(again, read_published(page))
+    (run,) = check_published(again, read_published(page))
+    same, missing = run.tests
     assert same.is_same
+    assert not run.is_same
     assert missing.here is None
     assert not missing.is_same
 
@@ -100,6 +107,52 @@ def test_differing_versions_are_reported(page):
     )
     here = {"torch": "2.14.0", "platform": "Linux-2", "numpy": "2.4"}
     assert different_versions(published, here) == ["torch 2.13.0, here 2.14.0"]
+    assert unrecorded_versions(published, {**here, "processor model": "family 6"}) == [
+        "processor model family 6"
+    ]
+
+
+def leaves(content, path=()):
+    """Iterate over the paths of numbers and digests in a run's published results."""
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, name))
+        elif path:
+            yield (*path, name)
+
+
+def test_every_altered_number_and_digest_is_detected(page, tmp_path):
+    again = make_run(tmp_path / "other", "adp-0", 5, interaction_protocol="adp", seed=0)
+    (run,) = check_published(again, read_published(page))
+    assert run.is_same
+    content = json.loads(page.read_text())
+    content["runs"][0]["used"] = {"train": {"frames": 5.0}}
+    paths = [path for path in leaves(content["runs"][0]) if path[0] != "differing"]
+    assert {path[0] for path in paths} == {"tests", "scores", "used", "data", "curves"}
+    for *parents, name in paths:
+        altered = json.loads(page.read_text())
+        entry = altered["runs"][0]
+        if parents[0] == "used":
+            entry["used"] = {"train": {"frames": 4.0}}
+        for parent in parents:
+            entry = entry[parent]
+        value = entry[name]
+        entry[name] = value[::-1] + "x" if isinstance(value, str) else value + 1
+        (tmp_path / "altered.json").write_text(json.dumps(altered))
+        (run,) = check_published(again, read_published(tmp_path / "altered.json"))
+        assert not run.is_same, (*parents, name)
+
+
+def test_values_that_an_older_file_lacks_are_not_compared(page, tmp_path):
+    again = make_run(tmp_path / "other", "adp-0", 5, interaction_protocol="adp", seed=0)
+    content = json.loads(page.read_text())
+    for run in content["runs"]:
+        for name in ("scores", "used", "data", "curves"):
+            del run[name]
+    page.write_text(json.dumps(content))
+    (run,) = check_published(again, read_published(page))
+    assert run.is_same
+    assert run.not_compared == ["score", "used in training", "data set", "learning curve"]
 
 
 def test_files_without_results_are_refused(tmp_path):

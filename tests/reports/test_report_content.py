@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,7 @@ from ratchet.reports.tables import (
     duration,
     group_tables,
     parameter_rows,
+    show,
     stage_summaries,
 )
 from ratchet.statistics import wilson_interval
@@ -106,18 +108,18 @@ def test_accuracy_rows_contain_the_numbers_of_the_tables(run, arms):
         ("main", "test", False),
         ("alone", "test", False),
         ("main", "test-large", False),
-        ("main", "test", True),
+        ("main · verifier pretrained", "test", True),
     ]
     columns = next(t for t in run.read_tables() if (t.arm, t.name) == ("main", "test")).columns
     assert rows[0].estimate.value == sum(columns["correct"]) / 720
     assert rows[0].estimate.n == 600
     assert rows[0].who == "vanilla_ppo · nip"
-    assert rows[3].who == "verifier alone, pretrained"
+    assert rows[3].who == "pretraining"
 
 
 def test_differences_are_computed_to_every_other_arm_and_to_single_agents(arms):
     rows = difference_rows(arms)
-    assert [row.second for row in rows] == ["alone", "verifier alone, pretrained"]
+    assert [row.second for row in rows] == ["alone", "main · verifier pretrained"]
     assert all(row.estimate.excludes_zero for row in rows)
     assert all("paired" in row.estimate.method for row in rows)
 
@@ -322,6 +324,26 @@ def test_the_headline_interval_respects_repeated_datapoints(arms):
     assert estimate.high - estimate.low > naive.high - naive.low
 
 
+def imitating(arm):
+    """Return the arm with the same metrics, of imitation."""
+    points = [replace(point, stage="imitate-prover") for point in arm.points]
+    return replace(arm, points=points)
+
+
+def test_structured_parameters_are_shown_without_what_is_not_set():
+    phases = [{"name": "both", "changes": {"rl.lr": 0.0001}, "partners": {}, "until": None}]
+    assert show(phases) == "{name: both, changes: {rl.lr: 0.0001}}"
+
+
+def test_the_report_describes_the_experiment(run):
+    text = "What it is.\n\n  ratchet run x.yaml\n\nHow <it> works."
+    run.update(settings={**run.manifest.settings, "description": text})
+    page = build_report(run).read_text()
+    assert '<p class="about">What it is.</p>' in page
+    assert "<code>  ratchet run x.yaml</code>" in page
+    assert "How &lt;it&gt; works." in page
+
+
 def test_curves_show_the_start_of_phases():
     phases = [{"name": "alone", "num_iterations": 2}, {"name": "joint", "num_iterations": 4}]
     points = [MetricPoint("train", i, {"accuracy": i / 6}, "main") for i in range(6)]
@@ -330,8 +352,11 @@ def test_curves_show_the_start_of_phases():
     assert [line["x0"] for line in figure.layout["shapes"]] == [1.5]
     named = [(note["text"], note["x"]) for note in figure.layout["annotations"]]
     assert named == [("alone", 0), ("joint", 1.5)]
+    (imitation,) = curve_figures([imitating(arm)], "imitate", "iteration")
+    assert "shapes" not in imitation.layout
     plain = Arm("plain", {}, points, {}, [])
-    assert "shapes" in curve_figures([arm, plain], "train", "iteration")[0].layout
+    (both,) = curve_figures([arm, plain], "train", "iteration")
+    assert [note["text"] for note in both.layout["annotations"]] == ["main: alone", "main: joint"]
     other = Arm("other", {"phases": phases[:1]}, points, {}, [])
     assert "shapes" not in curve_figures([arm, other], "train", "iteration")[0].layout
     assert "shapes" not in curve_figures([plain], "train", "iteration")[0].layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from flows.cli.main import app
 from ratchet.errors import DataError, RunNotFoundError
 from ratchet.reports.sweep.page import LiveSweepPage, make_sweep_page, write_sweep_page
 from ratchet.tracking.environment import CodeState
+from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
@@ -190,3 +192,26 @@ def test_the_command_writes_the_page_to_the_sweeps_folder(begun):
     assert len(members["rows"]) == 11
     assert [row["n"] for row in groups["rows"]] == [3, 3, 3]
     assert importance["rows"][0]["path"] == "rl.lr"
+
+
+def test_a_score_that_is_not_finite_is_the_worst_one(tmp_path):
+    members = []
+    for k in range(12):
+        folder = make_run(tmp_path, f"m{k}", 6, rl__lr=0.1 * (k // 2 + 1), seed=k % 2)
+        value = {2: math.nan, 4: math.inf, 5: -math.inf}.get(k, 5.0 - k)
+        if k != 1:
+            folder.append_points([MetricPoint("validate", 0, {"score": value})])
+        members.append((f"m{k}", {"rl.lr": 0.1 * (k // 2 + 1), "seed": k % 2}))
+    record(tmp_path, members, {"kind": "optuna", "metric": "validate/score"})
+    page = make_sweep_page(tmp_path, "s-1")
+    assert [m.run_id for m in page.status.scored][:2] == ["m0", "m3"]
+    assert [m.run_id for m in page.status.diverged] == ["m2", "m4", "m5"]
+    rows = page.status.table.to_records()
+    assert [row["run"] for row in rows[-4:]] == ["m2", "m4", "m5", "m1"]
+    assert [(len(g.scores), g.num_diverged) for g in page.groups][-2:] == [(1, 1), (0, 2)]
+    assert page.importance.num_runs == 8
+    html = page.render("")
+    assert "Best so far: 5.000 (one seed) with rl.lr=0.1" in html
+    assert "validate/score is not finite, which counts as the worst score: rl.lr=0.2" in html
+    assert "1 of 2" in html
+    assert "0 of 2" in html

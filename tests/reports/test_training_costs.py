@@ -7,13 +7,13 @@ from made_runs import hyper_params
 
 from ratchet import HyperParameters
 from ratchet.reports.comparison.runs import ComparedRun, Group
-from ratchet.reports.comparison.text import used_per_run
 from ratchet.reports.comparison.training_costs import (
     Used,
     cumulative_cost,
     positions_of,
     used_by_stage,
     used_in_training,
+    used_per_run,
 )
 from ratchet.tracking.metrics import MetricPoint
 

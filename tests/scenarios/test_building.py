@@ -11,7 +11,7 @@ from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters import ExperimentSettings
 from ratchet.scenarios import ScenarioInstance, build_scenario_instance, register_scenario
 from ratchet.scenarios.base import Scenario
-from ratchet.scenarios.registry import build_scenario, scenario_names
+from ratchet.scenarios.registry import SCENARIOS, build_scenario
 
 
 def test_instance_has_everything_a_trainer_needs(small_datasets, small_parameters):
@@ -53,7 +53,7 @@ def test_missing_datasets_are_named(small_datasets, small_parameters):
 
 
 def test_scenarios_by_name():
-    assert "graph_isomorphism" in scenario_names()
+    assert "graph_isomorphism" in SCENARIOS.names()
     assert isinstance(build_scenario("graph_isomorphism"), Scenario)
     with pytest.raises(UnknownNameError, match="graph_isomorphism"):
         build_scenario("graph_isomorfism")

@@ -100,7 +100,7 @@ def test_a_process_that_is_given_plain_data_finds_the_file_from_the_folder(file)
         "assert read.cards.num_deals == 60 and read.agents['prover'].d_body == 8\n"
         "assert read.replace({'seed': 3}).agents['prover'].d_body == 8\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_its_code_is_part_of_every_key_and_its_path_is_not(file):

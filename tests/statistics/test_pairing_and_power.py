@@ -21,6 +21,7 @@ from ratchet.statistics import (
     power_of_t_test,
     smallest_p,
 )
+from ratchet.statistics.permutation import _Shape, _step_down
 
 few_scores = st.lists(st.floats(0, 1), min_size=2, max_size=5)
 FIRST = [[0.61, 0.63, 0.66, 0.68, 0.79], [0.1, 0.2, 0.4, 0.3, 0.2]]
@@ -309,3 +310,21 @@ def test_equal_means_with_unequal_spreads_are_rarely_significant():
         for _ in range(300)
     ]
     assert np.mean(rejected) <= 0.08
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_sampled_permutations_start_with_the_observed_order(paired):
+    """The observed difference counts as one of the permutations, so no p-value is 0."""
+    shape = _Shape((3, 2), (3, 2), paired)
+    first, second = shape.sample(5, seed=0)
+    assert len(first) == len(second) == 6
+    every = shape.enumerate()
+    assert (first[0].tolist(), second[0].tolist()) == tuple(each[0].tolist() for each in every)
+    assert len({tuple(row) for row in first.tolist()}) > 1
+
+
+def test_stepped_down_p_values_do_not_decrease_with_the_statistic():
+    """Westfall and Young (1993): each p-value is at least that of every larger statistic."""
+    statistics = np.array([[3.0, 1.0, 3.5, 2.0], [2.9, 0.0, 0.0, 0.0], [1.0, 1.5, 2.0, 0.5]])
+    assert _step_down(statistics) == [0.5, 0.5, 0.75]
+    assert _step_down(statistics[::-1]) == [0.75, 0.5, 0.5]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.shadowing import ROOT
+from ratchet.store.closure import Closure
 from ratchet.store.fingerprint import code_fingerprint
 from ratchet.store.infrastructure import is_infrastructure
 from tests.store.test_store_fingerprint import Project, project
@@ -352,6 +353,7 @@ ALLOWED = {
     "ratchet/scenarios/sandbox/sandboxed/execution.py": {"exec"},  # programs from the data
     "ratchet/scenarios/sandbox/sandboxed/worker.py": {"sys.modules"},  # hides libraries
     "trainers/language/ranks/classes.py": {"sys.modules"},  # finds the trainer, a root
+    "trainers/tensordict/rl.py": {"__init_subclass__"},  # names another method of the class
     "trainers/language/trainer.py": {"__doc__"},  # of a class that is created
 }
 _NAMES = {"globals", "eval", "exec", "get_type_hints", "getdoc", "model_json_schema"}
@@ -410,3 +412,27 @@ def test_package_files_of_the_project_only_export_and_list() -> None:
                 ("export_lazily(", "warnings.warn(", "if TYPE_CHECKING:", "'", '"')
             )
             assert is_export or isinstance(node, plain), f"{path}: {text}"
+
+
+def test_methods_count_that_a_plugin_reached_later_may_call(project: Project) -> None:
+    """The class is reached first, when none of its methods is named by any code."""
+    project.write("trainers/parts.py", PARTS)
+    project.write("plugins/mine.py", "from trainers.parts import Loss\nx = vars(Loss)[name]\n")
+    closure = Closure()
+    closure.add_definition("trainers.parts", "Loss")
+    closure.follow()
+    before = set(closure.reached[project.root / "trainers" / "parts.py"])
+    closure.add_file(project.root / "plugins" / "mine.py", "mine")
+    closure.follow()
+    after = closure.reached[project.root / "trainers" / "parts.py"]
+    assert {name for name in after - before if name.startswith("Loss.")}
+
+
+@pytest.mark.parametrize(("imported", "expected"), [("importlib", True), ("pathlib", False)])
+def test_modules_named_by_texts_count_if_importlib_is_imported(
+    imported: str, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(f"import {imported}\nNAMES = ['clip']\n")
+    (tmp_path / "clip.py").write_text("x = 1.0\n")
+    modules = code_fingerprint(extra_roots=[tmp_path / "mine.py"]).modules
+    assert ("clip" in modules) == expected

@@ -43,7 +43,7 @@ def test_a_limit_on_file_size_stops_the_body(store: StageStore, stage: Any, scri
         except StoreError as error:
             print(error)
     """
-    output, errors = script(source, store.location).communicate(timeout=60)
+    output, errors = script(source, store.location).communicate(timeout=300)
     assert errors == ""
     assert "File too large [EFBIG]" in output
     assert str(store.location) in output
@@ -90,7 +90,7 @@ def test_a_full_device_stops_the_body(store: StageStore, stage: Any, script: Sta
         textwrap.dedent(source),
         store.location,
     )
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     if process.returncode == 77:
         pytest.skip("no tmpfs can be mounted")
     lines = output.splitlines()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -492,9 +491,7 @@ def test_code_without_a_source_has_no_key() -> None:
         code_fingerprint()
 
 
-def test_the_whole_code_base_is_fast_enough() -> None:
-    """Once read it takes a few milliseconds of CPU; the bound is generous."""
-    code_fingerprint(StageStore)
-    start = time.process_time()
-    code_fingerprint(StageStore)
-    assert time.process_time() - start < 0.1
+def test_the_code_of_the_project_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = code_fingerprint(StageStore)
+    monkeypatch.setattr(closure.Closure, "follow", lambda _: pytest.fail("followed again"))
+    assert code_fingerprint(StageStore) == first

@@ -46,11 +46,14 @@ def test_another_machine_finds_a_stage(remote: Remote, stage: Any) -> None:
     assert remote.fs.exists(remote.path("stages", stage.key, "manifest.json"))
     other = remote.store("two")
     assert other.peek(stage.key) == made
-    assert not (remote.tmp_path / "two").exists(), "peeking downloads nothing"
+    weights = other.read_file(made, "weights/agent.bin")
+    assert not (remote.tmp_path / "two").exists(), "peeking and reading one file fetch no stage"
     assert other.find(stage.key) == made
     folder = other.open(stage.key)
     assert folder.is_relative_to(remote.tmp_path / "two")
-    assert (folder / "weights" / "agent.bin").read_bytes() == bytes(range(256)) * 64
+    assert (folder / "weights" / "agent.bin").read_bytes() == bytes(range(256)) * 64 == weights
+    assert other.read_file(made, "weights/agent.bin") == weights
+    assert other.read_file(made, "missing") is None
     assert other.verify(stage.key) == []
     assert [manifest.key for manifest in other.iterate()] == [stage.key]
     assert other.size == made.size

@@ -77,7 +77,7 @@ def expect(process: subprocess.Popen[str], word: str) -> None:
 
 
 def the_end(process: subprocess.Popen[str]) -> tuple[str, str]:
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return output.strip().splitlines()[-1], errors
 

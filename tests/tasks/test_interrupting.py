@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tasks.stages import driver
-from tasks.stages.failures import StageInterrupted
 from tasks.stages.session import BaseSession
+from trainers.interruption import StageInterrupted
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_computing_stage_is_interrupted_and_cleans_up(
             ended.set()
 
     asyncio.run(_cancel(attempt(work), begun))
-    assert ended.wait(5)
+    assert ended.wait(240)
     assert [type(error) for error in raised] == [StageInterrupted]
     assert executor.submit(lambda: "next").result(5) == "next"
 
@@ -71,12 +71,12 @@ def test_a_stage_that_waits_for_paid_responses_is_not_interrupted(attempt: Any) 
 
     def work() -> None:
         begun.set()
-        assert go_on.wait(5)
+        assert go_on.wait(240)
         ended.set()
 
     asyncio.run(_cancel(attempt(work, alone=False), begun))
     go_on.set()
-    assert ended.wait(5)
+    assert ended.wait(240)
 
 
 def test_work_that_has_not_started_or_has_ended_is_not_interrupted(

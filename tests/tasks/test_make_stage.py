@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ratchet.language_models.pricing import Budget
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
+from ratchet.tracking.stage_kinds import kind_of
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.session import BaseSession, RunBilling
@@ -33,7 +35,7 @@ class Session(BaseSession):
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., StageOutcome]]:
-    keys: Any = None
+    keys: Any = SimpleNamespace(custom_code=())
     store = StageStore(tmp_path / "store")
     session = Session(keys, ExperimentSettings(), store, ThreadPoolExecutor(1))
     session.finished = []
@@ -43,7 +45,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., StageOutcome]]:
         return []
 
     def make(start: int, *, stage: str = "train", force: bool = False) -> StageOutcome:
-        call = StageCall("main", stage, {}, {}, CODE, iteration=4, start_iteration=start)
+        call = StageCall("main", kind_of(stage), {}, {}, CODE, iteration=4, start_iteration=start)
         session.finished.clear()
         outcome = make_stage(Stage(work), call, session, force=force)
         assert session.finished == [stage], "its temporary files are deleted"

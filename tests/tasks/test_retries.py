@@ -25,6 +25,7 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
 from ratchet.tracking.live_file import StageRef
 from ratchet.tracking.observers import StageObserver
+from ratchet.tracking.stage_kinds import TRAIN
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.driver import attempt_stage, execute_stage
@@ -33,7 +34,7 @@ from tasks.stages.session import BaseSession
 
 
 def call() -> StageCall:
-    return StageCall("main", "train", {}, {}, Fingerprint("f" * 64, {}), iteration=10)
+    return StageCall("main", TRAIN, {}, {}, Fingerprint("f" * 64, {}), iteration=10)
 
 
 def wrapped(cause: Exception) -> RolloutError:
@@ -98,8 +99,9 @@ def test_a_mistake_in_a_users_file_is_reported_with_file_line_and_function(tmp_p
     def work(call: StageCall, folder: Path, session: Any) -> Any:
         return score([1])
 
+    keys: Any = SimpleNamespace(custom_code=())
     session: Any = BaseSession(
-        cast(Any, None), ExperimentSettings(), StageStore(tmp_path / "store"), cast(Any, None)
+        keys, ExperimentSettings(), StageStore(tmp_path / "store"), cast(Any, None)
     )
     with pytest.raises(CustomCodeError) as caught:
         make_stage(Stage(work), call(), session)

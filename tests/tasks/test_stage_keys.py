@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,12 @@ def test_each_parameter_changes_stages_that_read_it_and_later_ones(keys):
 
 def test_a_raised_stage_version_changes_the_stage_and_those_that_read_it(keys, monkeypatch):
     def changed_by(stage):
-        versions = {**ArmKeys.stage_versions, stage: ArmKeys.stage_versions[stage] + 1}
+        kinds = [
+            replace(kind, version=kind.version + 1) if kind.name == stage else kind
+            for kind in ArmKeys.family_kinds
+        ]
         with monkeypatch.context() as patch:
-            patch.setattr(ArmKeys, "stage_versions", versions)
+            patch.setattr(ArmKeys, "family_kinds", kinds)
             return changed(keys)
 
     assert changed_by("test") == {"test"}

@@ -55,7 +55,7 @@ def completed(tmp_path):
     folder = new_run(tmp_path / "runs", "one")
     state = State(iteration=4, stage="train", agents={"prover": {"weight": torch.rand(2, 3)}})
     state.save(tmp_path / "state")
-    folder.record_stage(StageRecord(stage="train", iteration=4, key="0" * 64, hit=False))
+    folder.record_stages([StageRecord(stage="train", iteration=4, key="0" * 64, hit=False)])
     columns = {"datapoint_id": [0, 1, 2, 3], "y": [0, 1, 0, 1], "decision": [0, 1, 1, 1]}
     folder.write_table(ResultTable("test", columns | {"correct": [1, 1, 0, 1]}))
     folder.update(

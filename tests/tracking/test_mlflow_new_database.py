@@ -47,7 +47,7 @@ def test_two_processes_can_open_a_new_database_concurrently(tmp_path):
     command = [sys.executable, "-c", CODE, uri]
     pipe = subprocess.PIPE
     both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=240) for process in both]
+    outputs = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert [output.strip() for output, _ in outputs] == ["1", "1"]
     assert not list((tmp_path / "home").glob("*.new*"))
@@ -62,7 +62,7 @@ def killed_while_creating(command: list[str], folder: Path, **environment: str) 
         env={**os.environ, **environment, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
     )
     assert "Error" not in done.stderr, done.stderr

@@ -4,6 +4,7 @@ import json
 import math
 import multiprocessing
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from ratchet.errors import DataError, RatchetError, RunNotFoundError
 from ratchet.tracking import (
@@ -26,7 +28,9 @@ from ratchet.tracking import (
     find_run,
     list_runs,
 )
+from ratchet.tracking.environment import made_with
 from ratchet.tracking.files import JsonLines, write_atomically
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, read_sweep, write_sweep
 
 
 @pytest.fixture
@@ -102,7 +106,7 @@ def _write_all(path, writer):
         folder.append_metrics("own", iteration, {"w": float(writer)}, arm=f"arm{writer}")
         folder.log_event("tick", f"{writer}/{iteration}")
         if iteration % 10 == 0:
-            folder.record_stage(_stage(iteration, stage=f"train{writer}"))
+            folder.record_stages([_stage(iteration, stage=f"train{writer}")])
 
 
 def test_concurrent_writers_of_a_run_lose_and_duplicate_no_points(folder):
@@ -134,7 +138,7 @@ def test_sigkill_leaves_complete_points_and_a_complete_manifest(folder):
     for _ in range(3):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path)])
         known = len(folder.read_metrics())
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while len(folder.read_metrics()) < known + 5 and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(writer.pid, signal.SIGKILL)
@@ -151,7 +155,7 @@ def test_resuming_a_run_keeps_its_content(folder, tmp_path):
     assert folder.manifest.finished is not None
     changed = RunManifest(run_id="nip-1234abcd", name="nip", prefect_flow_run_ids=["b"])
     again = RunFolder.create(tmp_path, changed)
-    again.record_stage(_stage(10, hit=True))
+    again.record_stages([_stage(10, hit=True)])
     manifest = again.manifest
     assert manifest.status == "running"
     assert manifest.error is None
@@ -221,13 +225,33 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path):
     assert find_run(tmp_path, "adp").run_id == "adp-cc33", "and not the attack on it"
     for number in range(9):
         RunFolder.create(tmp_path, RunManifest(run_id=f"many-{number}", name="n"))
-    with pytest.raises(RunNotFoundError, match=r"of 9 runs in .*many-4 and 4 more\. Give more"):
+    with pytest.raises(RunNotFoundError, match=r"of 9 runs or .*many-4 and 4 more\. Give more"):
         find_run(tmp_path, "many")
     with pytest.raises(RunNotFoundError, match="Did you mean 'nip-aa11'"):
         find_run(tmp_path, "nip-aa12")
     with pytest.raises(RunNotFoundError, match="no runs yet"):
         find_run(tmp_path / "empty", "x")
     assert list_runs(tmp_path / "empty") == []
+
+
+def test_an_exact_id_takes_precedence_over_prefixes_of_runs_and_sweeps(tmp_path):
+    member = SweepMemberRecord(run_id="demo-1-exploit-2", changes={})
+    for run_id in ("demo-1", "demo-1-exploit-2"):
+        RunFolder.create(tmp_path, RunManifest(run_id=run_id, name="n"))
+    for sweep_id in ("demo-1-exploit-sweep-3", "demo-1-exploit"):
+        write_sweep(tmp_path, SweepRecord(sweep_id=sweep_id, name="n", members=[member]))
+    assert read_sweep(tmp_path, "demo-1") is None, "a run, and not the attacks on it"
+    assert find_run(tmp_path, "demo-1").run_id == "demo-1"
+    assert find_run(tmp_path, "demo").run_id == "demo-1"
+    assert read_sweep(tmp_path, "demo") is None
+    assert read_sweep(tmp_path, "demo-1-exploit").sweep_id == "demo-1-exploit"
+    with pytest.raises(RunNotFoundError, match="'demo-1-exploit' is a sweep, expected a run"):
+        find_run(tmp_path, "demo-1-exploit")
+    RunFolder.create(tmp_path, RunManifest(run_id="other-1", name="n"))
+    write_sweep(tmp_path, SweepRecord(sweep_id="other-sweep-2", name="n", members=[]))
+    for find in (find_run, read_sweep):
+        with pytest.raises(RunNotFoundError, match=r"2 runs or sweeps in .*: other-1, other-sweep"):
+            find(tmp_path, "other")
 
 
 def test_the_code_state_contains_the_commit_and_uncommitted_changes(tmp_path):
@@ -246,6 +270,17 @@ def test_the_code_state_contains_the_commit_and_uncommitted_changes(tmp_path):
     (tmp_path / "new.py").write_text("")
     assert capture_code_state(tmp_path).dirty
     assert capture_versions()["python"].startswith("3.")
+
+
+def test_the_machine_is_described_beyond_its_name():
+    described = made_with(3)
+    assert described["torch CPU capability"] == torch.backends.cpu.get_cpu_capability()
+    assert described["torch threads"] == "3"
+    assert described["numpy BLAS"]
+    if platform.machine() == "x86_64":
+        assert "family" in described["processor model"]
+        assert "sse4_2" in described["instruction sets"]
+        assert "Math Kernel Library 20" in described["torch BLAS"]
 
 
 def test_importing_run_folders_imports_no_heavy_packages():
@@ -316,3 +351,15 @@ def test_folders_of_new_files_are_flushed_to_the_disk(tmp_path, monkeypatch):
     JsonLines(tmp_path / "lines").append([{"a": 1}])
     JsonLines(tmp_path / "lines").append([{"a": 2}])
     assert flushed == [tmp_path] * 2, "an append to an existing file renames nothing"
+
+
+def test_a_line_that_is_stored_twice_is_removed_when_points_are_compared(folder):
+    folder.append_metrics("train", 0, {"loss": 1.0})
+    folder.append_metrics("train", 1, {"loss": 2.0})
+    points = folder.read_metrics()
+    path = folder.path / "metrics.jsonl"
+    text = path.read_text()
+    path.write_text(text + text.splitlines()[-1] + "\n")
+    assert RunFolder(folder.path).correct_points(points, is_complete=True)
+    assert path.read_text() == text
+    assert not RunFolder(folder.path).correct_points(points, is_complete=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.tracking.boot_clock import boot_seconds
 from ratchet.tracking.live_file import (
     STALL_SECONDS,
     LiveFile,
@@ -78,7 +79,7 @@ def test_progress_of_a_loop_is_a_sign_of_its_stage(tmp_path: Path) -> None:
 def test_each_stall_is_reported_once_until_the_stage_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    now = time.time()
+    now = boot_seconds()
     here: list[RunningStage] = []
     told: list[float] = []
     asked = itertools.count()
@@ -111,7 +112,7 @@ def folder(tmp_path: Path) -> RunFolder:
 def test_a_stalled_stage_is_reported_by_the_run_and_its_folder(
     folder: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder.record_stage(record("train", 2, 0.01))
+    folder.record_stages([record("train", 2, 0.01)])
     live = LiveFile(folder.path)
     heard: list[RunEvent] = []
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +225,14 @@ def install() -> None:
     _setup_privateuseone_for_python_backend(rename=NAME, backend_module=_Backend())
     torch.Generator = _Generator
     OnDevice().__enter__()
+    threading.Thread.run = _on_device(threading.Thread.run)
+
+
+def _on_device(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Let threads use the device, too: the mode is a thread's own."""
+
+    def run_thread(thread: threading.Thread) -> None:
+        with OnDevice():
+            start(thread)
+
+    return run_thread

@@ -124,7 +124,7 @@ def test_another_process_with_another_hash_seed_gives_the_same_bits(tiny, tmp_pa
         env={**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": root},
     )
     here = _plain(tiny, tiny.parameters(pretrain_agents=True))[0]
-    assert process.wait(timeout=200) == 0
+    assert process.wait(timeout=300) == 0
     assert State.load(tmp_path / "there") == here
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ratchet.errors import StateError
-from trainers.attribute_tree import take_attribute
+from trainers.attribute_tree import ObjectGraph, take_attribute
 from trainers.custom_state import (
     load_attributes,
     put_attributes,
@@ -117,7 +117,7 @@ def test_an_attribute_that_cannot_be_restored_is_named(value: object, expected: 
 def test_objects_in_a_deque_are_refused_when_they_are_stored() -> None:
     created_by_init = deque([torch.nn.Linear(1, 1)])
     with pytest.raises(StateError, match=r"recent\[0\]: a torch.*Linear in a deque cannot be"):
-        take_attribute(created_by_init, "recent", created_by_init, None)
+        take_attribute(created_by_init, "recent", created_by_init, None, ObjectGraph())
 
 
 def test_what_others_assign_is_not_the_trainers() -> None:
@@ -126,3 +126,129 @@ def test_what_others_assign_is_not_the_trainers() -> None:
     assert "ledger" not in take_attributes(mine)
     put_attributes(mine, take_attributes(mine))
     assert mine.ledger is not None
+
+
+class Sharing(NamedTrainer):
+    """Attributes that are the same objects, also across modules, lists and custom objects."""
+
+    def __init__(self):
+        self.log = []
+        self.views = {"log": self.log, "again": [self.log]}
+        self.head = torch.nn.BatchNorm1d(1)
+        self.average = self.head.running_mean
+        self.alias = self.head
+        self.weight = self.head.weight
+        self.optimizer = torch.optim.SGD(self.head.parameters(), lr=0.1)
+        self.table = np.zeros(2)
+        self.buffer = torch.zeros(2)
+        self.recent = self.buffer
+        self.holder = Holder(self)
+
+    def learn(self):
+        self.log.append(len(self.log))
+        self.table += 1
+        self.buffer.add_(1)
+        self.holder.rows[0] += 1
+        self.head(torch.tensor([[1.0], [3.0]])).sum().backward()
+        self.optimizer.step()
+        self.current = self.head
+
+    def shared(self):
+        return (
+            self.views["log"] is self.log,
+            self.views["again"][0] is self.log,
+            self.average is self.head.running_mean,
+            self.alias is self.head,
+            self.weight is self.head.weight,
+            self.optimizer.param_groups[0]["params"][0] is self.weight,
+            self.holder.table is self.table,
+            self.holder.rows is not self.table,
+            self.recent is self.buffer,
+            self.current is self.head,
+        )
+
+
+class Holder:
+    def __init__(self, trainer):
+        self.table, self.trainer, self.rows = trainer.table, trainer, np.zeros(1)
+
+
+def test_what_is_one_object_stays_one(tmp_path: Path) -> None:
+    old, new = Sharing(), Sharing()
+    for trainer in (old, new):
+        take_attributes(trainer)
+    old.learn()
+    save_attributes(take_attributes(old), tmp_path)
+    put_attributes(new, load_attributes(tmp_path))
+    put_attributes(old, load_attributes(tmp_path))  # undisturbed, after a stage
+    for trainer in (old, new):
+        assert trainer.shared() == (True,) * 10
+        trainer.learn()
+        assert trainer.views["log"] == [0, 1]
+        assert trainer.holder.table.tolist() == [2, 2]
+        assert trainer.recent.tolist() == [2, 2]
+        assert trainer.average.item() == old.average.item() != 0
+
+
+def test_separate_equal_objects_stay_separate(tmp_path: Path) -> None:
+    old, new = Sharing(), Sharing()
+    for trainer in (old, new):
+        take_attributes(trainer)
+        trainer.learn()
+    old.views["log"] = list(old.log)
+    old.recent = old.buffer.clone()
+    old.average = old.average.clone()
+    save_attributes(take_attributes(old), tmp_path)
+    put_attributes(new, load_attributes(tmp_path))
+    assert new.shared()[:3] == (False, True, False)
+    assert new.recent is not new.buffer
+    new.learn()
+    assert (new.recent.tolist(), new.buffer.tolist()) == ([1, 1], [2, 2])
+
+
+def test_states_without_shared_objects_are_read() -> None:
+    """States of earlier versions contain a copy at each path, and no order."""
+    mine = seeded()
+    stored = take_attributes(mine)
+    del stored["$order"]
+    mine.learn()
+    put_attributes(mine, stored)
+    assert mine.count == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("file", r"self\.extra: a _io\.TextIOWrapper cannot be stored"),
+        ("counter", r"self\.extra: the function .*count uses 'number' of the function around"),
+        ("collector", r"self\.extra\[0\]: the function .*<lambda> uses 'seen' of the function"),
+    ],
+)
+def test_what_no_state_can_contain_is_refused_before_training(name, expected, tmp_path) -> None:
+    def counter():
+        number = 0
+
+        def count():
+            nonlocal number
+            number += 1
+            return number
+
+        return count
+
+    def collector():
+        seen = []
+        return [lambda value: seen.append(value)]
+
+    made = {"file": (tmp_path / "x").open("w"), "counter": counter(), "collector": collector()}
+    mine = Mine()
+    mine.assign("extra", made[name])
+    made["file"].close()
+    with pytest.raises(StateError, match=expected):
+        take_attributes(mine)
+
+
+def test_functions_without_a_state_are_kept() -> None:
+    factor, mine = 2, Mine()
+    mine.assign("double", lambda value: factor * value)
+    mine.assign("plain", lambda value: value)
+    assert not {"double", "plain"} & take_attributes(mine).keys()

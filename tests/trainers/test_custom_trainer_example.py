@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from ratchet.errors import DataError, ParameterError
 from trainers.registry import trainer_class
 from trainers.staged import runs_in_stages
+from trainers.tensordict.objectives.ppo import ClippedPpoObjective
+from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -44,6 +48,41 @@ def test_a_custom_loss_is_enough_for_training_in_stages(custom):
     assert staged.state != first
     assert whole.test_results["test"] == staged.run_test()
     assert {"loss_objective", "loss_critic", "loss_entropy"} <= whole.history[0].values.keys()
+
+
+@pytest.mark.parametrize("name", ["build_loss", "_get_loss_module_and_gae"])
+def test_the_loss_can_be_replaced_by_either_name_of_its_method(tiny, name):
+    def replaced(self):
+        loss, estimator = getattr(super(trainer, self), name)()
+        loss.replaced = True
+        return loss, estimator
+
+    trainer = type("ReplacedLoss", (VanillaPpoTrainer,), {name: replaced})
+    instance = tiny.trainer(tiny.parameters()).scenario_instance
+    built = trainer(tiny.parameters(), instance, tiny.ExperimentSettings())
+    assert built.components.loss_module.replaced
+    assert trainer.build_loss is trainer._get_loss_module_and_gae
+
+
+def test_a_metric_of_a_loss_replaces_no_other(tiny):
+    class MyLoss(ClippedPpoObjective):
+        def forward(self, tensordict):
+            return super().forward(tensordict).set("num_episodes", torch.tensor(0.5))
+
+    trainer = tiny.trainer(tiny.parameters())
+    trainer.components.loss_module.__class__ = MyLoss
+    with pytest.raises(
+        DataError, match=r"MyLoss\.forward: its metric 'num_episodes' \(0\.5\) would"
+    ):
+        trainer.train()
+
+
+def test_a_trainer_without_a_loss_is_refused(tiny, tmp_path):
+    text = "from trainers import TensorDictRlTrainer\nclass Mine(TensorDictRlTrainer): ...\n"
+    (tmp_path / "mine.py").write_text(text)
+    reference = {"module_path": "mine.py", "class_name": "Mine"}
+    with pytest.raises(ParameterError, match=r"Mine does not implement \['build_loss'\]"):
+        trainer_class(tiny.parameters(trainer=reference), tmp_path)
 
 
 def test_a_custom_loop_runs_and_is_reproducible(custom):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
@@ -150,6 +151,53 @@ def test_nothing_is_estimated_behind_a_true_end():
     assert fallen.any()
     target = rollouts["agents", "value_target"][fallen]
     torch.testing.assert_close(target, torch.ones_like(target))
+
+
+RELAY = f"{Path(__file__).parents[1] / 'scenarios' / 'gymnasium' / 'relay.py'}:Relay"
+
+
+def relay(*, truncate, **changes):
+    section = {"environment_kwargs": {"truncate": truncate}}
+    return parameters(RELAY, section, **changes)
+
+
+def test_an_agent_that_is_truncated_while_others_go_on_is_worth_its_last_observation():
+    rl = {"gamma": 0.9, "lmbda": 0.0, "normalize_observations": False}
+    trainer, rollouts = collected(relay(truncate=True, rl=rl))
+    cut = rollouts["next", "agents", "truncated"]
+    leaves = rollouts["round"] == 0
+    assert cut[..., 0].equal(leaves)
+    assert cut[..., 1].equal(rollouts["round"] == 3)
+    assert rollouts["next", "agents", "value_known"].equal(cut)
+    final = rollouts["next", "agents", "value"]
+    torch.testing.assert_close(rollouts["agents", "value_target"][cut], 1 + 0.9 * final[cut])
+    # the one that goes on sees its next observation in the next step
+    after = rollouts["round"] == 1
+    game = trainer.train_environment
+    state = game.reset(rollouts["datapoint_id"][:, 0], rollouts["seed"][:, 0])
+    state["agents", "action"] = rollouts["agents", "action"][:, 0]
+    expected = trainer.combined_agents.values(game.step(state))
+    torch.testing.assert_close(final[:, 0, 0], expected[:, 0])
+    torch.testing.assert_close(rollouts["agents", "value"][after][:4, 1], expected[:, 1])
+
+
+def test_an_agent_that_terminates_while_others_go_on_is_worth_its_last_reward():
+    _, rollouts = collected(relay(truncate=False, rl={"gamma": 0.9, "lmbda": 0.0}))
+    assert not rollouts["next", "agents", "value_known"][:, :-1].any()
+    ends = torch.stack([rollouts["round"] == last for last in (0, 3)], -1)
+    target = rollouts["agents", "value_target"][ends]
+    torch.testing.assert_close(target, torch.ones_like(target))
+
+
+@pytest.mark.parametrize("trainer", ["vanilla_ppo", "reinforce"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_all_trainers_learn_where_agents_leave_by_truncation(trainer, normalize):
+    hyper_params = relay(truncate=True, rl={"normalize_observations": normalize})
+    learner = make(hyper_params.replace({"trainer": trainer}))
+    learner.initial_state()
+    metrics = learner.run_iterations(0, 2)
+    assert metrics[-1]["short.mean_episode_reward"] == 1.0
+    assert metrics[-1]["long.mean_episode_reward"] == 4.0
 
 
 def test_rewards_are_learned_from_scaled_and_reported_as_they_are():

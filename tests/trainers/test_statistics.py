@@ -213,7 +213,9 @@ def test_entropy_ignores_what_is_impossible():
 
 def test_losses_are_named_by_agent_or_by_themselves():
     losses = TensorDict({"loss_critic": torch.tensor(2.0), "kl": torch.tensor([1.0, 2.0, 3.0])})
+    losses["of_frames"] = torch.tensor([[1, 2], [3, 6]])
     expected = {"loss_critic": 2.0, "prover.kl": 1.0, "verifier.kl": 2.0, "other.kl": 3.0}
+    expected["of_frames"] = 3.0
     assert loss_stats(losses, AGENTS) == expected
 
 

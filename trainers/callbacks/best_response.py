@@ -87,10 +87,10 @@ class BestResponseTest(Callback):
             return {}
         senders = agents_heard(self.trainer.protocol_handler)
         if not senders:
-            own = now.metrics["accuracy"]
-            return {BEST_RESPONSE: own, ANY_MESSAGES: own}
-        found = find_best_response(self.trainer, senders[0], now.dataset)
+            test_accuracy = now.metrics["accuracy"]
+            return {BEST_RESPONSE: test_accuracy, ANY_MESSAGES: test_accuracy}
+        best_response = find_best_response(self.trainer, senders[0], now.dataset)
         return {
-            BEST_RESPONSE: accuracy(found.table).value,
-            ANY_MESSAGES: accuracy(found.worst).value,
+            BEST_RESPONSE: accuracy(best_response.table).value,
+            ANY_MESSAGES: accuracy(best_response.worst).value,
         }

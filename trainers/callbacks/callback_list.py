@@ -168,8 +168,8 @@ class CallbackList:
 
     def take_tensors(self) -> dict[str, dict[str, Tensor]]:
         """Return the tensors of their states: callback → name → tensor."""
-        found = {label: state.tensors for label, state in self._states().items()}
-        return {label: tensors for label, tensors in found.items() if tensors}
+        tensors_by_callback = {label: state.tensors for label, state in self._states().items()}
+        return {label: tensors for label, tensors in tensors_by_callback.items() if tensors}
 
     def load(
         self,
@@ -181,8 +181,8 @@ class CallbackList:
         states = values.get(_STATES, {})
         for label, callback in self._all.items():
             if label in states:
-                own = dict((tensors or {}).get(label, {}))
-                callback.load_state(CallbackState(dict(states[label]), own))
+                callback_tensors = dict((tensors or {}).get(label, {}))
+                callback.load_state(CallbackState(dict(states[label]), callback_tensors))
                 self._begun.add(label)
         stopped = values.get(_STOPPED)
         if stopped is not None and stopped["callback"] in self._begun:
@@ -201,6 +201,7 @@ def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:
     for name, value in (added or {}).items():
         if name in metrics:
             raise ParameterError(
-                f"{origin}: it adds the metric {name!r}, which already exists. Choose another name."
+                f"{origin}: it adds the metric {name!r}, which the trainer or an earlier callback"
+                " already records. Rename one of the two."
             )
         metrics[name] = value

@@ -44,23 +44,25 @@ class EarlyStopping(Callback):
 
     def end_iteration(self, now: Moment) -> None:
         """Compare the metric with the best so far."""
-        asked = self.parameters
+        parameters = self.parameters
         seen = self.best is not None or self.waited > 0
-        value = read_metric(now, asked.metric, seen=seen)
+        value = read_metric(now, parameters.metric, seen=seen)
         if value is None:
             return
         if math.isnan(value):
             self.waited += 1
-        elif self.best is None or is_better(value, self.best, asked.mode, asked.min_delta):
+        elif self.best is None or is_better(
+            value, self.best, parameters.mode, parameters.min_delta
+        ):
             self.best, self.waited = value, 0
         else:
             self.waited += 1
-        goal = asked.stop_at
-        if goal is not None and (value == goal or is_better(value, goal, asked.mode)):
-            self.stop(f"{asked.metric} is {value:g} and has reached {goal:g}")
-        elif self.waited >= asked.patience:
+        goal = parameters.stop_at
+        if goal is not None and (value == goal or is_better(value, goal, parameters.mode)):
+            self.stop(f"{parameters.metric} is {value:g} and has reached {goal:g}")
+        elif self.waited >= parameters.patience:
             best = f"no better than {self.best:g}" if self.best is not None else "no number"
-            self.stop(f"{asked.metric} has been {best} for {self.waited} iterations")
+            self.stop(f"{parameters.metric} has been {best} for {self.waited} iterations")
 
     def take_state(self) -> CallbackState:
         """Return the best value, and the number of iterations since."""

@@ -57,17 +57,10 @@ class KeepBest(Callback):
         trainer: type[Trainer],
         handler: ProtocolHandler,
     ) -> None:
-        """Refuse tests that would cost money, and metrics of weights from another iteration.
-
-        Raises
-        ------
-        ParameterError
-            If chat models would be tested after each iteration, or if rollouts are sampled with the
-            weights of the previous iteration.
-        """
+        """Refuse tests that would cost money, and metrics of weights from another iteration."""
         dataset = getattr(spec.parameters, "dataset", None)
-        behind = trainer.traits.learns_tokens and hyper_params.language.mode == "one_step_behind"
-        if dataset is None and behind:
+        is_behind = trainer.traits.learns_tokens and hyper_params.language.mode == "one_step_behind"
+        if dataset is None and is_behind:
             raise ParameterError(
                 f"{spec.path}.dataset: got none with language.mode 'one_step_behind', where an"
                 " iteration's rollouts are not sampled with its initial weights. Name a dataset,"
@@ -92,15 +85,15 @@ class KeepBest(Callback):
 
     def end_iteration(self, now: Moment) -> Metrics | None:
         """Store the weights if their value is the best so far."""
-        asked, added = self.parameters, None
-        if asked.dataset is None:
-            value = read_metric(now, asked.metric, seen=self.best is not None)
+        parameters, added = self.parameters, None
+        if parameters.dataset is None:
+            value = read_metric(now, parameters.metric, seen=self.best is not None)
         else:
-            value = self._tested(asked.dataset)
-            added = {f"{asked.dataset}.{asked.metric}": value}
+            value = self._tested(parameters.dataset)
+            added = {f"{parameters.dataset}.{parameters.metric}": value}
         if value is None or math.isnan(value):
             return added
-        if self.best is None or is_better(value, self.best, asked.mode):
+        if self.best is None or is_better(value, self.best, parameters.mode):
             self.best = value
             self._weights = self._played or self.trainer.take_weights()
         return added

@@ -107,13 +107,13 @@ class MessageRegression(Callback):
         scores = {}
         for name in self.agent_names:
             index = self.environment.protocol_handler.agent_index(name)
-            said = episode_messages(rollouts, index, self.environment.max_rounds)
+            messages = episode_messages(rollouts, index, self.environment.max_rounds)
             if self.section.reset_on_fit:
                 self._learners[name] = self._new_learner(name, STAGE, iteration)
             draws = torch_generator(self.seed, STAGE, iteration, f"{GROUP}.minibatch", name)
             learner = self._learners[name]
-            learner.train(said[~held_out], y[~held_out], draws)
-            scores[f"{name}.{SCORE}"] = learner.accuracy(said[held_out], y[held_out])
+            learner.train(messages[~held_out], y[~held_out], draws)
+            scores[f"{name}.{SCORE}"] = learner.accuracy(messages[held_out], y[held_out])
         return scores
 
     def take_state(self) -> CallbackState:
@@ -143,14 +143,14 @@ class MessageRegression(Callback):
 
     def _hold_out(self, ids: Tensor, iteration: int) -> Tensor | None:
         """Choose datapoints to hold out, with all their episodes: bool ``[K]``."""
-        datapoints, place = torch.unique(ids.cpu(), return_inverse=True)
+        datapoints, datapoint_index = torch.unique(ids.cpu(), return_inverse=True)
         if len(datapoints) < _MIN_DATAPOINTS:
             return None
         count = round(self.section.test_size * len(datapoints))
         count = min(max(count, 1), len(datapoints) - 1)
         draws = torch_generator(self.seed, STAGE, iteration, f"{GROUP}.test")
         chosen = torch.randperm(len(datapoints), generator=draws) < count
-        return chosen[place].to(ids.device)
+        return chosen[datapoint_index].to(ids.device)
 
     def _new_learner(self, name: str, stage: str, iteration: int) -> _Learner:
         generator = torch_generator(self.seed, stage, iteration, GROUP, name)
@@ -175,17 +175,19 @@ def episode_messages(rollouts: TensorDictBase, agent: int, max_rounds: int) -> T
     active = agents.get("active")[:, :, agent]  # [E, T, C]
     symbols = rollouts.get("x").shape[-1]
     message = F.one_hot(agents.get("message")[:, :, agent], symbols)
-    said = (message * active[..., None, None]).flatten(2)
+    messages = (message * active[..., None, None]).flatten(2)
     if rollouts.get("linear_message_history", None) is not None:
         linear = agents.get("linear_message")[:, :, agent]
         size = rollouts.get("linear_message_history").shape[-1]
-        said = torch.cat([said, F.one_hot(linear, size) * active.any(-1, keepdim=True)], dim=-1)
+        messages = torch.cat(
+            [messages, F.one_hot(linear, size) * active.any(-1, keepdim=True)], dim=-1
+        )
     episodes = finished_episodes(rollouts)
-    rounds = torch.arange(max_rounds, device=said.device)
+    rounds = torch.arange(max_rounds, device=messages.device)
     steps = episodes.start.unsqueeze(1) + rounds  # [K, R]
     played = steps <= episodes.stop.unsqueeze(1)
-    steps = steps.clamp(max=said.shape[1] - 1)
-    laid: Tensor = said[episodes.environment.unsqueeze(1), steps]
+    steps = steps.clamp(max=messages.shape[1] - 1)
+    laid: Tensor = messages[episodes.environment.unsqueeze(1), steps]
     return (laid * played.unsqueeze(-1)).to(torch.float32)
 
 
@@ -199,47 +201,47 @@ class _Learner:
         self.optimizer = build_adam([], section.learning_rate, self.params.values())
 
     @torch.enable_grad()
-    def train(self, said: Tensor, y: Tensor, draws: torch.Generator) -> None:
+    def train(self, messages: Tensor, y: Tensor, draws: torch.Generator) -> None:
         """Train on the episodes ``num_epochs`` times in minibatches, with cross-entropy."""
         batches = math.ceil(len(y) / self.section.batch_size)
         for _ in range(self.section.num_epochs):
             order = torch.randperm(len(y), generator=draws).to(y.device)
             for rows in order.tensor_split(batches):
-                loss = F.cross_entropy(self.network(said[rows]), y[rows])
+                loss = F.cross_entropy(self.network(messages[rows]), y[rows])
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call] # of torch
                 self.optimizer.step()
 
     @torch.no_grad()
-    def accuracy(self, said: Tensor, y: Tensor) -> float:
+    def accuracy(self, messages: Tensor, y: Tensor) -> float:
         """Return the share of correct predictions."""
-        return float((self.network(said).argmax(-1) == y).double().mean())
+        return float((self.network(messages).argmax(-1) == y).double().mean())
 
     def tensors(self) -> dict[str, Tensor]:
         """Copy the parameters and the optimizer's state."""
         names = {id(param): name for name, param in self.params.items()}
-        kept = optimizer_tensors(self.optimizer, names)
+        optimizer_state = optimizer_tensors(self.optimizer, names)
         flat = {
             f"optimizer:{param}:{key}": tensor
-            for param, tensors in kept.items()
+            for param, tensors in optimizer_state.items()
             for key, tensor in tensors.items()
         }
         return {**clone_tensors(self.params), **flat}
 
     def load(self, saved: Mapping[str, Tensor], what: str) -> None:
         """Restore the result of :meth:`tensors`."""
-        kept: TensorTree = {}
+        optimizer_state: TensorTree = {}
         mine = {}
         for name, tensor in saved.items():
             kind, _, rest = name.partition(":")
             if rest:
                 param, _, key = rest.partition(":")
-                kept.setdefault(param, {})[key] = tensor
+                optimizer_state.setdefault(param, {})[key] = tensor
             else:
                 mine[kind] = tensor
         check_same_tensors(mine, self.params, what)
         copy_tensors(self.params, mine)
-        load_optimizer_tensors(self.optimizer, kept, self.params)
+        load_optimizer_tensors(self.optimizer, optimizer_state, self.params)
 
 
 def _choose_agents(

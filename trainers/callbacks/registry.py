@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from ratchet.errors import ParameterError, nearest
-from ratchet.parameters.base import SECTIONS, CallbackSection, SubParameters
+from ratchet.parameters.base import SECTIONS, CallbackSection
 from ratchet.parameters.reading.messages import describe_validation_error
 from ratchet.registry import Registry
 from trainers.callbacks.base import STAGES, Callback, CallbackSpec
@@ -40,17 +40,10 @@ def callback_specs(
     """Return the callbacks of an experiment: those of enabled sections, then those of the list.
 
     Relative paths start from ``base_dir``, the experiment file's folder.
-
-    Raises
-    ------
-    UnknownNameError
-        If a name is unknown.
-    ParameterError
-        If the match is no callback, or refuses its parameters; with their dotted path.
     """
     specs: list[CallbackSpec] = []
     names: Counter[str] = Counter()
-    for path, given, name, values in _given(hyper_params):
+    for path, message_prefix, name, values in _configured(hyper_params):
         kind = CALLBACKS.find(name, base_dir)
         for stage in kind.stages:
             if stage not in STAGES:
@@ -60,7 +53,12 @@ def callback_specs(
         plain = name.rpartition(":")[2]
         names[plain] += 1
         label = plain if names[plain] == 1 else f"{plain}#{names[plain]}"
-        specs.append(CallbackSpec(kind, _read(kind, values, path), label, path, given))
+        try:
+            parameters = kind.Parameters.model_validate(values)
+        except ValidationError as error:
+            message = describe_validation_error(error, prefix=path, model=kind.Parameters)
+            raise ParameterError(message) from error
+        specs.append(CallbackSpec(kind, parameters, label, path, message_prefix))
     return tuple(specs)
 
 
@@ -93,7 +91,9 @@ def check_callbacks(
             )
 
 
-def _given(hyper_params: HyperParameters) -> Iterator[tuple[str, str, str, Mapping[str, object]]]:
+def _configured(
+    hyper_params: HyperParameters,
+) -> Iterator[tuple[str, str, str, Mapping[str, object]]]:
     """Iterate over the configured callbacks: path, prefix of messages, name, parameters."""
     for name in sorted(SECTIONS):
         section = getattr(hyper_params, name)
@@ -103,11 +103,3 @@ def _given(hyper_params: HyperParameters) -> Iterator[tuple[str, str, str, Mappi
     for number, reference in enumerate(hyper_params.callbacks):
         path = f"callbacks.{number}"
         yield path, f"{path}.name: got {reference.name!r}", reference.name, reference.given
-
-
-def _read(kind: type[Callback], values: Mapping[str, object], path: str) -> SubParameters:
-    try:
-        return kind.Parameters.model_validate(values)
-    except ValidationError as error:
-        message = describe_validation_error(error, prefix=path, model=kind.Parameters)
-        raise ParameterError(message) from error

@@ -95,20 +95,25 @@ class BaseTrainer(NamedTrainer, ABC):
         for name in ("algorithm", "train_service"):
             if name not in self._config:
                 self._config[name] = {}
-        given = OmegaConf.to_container(self._config, resolve=True)
-        assert isinstance(given, dict)
+        options = OmegaConf.to_container(self._config, resolve=True)
+        assert isinstance(options, dict)
         fields = LanguageParameters.model_fields
-        named = {str(name): value for name, value in given.items() if name in fields}
+        named = {str(name): value for name, value in options.items() if name in fields}
         self.language = _validated(LanguageParameters, named, "language")
-        self.moment = TrainingPosition(num_iterations=int(given.get("total_train_steps", 1)))
+        self.moment = TrainingPosition(num_iterations=int(options.get("total_train_steps", 1)))
         self._setup()
 
     def _setup(self) -> None:
         """Read further parameters from the config; for the bases of built-in trainers."""
 
     @classmethod
-    def check_learner(cls, hyper_params: HyperParameters) -> None:
-        """Raise ParameterError for parameters that this trainer cannot use; by default none."""
+    def check_learner(
+        cls, hyper_params: HyperParameters, agents: Mapping[str, LanguageAgentParameters]
+    ) -> None:
+        """Raise ParameterError for parameters that this trainer cannot use; by default none.
+
+        ``agents`` are the parameters of the protocol's agents.
+        """
 
     @classmethod
     def needed_devices(cls, hyper_params: HyperParameters) -> int:
@@ -190,9 +195,9 @@ class BaseTrainer(NamedTrainer, ABC):
         self, model: type[_Section], name: str, *, leave_out: Collection[str] = ()
     ) -> _Section:
         """Read a section of the config; missing fields have their defaults."""
-        given = OmegaConf.to_container(self._config.get(name, OmegaConf.create({})), resolve=True)
-        assert isinstance(given, dict)
-        named = {key: value for key, value in given.items() if key not in leave_out}
+        section = OmegaConf.to_container(self._config.get(name, OmegaConf.create({})), resolve=True)
+        assert isinstance(section, dict)
+        named = {key: value for key, value in section.items() if key not in leave_out}
         return _validated(model, named, name)
 
 
@@ -215,9 +220,9 @@ def config_of(
     }
     if section in SECTIONS:
         content[section] = getattr(hyper_params, section).to_dict()
-    found = OmegaConf.create(content)
-    assert isinstance(found, DictConfig)
-    return found
+    config = OmegaConf.create(content)
+    assert isinstance(config, DictConfig)
+    return config
 
 
 def _names_horizon(learner: type[BaseTrainer]) -> bool:
@@ -226,15 +231,17 @@ def _names_horizon(learner: type[BaseTrainer]) -> bool:
     If it names the number without reading it, a longer run needlessly starts over; the opposite
     error would continue from weights that were trained differently.
     """
-    own = [c for c in learner.__mro__ if c.__module__.partition(".")[0] not in _NOT_CUSTOM]
+    custom_classes = [
+        c for c in learner.__mro__ if c.__module__.partition(".")[0] not in _NOT_CUSTOM
+    ]
     try:
-        return any(name in inspect.getsource(c) for c in own for name in _HORIZON)
+        return any(name in inspect.getsource(c) for c in custom_classes for name in _HORIZON)
     except (OSError, TypeError):  # created without a file
         return True
 
 
-def _validated(model: type[_Section], given: object, name: str) -> _Section:
+def _validated(model: type[_Section], section: object, name: str) -> _Section:
     try:
-        return model.model_validate(given)
+        return model.model_validate(section)
     except ValidationError as error:
         raise ParameterError(describe_validation_error(error, prefix=name, model=model)) from error

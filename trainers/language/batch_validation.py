@@ -14,13 +14,7 @@ from ratchet.rollouts.batch import Batch
 
 
 def validated_batch(found: object, where: str) -> tuple[Batch, dict[str, float]]:
-    """Return a validated_batch batch and its metrics, the metrics as numbers.
-
-    Raises
-    ------
-    DataError
-        If the result has another type, or a metric is no number.
-    """
+    """Return a validated_batch batch and its metrics, the metrics as numbers."""
     match found:
         case (Batch() as batch, Mapping() as metrics):
             batch.check()
@@ -33,13 +27,7 @@ def validated_batch(found: object, where: str) -> tuple[Batch, dict[str, float]]
 
 
 def numbers_of(metrics: Mapping[object, object], where: str) -> dict[str, float]:
-    """Return metrics as floats; a tensor or an array of one number is converted.
-
-    Raises
-    ------
-    DataError
-        If a metric is no number; the message names it.
-    """
+    """Return metrics as floats; a tensor or an array of one number is converted."""
     return {
         _as_name(name, where): _as_number(name, value, where) for name, value in metrics.items()
     }
@@ -67,13 +55,7 @@ def _as_number(name: object, value: object, where: str) -> float:
 
 
 def check_finite(batch: Batch, names: Sequence[str]) -> None:
-    """Check that the inputs of the loss are finite: one NaN would spread to all weights.
-
-    Raises
-    ------
-    DataError
-        Naming the first row that isn't.
-    """
+    """Check that the inputs of the loss are finite: one NaN would spread to all weights."""
     for name in names:
         value: Tensor = batch.values[name]
         if not value.is_floating_point():
@@ -83,6 +65,7 @@ def check_finite(batch: Batch, names: Sequence[str]) -> None:
             row = int(bad.int().argmax())
             raise DataError(
                 f"batch: values {name!r}: row {row} has {value[row][~value[row].isfinite()][0]},"
-                " expected finite numbers. The standard deviation of one number is NaN: add a small"
-                " constant to the divisor, and set single completions to 0."
+                " expected finite numbers of at most 3.4e38, the largest one in single precision."
+                " The standard deviation of one number is NaN: add a small constant to the divisor,"
+                " and set single completions to 0."
             )

@@ -35,14 +35,14 @@ class CrossEntropyTrainer(SelfHostedTrainer):
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """Select the rows whose reward suffices, or that are the best of their group."""
         rewards = batch.metadata["rewards"]
-        kept = rewards >= self._given.min_reward
+        is_selected = rewards >= self._given.min_reward
         if self._given.per_group:
             best: dict[str, float] = {}
             for group, reward in zip(batch.metadata["group_ids"], rewards.tolist(), strict=True):
                 best[group] = max(reward, best.get(group, reward))
             of_group = torch.tensor([best[group] for group in batch.metadata["group_ids"]])
-            kept &= rewards == of_group
-        rows = torch.nonzero(kept).flatten()
+            is_selected &= rewards == of_group
+        rows = torch.nonzero(is_selected).flatten()
         return batch.select(rows), {"training/kept_fraction": len(rows) / max(1, len(batch))}
 
     def _compute_loss(

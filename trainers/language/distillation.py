@@ -18,8 +18,11 @@ from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.named import register_trainer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
 
 @register_trainer("on_policy_distillation")
@@ -36,7 +39,9 @@ class DistillationTrainer(SelfHostedTrainer):
         return self._given
 
     @classmethod
-    def check_learner(cls, hyper_params: HyperParameters) -> None:
+    def check_learner(
+        cls, hyper_params: HyperParameters, agents: Mapping[str, LanguageAgentParameters]
+    ) -> None:
         """Refuse an experiment without a teacher."""
         if hyper_params.on_policy_distillation.teacher is None:
             raise _no_teacher()

@@ -62,19 +62,19 @@ class DpoTrainer(SelfHostedTrainer):
     ) -> tuple[Tensor, Figures]:
         """Return the loss over pairs."""
         mask = batch.values["loss_mask"]
-        own = sequence_log_prob(scores.log_probs, mask)
+        log_probs = sequence_log_prob(scores.log_probs, mask)
         reference = sequence_log_prob(batch.values["ref_log_probs"], mask)
         weight = weights[0][::2, 0]
-        found = dpo_loss(
-            own[::2], own[1::2], reference[::2], reference[1::2], beta=self._given.beta
+        pair_loss = dpo_loss(
+            log_probs[::2], log_probs[1::2], reference[::2], reference[1::2], beta=self._given.beta
         )
-        margin = (own - reference).detach() * self._given.beta
+        margin = (log_probs - reference).detach() * self._given.beta
         figures = {
             "actor/preferred_reward": (margin[::2] * weight).sum(),
             "actor/other_reward": (margin[1::2] * weight).sum(),
             "actor/preference_accuracy": ((margin[::2] > margin[1::2]).float() * weight).sum(),
         }
-        return (found.loss * weight).sum(), figures
+        return (pair_loss.loss * weight).sum(), figures
 
 
 def preference_pairs(groups: Sequence[str], rewards: Sequence[float]) -> list[tuple[int, int]]:
@@ -82,10 +82,10 @@ def preference_pairs(groups: Sequence[str], rewards: Sequence[float]) -> list[tu
     members: dict[str, list[int]] = {}
     for row, group in enumerate(groups):
         members.setdefault(group, []).append(row)
-    found = []
+    pairs = []
     for rows in members.values():
         best = max(rows, key=lambda row: rewards[row])
         worst = min(rows, key=lambda row: rewards[row])
         if rewards[best] > rewards[worst]:
-            found.append((best, worst))
-    return found
+            pairs.append((best, worst))
+    return pairs

@@ -48,23 +48,23 @@ class GroupRelativeMixin(BaseTrainer):
         counts: Tensor,
     ) -> GroupAdvantages:
         """Compute advantages with :func:`group_advantages`; update the agents' averages."""
-        given = self._grpo
-        assert given.baseline is not None  # set by .settled
-        assert given.advantage_scale is not None
-        of_batch = given.baseline == "batch_mean"
-        found = group_advantages(
+        parameters = self._grpo
+        assert parameters.baseline is not None  # set by .settled
+        assert parameters.advantage_scale is not None
+        of_batch = parameters.baseline == "batch_mean"
+        advantages = group_advantages(
             scores,
             [""] * len(group_ids) if of_batch else group_ids,
             runs=runs,
             agents=agents,
             counts=counts,
-            baseline="mean" if given.baseline == "batch_mean" else given.baseline,
-            scale=given.advantage_scale,
+            baseline="mean" if parameters.baseline == "batch_mean" else parameters.baseline,
+            scale=parameters.advantage_scale,
             agent_averages=self._averages,
-            decay=given.baseline_decay,
+            decay=parameters.baseline_decay,
         )
-        self._averages = found.agent_averages
-        return found
+        self._averages = advantages.agent_averages
+        return advantages
 
     def take_state(self) -> dict[str, Any]:
         """Add the agents' averages."""

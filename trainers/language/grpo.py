@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ratchet.rollouts.batch import Batch
+from ratchet.rollouts.finite_scores import check_scores
 from trainers.language.groups import GroupRelativeMixin
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.named import register_trainer
@@ -28,16 +29,18 @@ class GrpoTrainer(GroupRelativeMixin, SelfHostedTrainer):
 
     def _compute_advantage(self, batch: Batch) -> Batch:
         """Set ``advantages``, computed from scores summed over each completion's tokens."""
-        about = batch.metadata
-        scores = batch.values["token_level_scores"].sum(1)
-        found = self._compare(
+        metadata = batch.metadata
+        scores = batch.values["token_level_scores"]
+        check_scores(scores, metadata.get("task_ids", ()), name="batch: token_level_scores")
+        scores = scores.sum(1)
+        advantages = self._compare(
             scores,
-            about["group_ids"],
-            runs=about["attempt_ids"],
-            agents=about["agents"],
+            metadata["group_ids"],
+            runs=metadata["attempt_ids"],
+            agents=metadata["agents"],
             counts=~batch.is_padding,
         )
-        about["advantages"] = found.advantage
-        self._group_metrics = {f"grpo/{name}": value for name, value in found.metrics.items()}
+        metadata["advantages"] = advantages.advantage
+        self._group_metrics = {f"grpo/{name}": value for name, value in advantages.metrics.items()}
         self._group_metrics["critic/rewards/mean"] = float(scores.mean())
         return batch

@@ -36,14 +36,14 @@ def build_model(
         model = _load(section.model, section, settings, _lora(section), drawn)
     else:
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
-            place = Path(folder) / agent
+            model_folder = Path(folder) / agent
             make_small_model(
-                place,
+                model_folder,
                 alphabet=instance.characters,
                 shape=SmallModelShape(**section.small_model.to_dict()),
                 seed=derive_seed(seed, "initial_state", 0, "weights", agent),
             )
-            model = _load(str(place), section, settings)
+            model = _load(str(model_folder), section, settings)
     if section.warm_up.num_steps:
         _warm_up(model, instance, agent, section)
     return model
@@ -59,7 +59,7 @@ def load_built_model(
 
 
 def _load(
-    place: str,
+    name_or_folder: str,
     section: LanguageAgentParameters,
     settings: ExperimentSettings,
     lora: Lora | None = None,
@@ -67,7 +67,7 @@ def _load(
     base: str | None = None,
 ) -> LanguageModel:
     return load_language_model(
-        place,
+        name_or_folder,
         base_dir=Path(settings.base_dir or "."),
         lora=lora,
         device=settings.device,
@@ -78,10 +78,10 @@ def _load(
 
 
 def _lora(section: LanguageAgentParameters) -> Lora | None:
-    given = section.lora
-    if given.rank is None:
+    lora_section = section.lora
+    if lora_section.rank is None:
         return None
-    return Lora(given.rank, given.alpha, target_modules=given.target_modules)
+    return Lora(lora_section.rank, lora_section.alpha, target_modules=lora_section.target_modules)
 
 
 def _warm_up(
@@ -90,19 +90,19 @@ def _warm_up(
     agent: str,
     section: LanguageAgentParameters,
 ) -> None:
-    given, step = section.warm_up, count(1)
+    options, step = section.warm_up, count(1)
 
     def report(loss: float) -> None:
-        describe(f"Warm-up of {agent}, step {next(step)} of at most {given.num_steps}")
+        describe(f"Warm-up of {agent}, step {next(step)} of at most {options.num_steps}")
         show({"loss": loss})
 
     warm_up(
         model,
         instance.demonstrations(model.tokenizer),
-        steps=given.num_steps,
-        until=given.until_loss,
-        learning_rate=given.lr,
-        batch_size=given.batch_size,
+        steps=options.num_steps,
+        until=options.until_loss,
+        learning_rate=options.lr,
+        batch_size=options.batch_size,
         seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "warm_up", agent),
         on_step=report,
     )

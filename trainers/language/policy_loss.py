@@ -74,12 +74,12 @@ class PolicyLoss:
         values, (weight, share) = batch.values, weights
         mask = values["loss_mask"]
         old = values.get("old_log_probs", scores.log_probs.detach())
-        found = self._policy_loss(scores.log_probs, old, values["advantages"], mask)
-        loss, correction = found.loss, self._correction(old, values, mask)
+        token_loss = self._policy_loss(scores.log_probs, old, values["advantages"], mask)
+        loss, correction = token_loss.loss, self._correction(old, values, mask)
         if correction is not None:
             loss = loss * correction
         total = weighted_sum(loss, weight)
-        figures = {_MEASURED[name]: value for name, value in found.metrics.items()}
+        figures = {_MEASURED[name]: value for name, value in token_loss.metrics.items()}
         difference = (old - values["rollout_log_probs"]).detach()
         figures["actor/sampler_difference"] = difference.abs()
         figures["actor/sampler_kl"] = kl_estimate(-difference, "k3")
@@ -98,16 +98,18 @@ class PolicyLoss:
     def _policy_loss(
         self, log_probs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor
     ) -> TokenLoss:
-        given = self.given
-        match given.policy_loss:
+        parameters = self.given
+        match parameters.policy_loss:
             case "reinforce":
                 return losses.reinforce(log_probs, advantages, mask)
             case "importance_sampling":
                 return losses.importance_sampling(log_probs, old, advantages, mask)
             case "cispo":
-                return losses.cispo(log_probs, old, advantages, mask, max_ratio=1 + given.clip_high)
+                return losses.cispo(
+                    log_probs, old, advantages, mask, max_ratio=1 + parameters.clip_high
+                )
             case "gspo":
-                clips = {"clip_low": given.clip_low, "clip_high": given.clip_high}
+                clips = {"clip_low": parameters.clip_low, "clip_high": parameters.clip_high}
                 return losses.gspo(log_probs, old, advantages, mask, **clips)
             case _:
                 return losses.ppo_clip(
@@ -115,9 +117,9 @@ class PolicyLoss:
                     old,
                     advantages,
                     mask,
-                    clip_low=given.clip_low,
-                    clip_high=given.clip_high,
-                    dual_clip=given.dual_clip,
+                    clip_low=parameters.clip_low,
+                    clip_high=parameters.clip_high,
+                    dual_clip=parameters.dual_clip,
                 )
 
     def _correction(self, old: Tensor, values: dict[str, Tensor], mask: Tensor) -> Tensor | None:

@@ -14,6 +14,7 @@ from ratchet.algorithms.language.token_weights import weighted_sum
 from ratchet.language_models.engines.rollouts import RolloutEngine
 from ratchet.parameters.language import LanguagePpoParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
+from ratchet.rollouts.finite_scores import check_scores
 from trainers.language.ranks.rows import of_rows
 from trainers.language.self_hosted import Figures, SelfHostedTrainer
 from trainers.named import register_trainer
@@ -55,23 +56,25 @@ class LanguagePpoTrainer(SelfHostedTrainer):
         values["token_level_scores"] = self._reward_fn(batch)
         if self._kl_coef > 0 and self._given.kl.place == "reward":
             batch = self._apply_kl_penalty(batch)
+        scores = values["token_level_scores"]
+        check_scores(scores, batch.metadata.get("task_ids", ()), name="batch: token_level_scores")
         mask = values["loss_mask"]
         values["old_values"] = self._compute_old_values(batch).cpu()
-        found = token_gae(
-            values["token_level_scores"],
+        gae = token_gae(
+            scores,
             values["old_values"],
             mask,
             gamma=self._given.gamma,
             lmbda=self._given.lmbda,
         )
-        values["returns"] = found.returns
+        values["returns"] = gae.returns
         values["advantages"] = (
-            whiten_tokens(found.advantage, mask) if self._given.whiten else found.advantage
+            whiten_tokens(gae.advantage, mask) if self._given.whiten else gae.advantage
         )
-        shown = mask.bool()
+        is_trained = mask.bool()
         return batch, {
-            "critic/returns/mean": float(found.returns[shown].mean()),
-            "critic/values/mean": float(values["old_values"][shown].mean()),
+            "critic/returns/mean": float(gae.returns[is_trained].mean()),
+            "critic/values/mean": float(values["old_values"][is_trained].mean()),
         }
 
     @of_rows
@@ -91,14 +94,14 @@ class LanguagePpoTrainer(SelfHostedTrainer):
         """Return the policy's loss plus the weighted critic loss, a mean over tokens."""
         loss, figures = super()._compute_loss(scores, batch, weights)
         values = batch.values
-        found = value_loss(
+        critic_loss = value_loss(
             self._compute_values(batch),
             values["returns"],
             values["loss_mask"],
             old_value=None if self._given.value_clip is None else values["old_values"],
             clip_value=self._given.value_clip,
         )
-        critic = weighted_sum(found.loss, weights[1])
+        critic = weighted_sum(critic_loss.loss, weights[1])
         figures["critic/loss"] = critic.detach()
         return loss + self._given.critic_coef * critic, figures
 

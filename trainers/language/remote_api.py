@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.training_service.interface import TrainingService
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
 SMALL_MODEL = "small"
 
@@ -53,14 +54,16 @@ class RemoteApiTrainer(BaseTrainer):
     def _setup(self) -> None:
         service = self.language.train_service
         self._backend = make_backend(service, self._config.get("base_dir"))
-        given = ServiceConfig.of(service)
+        config = ServiceConfig.of(service)
         self.loss_parameters = self._read_loss()
         check_loss(self.loss_parameters, self.section or "language.algorithm", service.backend)
-        self._loss = given.loss(self.loss_parameters)
-        most = int(self._config.get("max_tokens", 1))
-        behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
-        self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
-        self._optimizer = given.optimizer(self.language.optimizer)
+        self._loss = config.loss(self.loss_parameters)
+        max_tokens = int(self._config.get("max_tokens", 1))
+        is_behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
+        self._policy_loss = PolicyLoss(
+            self.loss_parameters, max_tokens=max_tokens, is_behind=is_behind
+        )
+        self._optimizer = config.optimizer(self.language.optimizer)
         self._initial: InitialModel | None = None
         self._session_id, self._model, self._steps = "", "", 0
         self._base: str | None = None
@@ -70,13 +73,17 @@ class RemoteApiTrainer(BaseTrainer):
     def _read_loss(self) -> PolicyLossParameters:
         """Read the configuration of the policy loss; for custom trainers from ``algorithm``."""
         unknown = self._config.algorithm.keys() - PolicyLossParameters.model_fields.keys()
-        given = {name: v for name, v in self._config.algorithm.items() if name not in unknown}
-        return PolicyLossParameters.model_validate(given)
+        loss_options = {
+            name: v for name, v in self._config.algorithm.items() if name not in unknown
+        }
+        return PolicyLossParameters.model_validate(loss_options)
 
     @classmethod
-    def check_learner(cls, hyper_params: HyperParameters) -> None:
+    def check_learner(
+        cls, hyper_params: HyperParameters, agents: Mapping[str, LanguageAgentParameters]
+    ) -> None:
         """Refuse options that a training service does not support."""
-        check_service(hyper_params)
+        check_service(hyper_params, agents)
 
     @classmethod
     def required_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
@@ -86,8 +93,8 @@ class RemoteApiTrainer(BaseTrainer):
     @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return the folder of a tokenizer that the service doesn't provide."""
-        given = ServiceConfig.of(hyper_params.language.train_service).tokenizer
-        return {} if given is None else {"tokenizer": given}
+        tokenizer = ServiceConfig.of(hyper_params.language.train_service).tokenizer
+        return {} if tokenizer is None else {"tokenizer": tokenizer}
 
     # -- for subclasses ----------------------------------------------------------------------
 
@@ -128,16 +135,16 @@ class RemoteApiTrainer(BaseTrainer):
     def _session(self, content: str) -> TrainingService:
         """Open or find the session in which this model is trained on this content."""
         lora = self._initial_model.agent.lora
-        asked: dict[str, object] = {
+        request: dict[str, object] = {
             "model": self._model or self._base_model(),
             "resume": bool(self._model),
             "seed": self.moment.seed,
             "lora_rank": lora.rank or 0,
             "lora_alpha": lora.alpha,
         }
-        named = json.dumps([asked, self._initial_model.intent, content], sort_keys=True)
+        named = json.dumps([request, self._initial_model.intent, content], sort_keys=True)
         intent = f"language:{hashlib.sha256(named.encode()).hexdigest()}"
-        return self._backend.open({**asked, "intent": intent})
+        return self._backend.open({**request, "intent": intent})
 
     @property
     def _initial_model(self) -> InitialModel:
@@ -188,38 +195,38 @@ class RemoteApiTrainer(BaseTrainer):
         prepared = self._prepare_trajectories(trajectories, metrics)
         log_advantages(prepared, metrics)
         metrics = {name: float(value) for name, value in metrics.items()}
-        taken = [one for one in prepared if one.num_written]
-        metrics["training/num_trajectories"] = float(len(taken))
-        if not taken:
+        trainable = [one for one in prepared if one.num_written]
+        metrics["training/num_trajectories"] = float(len(trainable))
+        if not trainable:
             return metrics | {"training/num_updates": 0.0}
-        steps = self._update(taken)
+        steps = self._update(trainable)
         session = self._session(steps.digest)
         self._model, done = steps.take(session, "trained")
         self._session_id = self._backend.sampler(session)
         self._steps += len(done)
-        found = update_metrics(steps, done)
-        return metrics | found | {"training/num_updates": float(len(done))}
+        step_metrics = update_metrics(steps, done)
+        return metrics | step_metrics | {"training/num_updates": float(len(done))}
 
     def _update(self, trajectories: Sequence[Trajectory]) -> TrainingSteps:
         """Return the complete training steps of an iteration on these trajectories."""
         rows, language = len(trajectories), self.language
         size = language.minibatch_size or rows
         batches = [
-            places.tolist()
+            batch.tolist()
             for epoch in range(language.num_epochs)
-            for places in minibatches(rows, size, epoch=epoch, moment=self.moment)
+            for batch in minibatches(rows, size, epoch=epoch, moment=self.moment)
         ]
         rate = LearningRate(self._optimizer)
         rate.set_progress(self.moment.iteration, self.moment.num_iterations)
-        given = self._optimizer
+        optimizer = self._optimizer
         settings = [
             OptimizerSettings(
                 learning_rate=rate.after(self._steps + number),
-                beta1=given.beta1,
-                beta2=given.beta2,
-                eps=given.eps,
-                weight_decay=given.weight_decay,
-                max_grad_norm=given.max_grad_norm,
+                beta1=optimizer.beta1,
+                beta2=optimizer.beta2,
+                eps=optimizer.eps,
+                weight_decay=optimizer.weight_decay,
+                max_grad_norm=optimizer.max_grad_norm,
             )
             for number in range(len(batches))
         ]
@@ -273,18 +280,20 @@ class _ServiceEngine:
 
 def _example(trajectory: Trajectory) -> TrainingExample:
     """Return a trajectory with its advantages and its sampler's log-probabilities."""
-    given = trajectory.token_advantages
-    if given is None:
+    advantages = trajectory.token_advantages
+    if advantages is None:
         if trajectory.advantage is None:
             raise DataError(
                 f"trajectory of the task {trajectory.task_id!r}: got neither advantage nor"
                 " token_advantages, expected _prepare_trajectories to set one of them."
             )
-        given = [float(trajectory.advantage)] * len(trajectory)
-    shown = trajectory.loss_mask
+        advantages = [float(trajectory.advantage)] * len(trajectory)
+    loss_mask = trajectory.loss_mask
     return TrainingExample(
         tokens=tuple(trajectory.tokens),
-        loss_mask=tuple(shown),
-        advantages=tuple(value if mask else 0.0 for value, mask in zip(given, shown, strict=True)),
+        loss_mask=tuple(loss_mask),
+        advantages=tuple(
+            value if mask else 0.0 for value, mask in zip(advantages, loss_mask, strict=True)
+        ),
         log_probs=tuple(trajectory.logprobs),
     )

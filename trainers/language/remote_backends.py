@@ -115,11 +115,11 @@ class RatchetBackend(ServiceBackend):
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
         """Sample a saved model."""
-        found: list[Completion] = []
+        completions: list[Completion] = []
         for start in range(0, len(requests), _SAMPLED_AT_ONCE):
             some = requests[start : start + _SAMPLED_AT_ONCE]
-            found += self._client.sample(some, model_path=model)
-        return found
+            completions += self._client.sample(some, model_path=model)
+        return completions
 
     def address(self, model: str) -> ModelAddress:
         """Return a model's address for chat requests."""

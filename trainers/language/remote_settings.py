@@ -12,12 +12,15 @@ from ratchet.parameters.language import RATCHET, TINKER
 from ratchet.parameters.reading.messages import describe_validation_error
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.language import (
         LanguageOptimizerParameters,
         PolicyLossParameters,
         TrainServiceParameters,
     )
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
 _LOSSES = {"clip": "ppo"}
 """Ratchet's name of a loss → the service's, if different."""
@@ -104,14 +107,10 @@ class ServiceConfig(BaseModel):
         return ServiceLoss(_LOSSES.get(name, name), config)
 
 
-def check_service(hyper_params: HyperParameters) -> None:
-    """Refuse options of an experiment that a training service does not support.
-
-    Raises
-    ------
-    ParameterError
-        Naming the first such parameter.
-    """
+def check_service(
+    hyper_params: HyperParameters, agents: Mapping[str, LanguageAgentParameters]
+) -> None:
+    """Refuse options of an experiment that a training service does not support."""
     service = hyper_params.language.train_service
     if service.backend not in (RATCHET, TINKER):
         raise ParameterError(
@@ -122,7 +121,7 @@ def check_service(hyper_params: HyperParameters) -> None:
     config = ServiceConfig.of(service)
     config.optimizer(hyper_params.language.optimizer)
     if service.backend == TINKER:
-        _check_tinker(hyper_params)
+        _check_tinker(hyper_params, agents)
     elif config.tokenizer is not None:
         raise ParameterError(
             f"language.train_service.config.tokenizer: got {config.tokenizer!r} with the backend"
@@ -134,8 +133,7 @@ def check_service(hyper_params: HyperParameters) -> None:
             " expected 1: the service configures its own processes. Leave it out, or train"
             " in processes of the run, e.g. with the trainer grpo."
         )
-    for name in hyper_params.agents:
-        agent = hyper_params.agents[name]
+    for name, agent in agents.items():
         here = agent.model == "small" or agent.warm_up.num_steps > 0
         wrong = {
             "temperature": agent.temperature != 1 and "1: the service scores tokens at no other",
@@ -151,10 +149,11 @@ def check_service(hyper_params: HyperParameters) -> None:
                 raise ParameterError(f"agents.{name}.{field}: expected {expected}; leave it out.")
 
 
-def _check_tinker(hyper_params: HyperParameters) -> None:
+def _check_tinker(
+    hyper_params: HyperParameters, agents: Mapping[str, LanguageAgentParameters]
+) -> None:
     """Refuse options that a ``tinker`` service does not support."""
-    for name in hyper_params.agents:
-        agent = hyper_params.agents[name]
+    for name, agent in agents.items():
         here = agent.model == "small" or agent.warm_up.num_steps > 0
         wrong = {
             "model": here
@@ -175,13 +174,7 @@ def _check_tinker(hyper_params: HyperParameters) -> None:
 
 
 def check_loss(given: PolicyLossParameters, section: str, backend: str = RATCHET) -> None:
-    """Refuse a loss that the service does not support.
-
-    Raises
-    ------
-    ParameterError
-        Naming the first unsupported part.
-    """
+    """Refuse a loss that the service does not support."""
     if backend == TINKER and given.policy_loss not in _TINKERS_LOSSES:
         raise ParameterError(
             f"{section}.policy_loss: got {given.policy_loss!r}, expected one of"

@@ -58,12 +58,12 @@ class PolicyWeighing:
     @property
     def content(self) -> Mapping[str, object]:
         """All inputs that determine the weights."""
-        given, correction = self.policy_loss.given, self.policy_loss.correction
+        parameters, correction = self.policy_loss.given, self.policy_loss.correction
         return {
-            "aggregation": given.aggregation,
-            "constant": self.policy_loss.constant if given.aggregation == "constant" else None,
+            "aggregation": parameters.aggregation,
+            "constant": self.policy_loss.constant if parameters.aggregation == "constant" else None,
             "correction": correction,
-            "sampler_cap": given.sampler_cap if correction != "none" else None,
+            "sampler_cap": parameters.sampler_cap if correction != "none" else None,
         }
 
     def __call__(
@@ -85,19 +85,21 @@ class PolicyWeighing:
 
 def update_metrics(steps: TrainingSteps, taken: Sequence[CompletedStep]) -> dict[str, float]:
     """Return means of the steps' metrics."""
-    found: list[dict[str, float]] = []
+    step_figures: list[dict[str, float]] = []
     for step, settings in zip(taken, steps.optimizers, strict=True):
         figures = _together(step.passes)
         if steps.loss.name != "ppo":  # for others the service reports hypothetical fractions
             figures = {name: v for name, v in figures.items() if "clip_fraction" not in name}
-        if steps.asks_first or not found:
+        if steps.asks_first or not step_figures:
             figures |= _differences(step.examples, step.log_probs)
         if not math.isnan(step.grad_norm):  # not every service reports it
             figures["actor/grad_norm"] = step.grad_norm
         figures["actor/lr"] = settings.learning_rate
-        found.append(figures)
-    names = dict.fromkeys(name for figures in found for name in figures)
-    return {name: fmean(figures[name] for figures in found if name in figures) for name in names}
+        step_figures.append(figures)
+    names = dict.fromkeys(name for figures in step_figures for name in figures)
+    return {
+        name: fmean(figures[name] for figures in step_figures if name in figures) for name in names
+    }
 
 
 def _rectangle(rows: Sequence[Sequence[float]]) -> Tensor:
@@ -109,8 +111,8 @@ def _together(passes: Sequence[ForwardBackward]) -> dict[str, float]:
     metrics = [one.metrics for one in passes]
     tokens = max(1.0, sum(each["tokens"] for each in metrics))
     means = {
-        told: sum(each[name] * each["tokens"] for each in metrics) / tokens
-        for name, told in _MEASURED.items()
+        label: sum(each[name] * each["tokens"] for each in metrics) / tokens
+        for name, label in _MEASURED.items()
         if all(name in each for each in metrics)
     }
     if not all("loss" in each for each in metrics):  # not every service reports it
@@ -118,16 +120,19 @@ def _together(passes: Sequence[ForwardBackward]) -> dict[str, float]:
     return {"actor/loss": sum(each["loss"] for each in metrics), **means}
 
 
-def _differences(examples: Sequence[TrainingExample], told: LogProbs) -> dict[str, float]:
+def _differences(examples: Sequence[TrainingExample], log_probs: LogProbs) -> dict[str, float]:
     """Compare the weights' log-probabilities with the sampler's."""
     sampler, trainer = (
         [
             value
             for example, values in zip(examples, rows, strict=True)
-            for value, shown in zip(values, example.loss_mask, strict=True)
-            if shown
+            for value, is_trained in zip(values, example.loss_mask, strict=True)
+            if is_trained
         ]
-        for rows in ([example.log_probs or () for example in examples], told)
+        for rows in ([example.log_probs or () for example in examples], log_probs)
     )
-    found = log_prob_differences(sampler, trainer)
-    return {"actor/sampler_difference": found["mean_abs"], "actor/sampler_kl": found["kl"]}
+    differences = log_prob_differences(sampler, trainer)
+    return {
+        "actor/sampler_difference": differences["mean_abs"],
+        "actor/sampler_kl": differences["kl"],
+    }

@@ -81,9 +81,9 @@ class RolloutWorker:
             Waits for the rollouts; None if a callback had stopped the run. Raises the errors of
             the process.
         """
-        asked = {"state": str(state), "iteration": iteration, "to": str(to), "cursor": cursor}
-        given = {"beginning": str(beginning), "transcripts": transcripts}
-        self._worker.ask({**self._experiment, **asked, **given})
+        request = {"state": str(state), "iteration": iteration, "to": str(to), "cursor": cursor}
+        paths = {"beginning": str(beginning), "transcripts": transcripts}
+        self._worker.ask({**self._experiment, **request, **paths})
 
         def wait() -> Rollouts | None:
             self._worker.wait()
@@ -130,16 +130,16 @@ class TrainerRolloutWorker:
 
     def play(self, state: LanguageState, iteration: int) -> Callable[[], Rollouts]:
         """Start an iteration's rollouts with a state's weights; return a function that waits."""
-        place, to = (self._folder / name for name in ("state", "played"))
+        folder, to = (self._folder / name for name in ("state", "played"))
         to.mkdir(exist_ok=True)
         # models are in the given folder; callbacks, which may stop this run, are not called
-        replace(state, initial=place.name, callbacks={}, callback_tensors={}).save(place)
-        wait = self._worker.play(place, iteration, to, beginning=self._folder)
+        replace(state, initial=folder.name, callbacks={}, callback_tensors={}).save(folder)
+        wait = self._worker.play(folder, iteration, to, beginning=self._folder)
 
         def played() -> Rollouts:
-            found = wait()
-            assert found is not None  # a stopped trainer makes no requests
-            return found
+            rollouts = wait()
+            assert rollouts is not None  # a stopped trainer makes no requests
+            return rollouts
 
         return played
 

@@ -15,13 +15,13 @@ from trainers.registry import trainer_class
 from trainers.subprocess_worker import Answer, serve
 
 
-def _play(made: dict[str, LanguageTrainer], request: Answer) -> Answer:
+def _play(trainers: dict[str, LanguageTrainer], request: Answer) -> Answer:
     """Execute a request in the process."""
-    if not made:
-        made["trainer"] = _make(request)
-    trainer = made["trainer"]
-    beginning, to = Path(request["beginning"]), Path(request["to"])
-    trainer.load_state(Path(request["state"]), "", lambda _: beginning)
+    if not trainers:
+        trainers["trainer"] = _make(request)
+    trainer = trainers["trainer"]
+    initial_folder, to = Path(request["beginning"]), Path(request["to"])
+    trainer.load_state(Path(request["state"]), "", lambda _: initial_folder)
     if trainer.has_stopped:
         return {}
     if trainer.iteration == request["iteration"]:
@@ -30,8 +30,8 @@ def _play(made: dict[str, LanguageTrainer], request: Answer) -> Answer:
         rollouts = trainer.play_rollouts(request["iteration"], cursor=request["cursor"])
     rollouts.save(to)
     if request["transcripts"]:
-        said = trainer.transcripts("train", rollouts.trajectories)
-        save_report_transcripts(to / request["transcripts"], said)
+        transcripts = trainer.transcripts("train", rollouts.trajectories)
+        save_report_transcripts(to / request["transcripts"], transcripts)
     return {}
 
 
@@ -42,12 +42,12 @@ def _make(request: dict[str, Any]) -> LanguageTrainer:
     base_path = None if base is None else Path(base)
     hyper_params = HyperParameters.from_dict(request["hyper_params"], base)
     load = build_scenario(hyper_params.scenario, base_path).load_dataset
-    found = trainer_class(hyper_params, base)
+    trainer_cls = trainer_class(hyper_params, base)
     datasets = {path.name: load(path) for path in sorted(Path(request["datasets"]).iterdir())}
     instance = assemble_scenario_instance(
-        hyper_params, settings, datasets, found.trainer_type, base_path
+        hyper_params, settings, datasets, trainer_cls.trainer_type, base_path
     )
-    trainer = found(hyper_params, instance, settings)
+    trainer = trainer_cls(hyper_params, instance, settings)
     assert isinstance(trainer, LanguageTrainer)  # like the parent's
     trainer.only_plays = True
     return trainer

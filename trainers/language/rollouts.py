@@ -23,8 +23,8 @@ class Rollouts:
     def save(self, folder: Path) -> None:
         """Write the rollouts into a folder."""
         save_trajectories(self.trajectories, folder / TRAJECTORIES_FILE)
-        about = {"metrics": self.metrics, "cursor": self.cursor}
-        text = json.dumps(about, sort_keys=True)
+        metadata = {"metrics": self.metrics, "cursor": self.cursor}
+        text = json.dumps(metadata, sort_keys=True)
         (folder / METRICS_FILE).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -33,6 +33,6 @@ class Rollouts:
         file = folder / METRICS_FILE
         if not file.is_file():
             return None
-        about = json.loads(file.read_bytes())
+        metadata = json.loads(file.read_bytes())
         played = load_trajectories(folder / TRAJECTORIES_FILE)
-        return cls(played, about["metrics"], about["cursor"])
+        return cls(played, metadata["metrics"], metadata["cursor"])

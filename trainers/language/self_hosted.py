@@ -31,9 +31,9 @@ from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
 from trainers.language.ranks.rows import RankShare, of_rows
+from trainers.results import add_metrics
 
 if TYPE_CHECKING:
-    from ratchet.language_models.engines.rollouts import RolloutEngine
     from ratchet.language_models.engines.tokenizer import ChatTokenizer
     from ratchet.language_models.local.model import LanguageModel, TokenScores
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -67,9 +67,11 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _setup(self) -> None:
         self.loss_parameters = self._read_loss()
-        most = int(self._config.get("max_tokens", 1))
-        behind = self.language.mode == "one_step_behind"
-        self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
+        max_tokens = int(self._config.get("max_tokens", 1))
+        is_behind = self.language.mode == "one_step_behind"
+        self._policy_loss = PolicyLoss(
+            self.loss_parameters, max_tokens=max_tokens, is_behind=is_behind
+        )
         self._reference: LanguageModel | None = None
         self._ranks: Ranks | None = None
 
@@ -86,11 +88,11 @@ class SelfHostedTrainer(BaseTrainer):
 
     def begin(self, beginning: InitialModel) -> None:
         """Build the model and the engine that samples from it."""
-        model, asked = beginning.build_model(), self.language.engine
+        model, engine = beginning.build_model(), self.language.engine
         base = beginning.settings.base_dir
-        place = None if base is None else Path(base)
+        base_dir = None if base is None else Path(base)
         self._only_plays = beginning.only_plays
-        self.connect(model, make_engine(asked.name, model, asked.given, place))
+        self.connect(model, make_engine(engine.name, model, engine.given, base_dir))
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Train this model from now on; its current weights are the reference of KL."""
@@ -167,11 +169,10 @@ class SelfHostedTrainer(BaseTrainer):
         batch = Batch.from_trajectories(trajectories, self._pad_token_id)
         if self._kl_coef > 0 and self.loss_parameters.kl.place == "reward":
             self._measure_kl(batch)
-        batch, own = validated_batch(
-            self._prepare_batch(batch), f"{type(self).__name__}._prepare_batch"
-        )
+        where = f"{type(self).__name__}._prepare_batch"
+        batch, batch_metrics = validated_batch(self._prepare_batch(batch), where)
         log_rollout_metrics(trajectories, metrics)
-        metrics |= own
+        add_metrics(metrics, batch_metrics, where)  # before an update, and below with its metrics
         if not len(batch):
             return metrics | {"training/num_trajectories": 0.0, "training/num_updates": 0.0}
         batch.check_required(self.required_fields)
@@ -179,6 +180,7 @@ class SelfHostedTrainer(BaseTrainer):
         metrics |= _described("critic/advantages", batch)
         metrics |= self._update(on_device(batch, self.model.device))
         self._engine.update(self.model)
+        add_metrics(metrics, batch_metrics, where)
         return metrics
 
     def _update(self, batch: Batch) -> dict[str, float]:
@@ -187,14 +189,14 @@ class SelfHostedTrainer(BaseTrainer):
             batch.values["ref_log_probs"] = self._compute_ref_log_probs(batch)
         if self.language.num_epochs > 1 or self._minibatch_size(batch) < len(batch):
             batch.values.setdefault("old_log_probs", self._compute_old_log_probs(batch))
-        found = self._learn(batch) if self._ranks is None else self._ranks.learn(batch)
-        names = dict.fromkeys(name for figures in found for name in figures)
+        step_figures = self._learn(batch) if self._ranks is None else self._ranks.learn(batch)
+        names = dict.fromkeys(name for figures in step_figures for name in figures)
         metrics = {
-            name: float(torch.stack([one[name] for one in found if name in one]).mean())
+            name: float(torch.stack([one[name] for one in step_figures if name in one]).mean())
             for name in names
         }
         metrics["training/num_trajectories"] = float(len(batch))
-        metrics["training/num_updates"] = float(len(found))
+        metrics["training/num_updates"] = float(len(step_figures))
         if "actor/kl" in metrics and self._kl_seen is None:
             tokens = float(batch.values["loss_mask"].sum())
             self._kl_seen = metrics["actor/kl"] * tokens / len(batch)
@@ -228,8 +230,8 @@ class SelfHostedTrainer(BaseTrainer):
         share = self.share or RankShare()
         size = self._in_blocks(self.language.micro_batch_size or share.most(len(batch)))
         for rows, counts in share.parts(len(batch), size):
-            whole = size >= len(batch)
-            part = batch if whole else batch.select(range(*rows.indices(len(batch))))
+            is_full_batch = size >= len(batch)
+            part = batch if is_full_batch else batch.select(range(*rows.indices(len(batch))))
             of_part = (weights[rows], shares[rows])
             loss, more = self._compute_loss(self._score(part), part, of_part)
             if not counts:
@@ -295,8 +297,8 @@ class SelfHostedTrainer(BaseTrainer):
             ).log_probs
             for start in range(0, len(batch), size)
         ]
-        found = torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
-        return found.to(values["input_ids"].device)
+        log_probs = torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
+        return log_probs.to(values["input_ids"].device)
 
     def _reward_fn(self, batch: Batch) -> Tensor:
         """Return the rewards as token scores, [B, T]: at the last token of the loss mask."""
@@ -389,6 +391,7 @@ class SelfHostedTrainer(BaseTrainer):
     def put_weights(self, weights: CallbackState) -> None:
         """Restore the result of :meth:`take_weights`."""
         self.model.load_state_dict(weights.tensors)
+        self._optimizer.read_weights()
         if self._ranks is not None:
             self._ranks.forget_weights()
         self._engine.update(self.model)
@@ -421,11 +424,11 @@ def _described(name: str, batch: Batch) -> dict[str, float]:
     """Return mean, extremes and standard deviation of the advantages of trained tokens."""
     if "advantages" not in batch.values:
         return {}
-    found = batch.values["advantages"][batch.values["loss_mask"].bool()]
-    if not len(found):
+    advantages = batch.values["advantages"][batch.values["loss_mask"].bool()]
+    if not len(advantages):
         return {}
-    low, high = found.aminmax()
-    numbers = torch.stack([found.mean(), found.std(correction=0), low, high]).tolist()
+    low, high = advantages.aminmax()
+    numbers = torch.stack([advantages.mean(), advantages.std(correction=0), low, high]).tolist()
     return {
         f"{name}/{part}": n for part, n in zip(("mean", "std", "min", "max"), numbers, strict=True)
     }

@@ -72,13 +72,7 @@ class LanguageState:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LanguageState:
-        """Return the state of :meth:`to_dict`'s result.
-
-        Raises
-        ------
-        StateError
-            If its fields differ.
-        """
+        """Return the state of :meth:`to_dict`'s result."""
         expected = {part.name for part in fields(cls)}
         if content.keys() | {"attributes"} != expected:
             raise StateError(
@@ -96,15 +90,7 @@ class LanguageState:
 
     @classmethod
     def load(cls, directory: str | Path) -> LanguageState:
-        """Read a state that :meth:`save` wrote; equal to the saved one.
-
-        Raises
-        ------
-        CheckPointNotFoundError
-            If the folder has none.
-        StateError
-            If it can't be read.
-        """
+        """Read a state that :meth:`save` wrote; equal to the saved one."""
         return cls.from_dict(load_tree(Path(directory), STATE_NAME))
 
     @staticmethod

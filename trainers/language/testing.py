@@ -21,7 +21,10 @@ def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajecto
     rewritten. Parts of the reward and metrics are averaged by name. The evaluator's metrics are
     also columns of the table.
     """
-    episodes = _by_run(trajectories)
+    runs: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        runs.setdefault(trajectory.attempt_id, []).append(trajectory)
+    episodes = list(runs.values())
     last = [episode[-1] for episode in episodes]
     agent = last[0].agent
     lengths = [sum(segment.num_written for segment in episode) for episode in episodes]
@@ -42,16 +45,16 @@ def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajecto
     for part in dict.fromkeys(
         name for answer in last for name in (*answer.scores, *answer.metrics)
     ):
-        found = [answer.metrics.get(part, answer.scores.get(part)) for answer in last]
-        metrics[part] = fmean(value for value in found if value is not None)
+        scores = [answer.metrics.get(part, answer.scores.get(part)) for answer in last]
+        metrics[part] = fmean(value for value in scores if value is not None)
     return TestResult(metrics, table)
 
 
 def _correct(answers: Sequence[Trajectory]) -> dict[str, list[int]]:
     """Return the column ``correct`` if correctness is known for all completions."""
-    said = [answer.metrics.get(EXACT_MATCH) for answer in answers]
-    known = all(each in (0.0, 1.0) for each in said)
-    return {"correct": [int(each == 1.0) for each in said]} if known else {}
+    exact_matches = [answer.metrics.get(EXACT_MATCH) for answer in answers]
+    known = all(each in (0.0, 1.0) for each in exact_matches)
+    return {"correct": [int(each == 1.0) for each in exact_matches]} if known else {}
 
 
 def _evaluated(
@@ -64,10 +67,3 @@ def _evaluated(
         for name in names
         if name not in (*given, NUM_TURNS)
     }
-
-
-def _by_run(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
-    runs: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        runs.setdefault(trajectory.attempt_id, []).append(trajectory)
-    return list(runs.values())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
+from ratchet.protocols.registry import playing_agents
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
@@ -29,7 +30,7 @@ from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
 from trainers.progress import IterationContext
-from trainers.results import FolderOf, Metrics, TestResult
+from trainers.results import FolderOf, Metrics, TestResult, add_metrics
 from trainers.staged import STAGE, StagedTrainer
 from trainers.state_tree import flatten_tree, unflatten_tree
 
@@ -132,19 +133,23 @@ class LanguageTrainer(StagedTrainer):
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         """Refuse parameters that no learner, or not this one, can use."""
-        for name in hyper_params.agents:
-            _check_agent(name, hyper_params.agents[name])
+        agents = playing_agents(hyper_params, base_dir)
+        for name, agent in agents.items():
+            _check_agent(name, agent)
         check_options(hyper_params.language_task, base_dir)
         check_sizes(hyper_params.language_task, hyper_params.dataset)
         check_validation(hyper_params, base_dir)
-        cls.learner_class.check_learner(hyper_params)
+        cls.learner_class.check_learner(hyper_params, agents)
 
     @classmethod
-    def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return the models that are read from files: purpose → folder or name."""
-        agents = {name: hyper_params.agents[name].model for name in hyper_params.agents}
-        own = {name: model for name, model in agents.items() if model != SMALL_MODEL}
-        return {**own, **cls.learner_class.other_models(hyper_params)}
+    def read_models(cls, hyper_params: HyperParameters, agents: Sequence[str]) -> dict[str, str]:
+        """Return the models that are read from files: purpose → folder or name.
+
+        ``agents`` are the names of the protocol's agents.
+        """
+        models = {name: hyper_params.agents[name].model for name in agents}
+        read = {name: model for name, model in models.items() if model != SMALL_MODEL}
+        return {**read, **cls.learner_class.other_models(hyper_params)}
 
     @classmethod
     def playing_class(cls) -> type[LanguageTrainer]:
@@ -185,11 +190,11 @@ class LanguageTrainer(StagedTrainer):
         return self.learner
 
     def _load_state(self, state: LanguageState) -> None:
-        found = self.scenario_instance.train_dataset.hash
-        if state.dataset_hash != found:
+        dataset_hash = self.scenario_instance.train_dataset.hash
+        if state.dataset_hash != dataset_hash:
             raise StateError(
                 f"state: it belongs to the training set with the hash {state.dataset_hash}, got"
-                f" {found}. Train from scratch, or use the dataset that it was trained on."
+                f" {dataset_hash}. Train from scratch, or use the dataset that it was trained on."
             )
         self.learner.put_state(state.learners[self.agent_names[0]])
         self._cursor, self._initial = state.cursor, state.initial
@@ -242,21 +247,24 @@ class LanguageTrainer(StagedTrainer):
         rollouts = Rollouts([], {}, cursor)
         missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
         while missing > 0 and tries <= learner.max_resamples:
-            places = order.take(rollouts.cursor, missing).tolist()
+            indices = order.take(rollouts.cursor, missing).tolist()
             rollouts.cursor += missing
             played = self.scenario_instance.play(
                 "train",
-                places,
+                indices,
                 learner.engine,
                 learner.tokenizer,
                 iteration=iteration,
                 attempt=tries,
                 model_version=self.iteration,
             )
-            kept = [group for group in _groups(played.trajectories) if learner.keeps_group(group)]
-            rollouts.trajectories += [trajectory for group in kept for trajectory in group]
+            groups: dict[str, list[Trajectory]] = {}
+            for trajectory in played.trajectories:
+                groups.setdefault(trajectory.group_id, []).append(trajectory)
+            accepted = [group for group in groups.values() if learner.keeps_group(group)]
+            rollouts.trajectories += [trajectory for group in accepted for trajectory in group]
             parts.append(played.metrics)
-            missing -= len(kept)
+            missing -= len(accepted)
             tries += 1
         rollouts.metrics = _joined(parts)
         return rollouts
@@ -278,14 +286,14 @@ class LanguageTrainer(StagedTrainer):
 
     def _play_ahead(self, iteration: int) -> Callable[[], Rollouts]:
         """Start the next iteration's rollouts; return a function that waits for them."""
-        elsewhere = self._given_ahead.pop(iteration, None)
-        if elsewhere is not None:
-            return elsewhere
+        provided_rollouts = self._given_ahead.pop(iteration, None)
+        if provided_rollouts is not None:
+            return provided_rollouts
         after = self.plays_beside_after
         if after is not None and self._seconds_ahead >= after:
             if self._beside is None:
-                given = self.hyper_params, self.settings, self.scenario_instance.datasets
-                self._beside = TrainerRolloutWorker(*given, self.save_model_in)
+                experiment = self.hyper_params, self.settings, self.scenario_instance.datasets
+                self._beside = TrainerRolloutWorker(*experiment, self.save_model_in)
             return self._beside.play(self.state, iteration)
         begin = time.monotonic()
         played = self.play_rollouts(iteration)
@@ -314,17 +322,20 @@ class LanguageTrainer(StagedTrainer):
             self._pending = ahead()
         versions = [trajectory.model_version for trajectory in rollouts.trajectories]
         staleness = {"rollout/staleness": iteration - fmean(versions)} if versions else {}
+        counts = {**rollouts.metrics, **staleness}
+        counts.pop("rollout/num_trajectories", None)  # the learner counts those that it uses
+        add_metrics(counts, metrics, f"{type(learner).__name__}.train")
         return {**rollouts.metrics, **metrics, **staleness}
 
     # -- testing -----------------------------------------------------------------------------
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
-        places = list(range(len(self.scenario_instance.datasets[dataset])))
-        places = places[:1] if self.settings.test_run else places
+        indices = list(range(len(self.scenario_instance.datasets[dataset])))
+        indices = indices[:1] if self.settings.test_run else indices
         learner = self.learner
         played = self.scenario_instance.play(
             dataset,
-            places,
+            indices,
             learner.engine,
             learner.tokenizer,
             iteration=0,
@@ -332,9 +343,9 @@ class LanguageTrainer(StagedTrainer):
             model_version=self.iteration,
         )
         if iteration_context is not None:
-            iteration_context.step(len(places))
+            iteration_context.step(len(indices))
         tasks = self.scenario_instance.datasets[dataset]
-        result = summarise_answers({tasks[k].task_id: k for k in places}, played.trajectories)
+        result = summarise_answers({tasks[k].task_id: k for k in indices}, played.trajectories)
         return replace(result, transcripts=self.transcripts(dataset, played.trajectories))
 
     def transcripts(self, dataset: str, trajectories: Sequence[Trajectory]) -> list[Transcript]:
@@ -355,17 +366,17 @@ class LanguageTrainer(StagedTrainer):
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads; Ratchet's learners read none of networks."""
-        found = super().stage_key_parameters(hyper_params, stage, agent_name)
+        parameters = super().stage_key_parameters(hyper_params, stage, agent_name)
         if is_custom(cls):  # custom trainers may read all parameters
-            return found
-        horizon = found.get("rl", {}).keys() & {"num_iterations"}
-        rl = {"rl": {name: found["rl"][name] for name in horizon}} if horizon else {}
-        language = {k: v for k, v in found.get("language", {}).items() if k != "algorithm"}
+            return parameters
+        horizon = parameters.get("rl", {}).keys() & {"num_iterations"}
+        rl = {"rl": {name: parameters["rl"][name] for name in horizon}} if horizon else {}
+        language = {k: v for k, v in parameters.get("language", {}).items() if k != "algorithm"}
         if not cls.traits.is_remote and "train_service" in language:
             world_size = language["train_service"]["world_size"]  # it affects the rounding of sums
             language["train_service"] = {"world_size": world_size}
-        kept = {name: value for name, value in found.items() if name not in _OF_NETWORKS}
-        return {**kept, **rl, **({"language": language} if language else {})}
+        rest = {name: value for name, value in parameters.items() if name not in _OF_NETWORKS}
+        return {**rest, **rl, **({"language": language} if language else {})}
 
 
 @cache
@@ -395,18 +406,11 @@ def _check_agent(name: str, agent: LanguageAgentParameters) -> None:
         )
 
 
-def _groups(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
-    groups: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(trajectory.group_id, []).append(trajectory)
-    return list(groups.values())
-
-
 def _joined(parts: Sequence[Mapping[str, float]]) -> Metrics:
     """Sum counts and average the other metrics over successive attempts."""
     names = dict.fromkeys(name for part in parts for name in part)
-    found = {name: [part[name] for part in parts if name in part] for name in names}
+    values_by_metric = {name: [part[name] for part in parts if name in part] for name in names}
     return {
         name: sum(values) if name.startswith("rollout/num_") else sum(values) / len(values)
-        for name, values in found.items()
+        for name, values in values_by_metric.items()
     }

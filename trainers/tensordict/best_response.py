@@ -66,12 +66,6 @@ def find_best_response(
     The trainer's agents play the same datapoints as in a test; the state is not changed. With N
     datapoints and M messages, N · M episodes are played. A message to several channels at the same
     time, as in zero-knowledge protocols, is one of all combinations.
-
-    Raises
-    ------
-    ParameterError
-        If the agent decides, sends several messages or none, or has more than
-        :data:`MAX_MESSAGES`; if the scenario has no messages, or agents have batch normalisation.
     """
     environment: Environment = environment_for(trainer.scenario_instance, dataset)  # type: ignore[assignment]
     length = check_best_response(trainer, environment, agent)

@@ -156,8 +156,8 @@ class _UnseenObservations:
         self.states: list[TensorDictBase] = []
 
     def note(self, following: TensorDictBase) -> None:
-        """Store the state after a step."""
-        self.states.append(following)
+        """Store the state after a step, without the actions that are added to it later."""
+        self.states.append(following.copy())
 
     def values(
         self, rollouts: TensorDictBase, generators: Mapping[str, torch.Generator]
@@ -171,9 +171,9 @@ class _UnseenObservations:
             return value, known
         frames = [self._frame(step)[where] for step, where in rows.items()]
         acting = torch.cat([known[where, step] for step, where in rows.items()])
-        found = self.agents.values(torch.cat(frames), acting, generators=generators)
-        found = torch.where(acting, found, 0.0)
-        parts = torch.split(found, [len(where) for where in rows.values()])
+        estimates = self.agents.values(torch.cat(frames), acting, generators=generators)
+        estimates = torch.where(acting, estimates, 0.0)
+        parts = torch.split(estimates, [len(where) for where in rows.values()])
         for (step, where), part in zip(rows.items(), parts, strict=True):
             value[where, step] = part
         return value, known

@@ -86,8 +86,8 @@ class ReinforceLoss(Objective):
         names = ["advantage", "learns"]
         if self.critic_network is not None:
             names += ["value", "value_target"]
-        own = (self.tensor_keys[name] for name in names)
-        return (*self.combined_agents.frame_keys, *_TURNS, *own)
+        added_keys = (self.tensor_keys[name] for name in names)
+        return (*self.combined_agents.frame_keys, *_TURNS, *added_keys)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the losses and metrics of a minibatch ``[B]``."""
@@ -115,7 +115,7 @@ class ReinforceLoss(Objective):
 class ReinforceTrainer(TensorDictRlTrainer):
     """REINFORCE, with a critic if ``reinforce.use_advantage_and_critic``."""
 
-    def _get_loss_module_and_gae(
+    def build_loss(
         self,
     ) -> tuple[Objective, MaskedGae | None]:
         """Create the loss, and the estimator of rewards to go or advantages."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -31,6 +31,7 @@ from trainers.results import (
     Metrics,
     PretrainResult,
     TestResult,
+    add_metrics,
     with_test_prefix,
 )
 from trainers.stage_parameters import StagePurposes
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 
 
 class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
-    """Base of RL trainers. Subclasses implement :meth:`_get_loss_module_and_gae`.
+    """Base of RL trainers. Subclasses implement :meth:`build_loss`.
 
     Everything else has a default that can be overridden: collectors, replay buffer, optimizer
     and freezer, statistics, normalisation, pretraining, loops. A scenario instance belongs to one
@@ -102,10 +103,20 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
     # -- for subclasses to implement -------------------------------------------------------
 
     @abstractmethod
-    def _get_loss_module_and_gae(
-        self,
-    ) -> tuple[Objective, MaskedGae | None]:
+    def build_loss(self) -> tuple[Objective, MaskedGae | None]:
         """Create the loss and, if it uses advantages, their estimator."""
+
+    def _get_loss_module_and_gae(self) -> tuple[Objective, MaskedGae | None]:
+        """Create the same; the method's name in nip, by which it can be overridden, too."""
+        return self.build_loss()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        """Let both names refer to the method that a class defines."""
+        super().__init_subclass__(**kwargs)
+        names = ("build_loss", "_get_loss_module_and_gae")
+        for name, other in (names, names[::-1]):
+            if name in vars(cls) and other not in vars(cls):
+                setattr(cls, other, vars(cls)[name])
 
     @classmethod
     def reads_num_iterations(cls, hyper_params: HyperParameters) -> bool:
@@ -161,8 +172,8 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         """Create the optimizer of agents and loss, and the freezer of agents by schedule."""
         rl, agents = self.hyper_params.rl, self.combined_agents
         groups = agents.parameter_groups(rl)
-        own = snapshots.loss_tensors(loss_module, agents).values()
-        extra = [tensor for tensor in own if isinstance(tensor, nn.Parameter)]
+        loss_tensors = snapshots.loss_tensors(loss_module, agents).values()
+        extra = [tensor for tensor in loss_tensors if isinstance(tensor, nn.Parameter)]
         optimizer = build_adam(groups, rl.lr, extra, eps=rl.adam_eps)
         return optimizer, ParamGroupFreezer(groups, self.hyper_params.agents)
 
@@ -182,7 +193,8 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             return with_test_prefix(self._tested)
         verifiers = list(self.protocol_handler.verifier_names)
         stats = rollout_stats(rollouts, self.agent_names, verifiers)
-        stats |= loss_stats(mean_loss_vals, self.agent_names)
+        losses = loss_stats(mean_loss_vals, self.agent_names)
+        add_metrics(stats, losses, f"{type(self.components.loss_module).__name__}.forward")
         return stats if train else with_test_prefix(stats)
 
     def _add_normalization_transforms(self) -> None:
@@ -217,7 +229,7 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
     @cached_property
     def components(self) -> Components:
         """The components used for training, created on first use."""
-        loss_module, gae = self._get_loss_module_and_gae()
+        loss_module, gae = self.build_loss()
         loss_module.to(self.device)
         if self.hyper_params.rl.compile_losses:
             loss_module.compile_losses()
@@ -245,7 +257,7 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
     ) -> None:
         """Start with the agents of another phase; see :class:`Components`."""
         parts, before = self.components, TrainerState.load(folder)
-        first = {name: TrainerState.load(place).agents[name] for name, place in fresh.items()}
+        first = {name: TrainerState.load(path).agents[name] for name, path in fresh.items()}
         parts.take_over(replace(before, agents={**before.agents, **first}), read_pool(pool))
         self.callbacks.load({})
         self.iteration, self._stage = before.iteration, "phase_state"
@@ -401,8 +413,9 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             player = TestPlayer(environment, self.combined_agents, seed=seed, purpose=dataset)
         batches = self.num_test_iterations
         seed = derive_seed(self.hyper_params.seed, "test", 0, dataset)
-        own = getattr(self._get_log_stats, "__func__", None)  # which requires a test's rollouts
-        player.keeps_rollouts = own is not TensorDictRlTrainer._get_log_stats
+        # a custom method requires a test's rollouts
+        log_stats = getattr(self._get_log_stats, "__func__", None)
+        player.keeps_rollouts = log_stats is not TensorDictRlTrainer._get_log_stats
         with seeded_globals(seed):
             on_batch = None if iteration_context is None else iteration_context.step
             table = player.play(batches * player.num_envs, on_batch)

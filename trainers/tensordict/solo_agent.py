@@ -49,14 +49,14 @@ class SoloAgentTrainer(TensorDictTrainer, StagedTrainer):
     @property
     def learner(self) -> SoloLearner:
         """Trains the agents; created on first use."""
-        made: SoloLearner | None = self.__dict__.get("_learner")
-        if made is None:
-            made = SoloLearner(
+        solo_learner: SoloLearner | None = self.__dict__.get("_learner")
+        if solo_learner is None:
+            solo_learner = SoloLearner(
                 self.combined_agents, self.solo_agents, self.hyper_params, stage=STAGE
             )
-            self.__dict__["_learner"] = made
+            self.__dict__["_learner"] = solo_learner
             self._untrained = self._take_state(0, "initial_state")
-        return made
+        return solo_learner
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:

@@ -36,29 +36,25 @@ _CRITIC_PARTS = ("value", "solo")
 class SpgTrainer(TensorDictRlTrainer):
     """Opponent shaping in a Stackelberg sequence (``spg.variant``), on complete episodes."""
 
-    def _get_loss_module_and_gae(
+    def build_loss(
         self,
     ) -> tuple[Objective, MaskedGae | None]:
         """Create the objective, and the estimator of all agents' advantages in every step."""
         rl = self.hyper_params.rl
+        trained: dict[str, list[torch.nn.Parameter]] = {}  # of policies, by agent
+        for group in self.combined_agents.parameter_groups(rl):
+            if group.lr_factor and not group.part.startswith(_CRITIC_PARTS):
+                trained.setdefault(group.agent, []).extend(group.params)
         loss_module = SpgObjective(
             self.policy_operator,
             self.value_operator,
             parameters=self.hyper_params.spg,
             groups=_groups(self.hyper_params.spg, self.protocol_handler.stackelberg_sequence),
-            actor_params=self._actor_params(),
+            actor_params=trained,
             **ppo_options(self.hyper_params.ppo, rl),
         )
         gae = JointAdvantageEstimator(gamma=rl.gamma, lmbda=rl.lmbda, keys=loss_module.tensor_keys)
         return loss_module, gae
-
-    def _actor_params(self) -> dict[str, list[torch.nn.Parameter]]:
-        """Return the trained parameters of each agent's policy; agents without any are missing."""
-        params: dict[str, list[torch.nn.Parameter]] = {}
-        for group in self.combined_agents.parameter_groups(self.hyper_params.rl):
-            if group.lr_factor and not group.part.startswith(_CRITIC_PARTS):
-                params.setdefault(group.agent, []).extend(group.params)
-        return params
 
     def _get_replay_buffer(self, transform: Transform | None = None) -> RolloutBuffer:
         """Create a buffer of complete episodes."""
@@ -101,14 +97,14 @@ def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
 
 def _check_names(groups: Groups, agent_names: Sequence[str], protocol: str) -> None:
     """Refuse a sequence with missing or unknown agents."""
-    given = [name for group in groups for name in group]
-    for name in given:
+    sequence = [name for group in groups for name in group]
+    for name in sequence:
         if name not in agent_names:
             raise ParameterError(
                 f"spg.stackelberg_sequence: got {name!r}, expected the agents of the protocol"
                 f" {protocol!r}: {', '.join(agent_names)}.{nearest(name, agent_names)}"
             )
-    missing = [name for name in agent_names if name not in given]
+    missing = [name for name in agent_names if name not in sequence]
     if missing:
         raise ParameterError(
             f"spg.stackelberg_sequence: {', '.join(missing)} missing, expected every agent of the"
@@ -134,9 +130,11 @@ def _check_shaping(groups: Groups, hyper_params: HyperParameters) -> None:
     agents = hyper_params.agents
 
     def learns(name: str, iteration: int) -> bool:
-        own = agents[name]
-        is_fixed = own.is_random or own.use_manual_architecture or not own.agent_lr_factor.actor
-        return not is_fixed and own.update_schedule.is_on(iteration, name)
+        agent = agents[name]
+        is_fixed = (
+            agent.is_random or agent.use_manual_architecture or not agent.agent_lr_factor.actor
+        )
+        return not is_fixed and agent.update_schedule.is_on(iteration, name)
 
     for iteration in range(max(1, hyper_params.rl.num_iterations)):
         learning = [any(learns(name, iteration) for name in group) for group in groups]

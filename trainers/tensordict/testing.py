@@ -82,9 +82,9 @@ class TestPlayer:
         datapoint, in order: ``datapoint_id``, ``rounds``, ``terminated``, and ``reward.AGENT`` for
         each agent; if datapoints have labels, also ``y`` and ``decision.AGENT``.
         """
-        wanted = min(count, self.num_datapoints)
+        num_played = min(count, self.num_datapoints)
         names = self.agents.agent_names
-        columns = _Columns(wanted, len(names))
+        columns = _Columns(num_played, len(names))
         deterministic = acts_deterministically()
         generators = self._seed_generators()
         self.measures, self.filmed = PolicyMeasures(), {}
@@ -95,17 +95,17 @@ class TestPlayer:
             running = columns.fresh(self.num_envs)
             frames = EpisodeFrames(self.environment) if self.keeps_rollouts else None
             finished = 0
-            while finished < wanted:
+            while finished < num_played:
                 self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = self.environment.step(td)
                 self.agents.hand_on(td, following)
                 running.count(td, following)
-                self._measure(td, slot < wanted)
+                self._measure(td, slot < num_played)
                 self._record_actions(td, slot)
                 if frames is not None:
                     frames.add(td, following, slot)
                 ended = (following.get("done") | following.get("terminated")).cpu()
-                counted = ended & (slot < wanted)
+                counted = ended & (slot < num_played)
                 columns.write(slot[counted], running, counted, td, following)
                 batches = finished // self.num_envs
                 finished += int(counted.sum())
@@ -114,13 +114,13 @@ class TestPlayer:
                         on_batch()
                 td = observation(following)
                 num_ended = int(ended.sum())
-                if num_ended and finished < wanted:
+                if num_ended and finished < num_played:
                     slot[ended] = self._started + torch.arange(num_ended)
                     running.restart(ended)
                     ids, seeds = self._next(num_ended)
                     td = self.environment.reset_where(td, ended.to(ids.device), ids, seeds)
         self.environment.close()
-        self.rollouts = None if frames is None else frames.rollouts(wanted)
+        self.rollouts = None if frames is None else frames.rollouts(num_played)
         return columns.table(list(names))
 
     def _measure(self, td: TensorDictBase, counted: Tensor) -> None:
@@ -131,12 +131,12 @@ class TestPlayer:
 
     def _record_actions(self, td: TensorDictBase, slot: Tensor) -> None:
         """Store the actions of episodes ``slot`` int64 ``[E]`` that are recorded as videos."""
-        places = (slot < self.num_filmed).nonzero().flatten()
-        if not len(places):
+        filmed_envs = (slot < self.num_filmed).nonzero().flatten()
+        if not len(filmed_envs):
             return
         actions = td.get(("agents", "action"))
-        acted = actions[places.to(actions.device)].cpu()
-        for datapoint, done in zip(slot[places].tolist(), acted, strict=True):
+        acted = actions[filmed_envs.to(actions.device)].cpu()
+        for datapoint, done in zip(slot[filmed_envs].tolist(), acted, strict=True):
             self.filmed.setdefault(datapoint, []).append(done)
 
     def _seed_generators(self) -> dict[str, torch.Generator]:
@@ -174,11 +174,11 @@ class _Running:
             self.reward = summed.cpu().double()
         else:
             self.reward += following.get(("agents", "reward")).cpu()
-        said = td.get(("agents", "decision"), None)
-        decision = following.get(COUNTED_DECISION, said)
+        agent_decision = td.get(("agents", "decision"), None)
+        decision = following.get(COUNTED_DECISION, agent_decision)
         if decision is not None:
-            made = (decision < NO_DECISION) & acting_mask(td)
-            self.decision = torch.where(made.cpu(), decision.cpu(), self.decision)
+            has_decided = (decision < NO_DECISION) & acting_mask(td)
+            self.decision = torch.where(has_decided.cpu(), decision.cpu(), self.decision)
 
     def restart(self, ended: Tensor) -> None:
         self.reward[ended], self.decision[ended], self.rounds[ended] = 0.0, NO_DECISION, 0
@@ -187,12 +187,12 @@ class _Running:
 class _Columns:
     """The table in construction, one row per requested datapoint."""
 
-    def __init__(self, wanted: int, num_agents: int) -> None:
+    def __init__(self, num_datapoints: int, num_agents: int) -> None:
         self.num_agents = num_agents
-        self.datapoint_id = torch.zeros(wanted, dtype=torch.int64)
+        self.datapoint_id = torch.zeros(num_datapoints, dtype=torch.int64)
         self.y: Tensor | None = None
-        self.terminated = torch.zeros(wanted, dtype=torch.bool)
-        self.results = _Running(wanted, num_agents)
+        self.terminated = torch.zeros(num_datapoints, dtype=torch.bool)
+        self.results = _Running(num_datapoints, num_agents)
 
     def fresh(self, num_envs: int) -> _Running:
         return _Running(num_envs, self.num_agents)
@@ -278,8 +278,8 @@ def complete_table(
     for name in deciders:
         decisions = table[f"decision.{name}"]
         columns = (decisions, table["y"], table["datapoint_id"])
-        found = decision_statistics(*(torch.tensor(column) for column in columns))
-        metrics |= {f"{name}.{what}": value for what, value in found.items()}
+        statistics = decision_statistics(*(torch.tensor(column) for column in columns))
+        metrics |= {f"{name}.{what}": value for what, value in statistics.items()}
         if name == deciders[0]:
             table["decision"] = list(decisions)
             table["correct"] = [d == y for d, y in zip(decisions, table["y"], strict=True)]

@@ -21,7 +21,7 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
 
     traits = replace(TensorDictRlTrainer.traits, takes_sequences=True)
 
-    def _get_loss_module_and_gae(
+    def build_loss(
         self,
     ) -> tuple[Objective, MaskedGae | None]:
         """Create PPO's loss and the advantage estimator."""

@@ -309,8 +309,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
         A base class's declaration does not apply to a subclass that overrides sampling.
         """
-        own = [vars(each) for each in cls.__mro__[: cls.__mro__.index(PureTextRlTrainer)]]
-        for names in own:
+        namespaces = [vars(each) for each in cls.__mro__[: cls.__mro__.index(PureTextRlTrainer)]]
+        for names in namespaces:
             if "responses_per_step" in names:
                 return True
             if not _SAMPLING.isdisjoint(names):

@@ -37,7 +37,10 @@ class PureTextEiTrainer(PureTextRlTrainer):
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
         """Create a supervised job for each learning group."""
-        rollouts = self._within_pass_rates(rollouts)
+        parameters: PureTextEiParameters = self.hyper_params.pure_text_ei
+        bounds = parameters.min_pass_rate, parameters.max_pass_rate
+        verifier = self.agent_names.index(self.protocol_handler.verifier_names[0])
+        rollouts = rollouts[np.flatnonzero(pass_rates_within(rollouts, verifier, *bounds))]
         for name, agents in self.learning_model_groups.items():
             chosen: dict[str, NestedArrayDict] = {}
             replaced: dict[str, NestedArrayDict] = {}
@@ -47,13 +50,6 @@ class PureTextEiTrainer(PureTextRlTrainer):
                     replaced[agent], rest = self._sample_replaced(agent, rollouts)
                 chosen[agent] = self._choose(agent, rest)
             self.shared_model_groups[name].create_supervised_fine_tune_job(chosen, replaced)
-
-    def _within_pass_rates(self, rollouts: NestedArrayDict) -> NestedArrayDict:
-        """Exclude the rollouts of datapoints that are too hard or too easy."""
-        parameters: PureTextEiParameters = self.hyper_params.pure_text_ei
-        bounds = parameters.min_pass_rate, parameters.max_pass_rate
-        verifier = self.agent_names.index(self.protocol_handler.verifier_names[0])
-        return rollouts[np.flatnonzero(pass_rates_within(rollouts, verifier, *bounds))]
 
     def _sample_replaced(
         self, agent: str, rollouts: NestedArrayDict
@@ -67,8 +63,8 @@ class PureTextEiTrainer(PureTextRlTrainer):
             iteration,
         )
         generator = self._generator("guess_replacement", agent)
-        aside, rest = selection.set_aside(len(rollouts), proportion, generator)
-        return rollouts[aside], rollouts[rest]
+        replaced, rest = selection.set_aside(len(rollouts), proportion, generator)
+        return rollouts[replaced], rollouts[rest]
 
     def _choose(self, agent: str, rollouts: NestedArrayDict) -> NestedArrayDict:
         """Select rollouts by the agent's reward."""

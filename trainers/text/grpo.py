@@ -17,6 +17,7 @@ from ratchet.algorithms.replayed_credit import credited_replies
 from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
+from ratchet.protocols.registry import playing_agents
 from ratchet.rollouts.outcomes import episode_rewards
 from ratchet.rollouts.tokens import tokens_of
 from ratchet.rollouts.trajectory import Trajectory
@@ -139,7 +140,7 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
                 " pure_text_grpo, which compare the rollouts of a datapoint. Or choose baseline"
                 " agent_average with advantage_scale batch or none."
             )
-        for name, agent in hyper_params.agents.items():
+        for name, agent in playing_agents(hyper_params, base_dir).items():
             if not agent.freeze_agent:
                 _check_agent(name, agent)
 
@@ -169,16 +170,16 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
         trajectories: list[Trajectory] = []
         metrics: Metrics = {}
         for agent in agents:
-            own = reply_trajectories(
+            agent_trajectories = reply_trajectories(
                 rollouts,
                 agent,
                 self.agent_names.index(agent),
                 model_version=len(group.state.model_names) - 1,
                 is_redrawn=agent in parameters.redraws,
             )
-            averages, found = _set_advantages(own, averages, parameters)
-            metrics |= {f"{agent}.{label}": value for label, value in found.items()}
-            trajectories += own
+            averages, agent_metrics = _set_advantages(agent_trajectories, averages, parameters)
+            metrics |= {f"{agent}.{label}": value for label, value in agent_metrics.items()}
+            trajectories += agent_trajectories
         generator = numpy_generator(
             self.hyper_params.seed, STAGE, self._iteration, "batches", group.name
         )
@@ -210,22 +211,22 @@ def _set_advantages(
 
     agent = trajectories[0].agent if trajectories else ""
     baseline = "leave_one_out" if agent in parameters.redraws else parameters.baseline
-    found = trajectory_advantages(
+    advantages = trajectory_advantages(
         trajectories,
         baseline=baseline,
         scale=parameters.advantage_scale,
         agent_averages=averages,
         decay=parameters.baseline_decay,
     )
-    for one, advantage in zip(trajectories, found.advantage.tolist(), strict=True):
+    for one, advantage in zip(trajectories, advantages.advantage.tolist(), strict=True):
         one.advantage = advantage
     metrics: Metrics = {}
     log_grpo_metrics(trajectories, metrics)
     written = sum(one.num_written for one in trajectories)
     metrics["response_length/mean"] = written / max(1, len(trajectories))
     if baseline == "agent_average" and trajectories:
-        metrics["critic/baseline"] = averages.get(agent, found.agent_averages[agent])
-    return found.agent_averages, metrics
+        metrics["critic/baseline"] = averages.get(agent, advantages.agent_averages[agent])
+    return advantages.agent_averages, metrics
 
 
 def _check_redraws(hyper_params: HyperParameters, base_dir: Path | None) -> bool:
@@ -286,11 +287,6 @@ def reply_trajectories(
     The replies of a rollout are segments of one run, each with the sum of the agent's rewards. A
     group consists of the agent's runs on one datapoint, or of the draws of one turn if the agent's
     turns were redrawn. If invalid replies were retried, the last one is used.
-
-    Raises
-    ------
-    DataError
-        If a reply's tokens are missing or incomplete.
     """
     acted = rollouts.array(("agents", "active"))[:, :, agent_index] & ~rollouts.array("padding")
     cut = rollouts.array(("agents", "token_limit"))[:, :, agent_index]
@@ -301,13 +297,13 @@ def reply_trajectories(
         agent_index,
         compares_draws=is_redrawn,
     )
-    made = []
+    trajectories = []
     for row, step, original, reward in zip(*(each.tolist() for each in replies), strict=True):
         where = f"rollout {row}, step {step}, agent {agent!r}"
         prompt, written, log_probs = _complete(tokens_of(rollouts, row, step, agent_index), where)
         datapoint = int(rollouts["datapoint_id"][row])
         group = f"{datapoint}/{original}/{step}/{agent}" if is_redrawn else f"{datapoint}/{agent}"
-        made.append(
+        trajectories.append(
             Trajectory(
                 tokens=[*prompt, *written],
                 loss_mask=[0] * len(prompt) + [1] * len(written),
@@ -323,7 +319,7 @@ def reply_trajectories(
                 model_version=model_version,
             )
         )
-    return made
+    return trajectories
 
 
 def _complete(
@@ -334,10 +330,10 @@ def _complete(
         written, log_probs = tokens.token_ids, tokens.log_probs
         if log_probs is not None and len(written) == len(log_probs):
             return tokens.prompt_token_ids, written, log_probs
-    found = "nothing" if tokens is None else sorted(tokens.to_dict())
+    returned_fields = "nothing" if tokens is None else sorted(tokens.to_dict())
     raise DataError(
-        f"{where}: the service returned {found} of the reply's tokens, expected token ids of"
-        " prompt and reply, and a log-probability for each token of the reply. Run the agent on"
+        f"{where}: the service returned {returned_fields} of the reply's tokens, expected token ids"
+        " of prompt and reply, and a log-probability for each token of the reply. Run the agent on"
         " the embedded service or `ratchet llm serve`, or freeze it."
     )
 
@@ -358,14 +354,14 @@ def training_steps(
     Trajectories without one count in means, but are not sent. If a pass has several steps, the
     generator samples the trajectories of each.
     """
-    taken = [one for one in trajectories if one.num_written]
-    size = parameters.batch_size or max(1, len(taken))
+    written = [one for one in trajectories if one.num_written]
+    size = parameters.batch_size or max(1, len(written))
     examples: list[TrainingExample] = []
     batches = []
     for _ in range(parameters.num_epochs):
-        order = generator.permutation(len(taken)) if size < len(taken) else range(len(taken))
-        for start in range(0, len(taken), size):
-            batch = [taken[place] for place in order[start : start + size]]
+        order = generator.permutation(len(written)) if size < len(written) else range(len(written))
+        for start in range(0, len(written), size):
+            batch = [written[index] for index in order[start : start + size]]
             first = len(examples)
             examples += _examples(batch, parameters, longest_reply)
             if len(examples) > first:
@@ -413,8 +409,8 @@ def _examples(
         TrainingExample(
             tokens=tuple(one.tokens),
             loss_mask=tuple(one.loss_mask),
-            weights=tuple(weight(one) * shown for shown in one.loss_mask),
-            advantages=tuple(one.advantage * shown for shown in one.loss_mask),
+            weights=tuple(weight(one) * mask for mask in one.loss_mask),
+            advantages=tuple(one.advantage * mask for mask in one.loss_mask),
             log_probs=tuple(one.logprobs),
         )
         for one in batch

@@ -97,8 +97,8 @@ def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, fl
     stats: dict[str, float] = {}
     for name, group in groups.items():
         state = group.state
-        found = state.no_job_reason or ("frozen" if state.fine_tune_job_id is None else None)
-        stats |= {f"{name}.{reason}": float(found == reason) for reason in _NO_JOB}
+        group_reason = state.no_job_reason or ("frozen" if state.fine_tune_job_id is None else None)
+        stats |= {f"{name}.{reason}": float(group_reason == reason) for reason in _NO_JOB}
     return stats
 
 

@@ -94,12 +94,12 @@ class PureTextMaltTrainer(PureTextRlTrainer):
         if not train:
             return stats
         nodes = self._find_nodes(rollouts)
-        for place, agent in enumerate(self.agent_names):
-            acts = self._acts(rollouts, nodes, place)
-            expected = self._expected_rewards(rollouts, nodes, place)
+        for index, agent in enumerate(self.agent_names):
+            acts = self._acts(rollouts, nodes, index)
+            expected = self._expected_rewards(rollouts, nodes, index)
             positive = self._positive(expected, agent)
             choices = trees.find_choices(nodes, positive, acts)
-            can_act = self.protocol_handler.can_be_active_mask[:, place].any(-1).tolist()
+            can_act = self.protocol_handler.can_be_active_mask[:, index].any(-1).tolist()
             everywhere = ("", acts, np.ones(len(choices.step), bool))
             rounds = [
                 (f"round_{step}.", acts & (nodes.step == step), choices.step == step)
@@ -119,16 +119,16 @@ class PureTextMaltTrainer(PureTextRlTrainer):
         return trees.find_nodes(node_id, node_id[:, 0] // self._nodes_per_tree)
 
     @staticmethod
-    def _acts(rollouts: NestedArrayDict, nodes: trees.TreeNodes, place: int) -> trees.Flags:
+    def _acts(rollouts: NestedArrayDict, nodes: trees.TreeNodes, index: int) -> trees.Flags:
         """Return at which nodes an agent acts, bool[M]."""
-        acts: trees.Flags = rollouts.array(("agents", "active"))[nodes.leaf, nodes.step, place]
+        acts: trees.Flags = rollouts.array(("agents", "active"))[nodes.leaf, nodes.step, index]
         return acts
 
     @staticmethod
     def _expected_rewards(
-        rollouts: NestedArrayDict, nodes: trees.TreeNodes, place: int
+        rollouts: NestedArrayDict, nodes: trees.TreeNodes, index: int
     ) -> trees.Floats:
-        reward = rollouts.array(("agents", "reward"))[:, :, place]
+        reward = rollouts.array(("agents", "reward"))[:, :, index]
         return trees.expected_rewards(nodes, reward)
 
     def _positive(self, expected: trees.Floats, agent: str) -> trees.Flags:
@@ -139,20 +139,20 @@ class PureTextMaltTrainer(PureTextRlTrainer):
         self, rollouts: NestedArrayDict, nodes: trees.TreeNodes, agent: str
     ) -> list[PreferencePair]:
         """Sample a pair at each prompt with both good and bad replies of the agent."""
-        place = self.agent_names.index(agent)
-        positive = self._positive(self._expected_rewards(rollouts, nodes, place), agent)
-        valid = rollouts.array(("agents", "valid"))[nodes.leaf, nodes.step, place]
+        index = self.agent_names.index(agent)
+        positive = self._positive(self._expected_rewards(rollouts, nodes, index), agent)
+        valid = rollouts.array(("agents", "valid"))[nodes.leaf, nodes.step, index]
         generator = numpy_generator(
             self.hyper_params.seed, "create_fine_tune_jobs", self.state.iteration, "pairs", agent
         )
-        acts = self._acts(rollouts, nodes, place) & valid
+        acts = self._acts(rollouts, nodes, index) & valid
         good, bad = trees.draw_pairs(nodes, positive, acts, generator)
         raw = rollouts.array(("agents", "raw_message"))
         prompts = rollouts.array(("agents", "prompt"))
         texts = zip(
-            prompts[nodes.leaf[good], nodes.step[good], place].tolist(),
-            raw[nodes.leaf[good], nodes.step[good], place].tolist(),
-            raw[nodes.leaf[bad], nodes.step[bad], place].tolist(),
+            prompts[nodes.leaf[good], nodes.step[good], index].tolist(),
+            raw[nodes.leaf[good], nodes.step[good], index].tolist(),
+            raw[nodes.leaf[bad], nodes.step[bad], index].tolist(),
             strict=True,
         )
         return [PreferencePair(*pair) for pair in texts]
@@ -196,12 +196,12 @@ class TreeGrower:
             [episode_to_rollout(self.environment, leaf) for leaf in leaves]
         )
 
-    async def _leaves(self, episode: Episode, place: int, first_node: int) -> list[Episode]:
+    async def _leaves(self, episode: Episode, node: int, first_node: int) -> list[Episode]:
         if episode.done:
             return [episode]
         children = await asyncio.gather(
             *(
-                self._grow_child(episode, place * self.num_responses + answer, first_node)
+                self._grow_child(episode, node * self.num_responses + answer, first_node)
                 for answer in range(1, self.num_responses + 1)
             ),
             return_exceptions=True,  # completed calls of the others are billed
@@ -213,11 +213,11 @@ class TreeGrower:
             leaves += child
         return leaves
 
-    async def _grow_child(self, episode: Episode, place: int, first_node: int) -> list[Episode]:
+    async def _grow_child(self, episode: Episode, node: int, first_node: int) -> list[Episode]:
         """Execute one step and all its descendants."""
-        context = replace(self.context, call_prefix=f"r{episode.rollout_id}/n{place}")
+        context = replace(self.context, call_prefix=f"r{episode.rollout_id}/n{node}")
         async with self.slots:
             child = await play_step(
-                self.environment, self.agents, episode, context, node_id=first_node + place - 1
+                self.environment, self.agents, episode, context, node_id=first_node + node - 1
             )
-        return await self._leaves(child, place, first_node)
+        return await self._leaves(child, node, first_node)

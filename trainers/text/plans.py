@@ -30,8 +30,8 @@ def train_plan(
     order = DataOrder(seed, size, purpose="train")
     ids = order.take(iteration * count, count).repeat(each)
     return [
-        PlannedRollout(place, int(datapoint), _seed(seed, TRAIN_STAGE, iteration, place))
-        for place, datapoint in enumerate(ids)
+        PlannedRollout(index, int(datapoint), _seed(seed, TRAIN_STAGE, iteration, index))
+        for index, datapoint in enumerate(ids)
     ]
 
 
@@ -46,8 +46,8 @@ def test_plan(seed: int, size: int, count: int | None, each: int) -> list[Planne
         order = DataOrder(seed, size, purpose="test")
         ids = [int(datapoint) for datapoint in order.take(0, count)]
     return [
-        PlannedRollout(place, datapoint, _seed(seed, TEST_STAGE, 0, place))
-        for place, datapoint in enumerate(datapoint for datapoint in ids for _ in range(each))
+        PlannedRollout(index, datapoint, _seed(seed, TEST_STAGE, 0, index))
+        for index, datapoint in enumerate(datapoint for datapoint in ids for _ in range(each))
     ]
 
 
@@ -61,5 +61,5 @@ def call_seed(seed: int, *, training: bool, iteration: int) -> int:
     return derive_seed(seed, TEST_STAGE, 0, "calls")
 
 
-def _seed(seed: int, stage: str, iteration: int, place: int) -> int:
-    return derive_seed(seed, stage, iteration, "rollout", str(place)) >> 32
+def _seed(seed: int, stage: str, iteration: int, index: int) -> int:
+    return derive_seed(seed, stage, iteration, "rollout", str(index)) >> 32

@@ -135,14 +135,8 @@ class StagedTextTrainer(ABC):
         """Collect the rollouts of the state's iteration with its models.
 
         Finished calls are stored in the journal until the rollouts are; those already in it are not
-        repeated.
-
-        Raises
-        ------
-        RolloutError
-            If a rollout failed; all others were completed and are in the journal.
-        StateError
-            If the state belongs to another iteration.
+        repeated. Raises RolloutError if a rollout failed, after all others were completed and
+        journalled.
         """
 
     @abstractmethod

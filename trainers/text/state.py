@@ -109,10 +109,10 @@ class State:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_dict(), sort_keys=True, indent=1)
-        aside = directory / f".{STATE_FILE}.{os.getpid()}"
-        aside.write_text(text + "\n", encoding="utf-8")
+        temporary_file = directory / f".{STATE_FILE}.{os.getpid()}"
+        temporary_file.write_text(text + "\n", encoding="utf-8")
         save_attributes(self.attributes, directory)
-        os.replace(aside, directory / STATE_FILE)
+        os.replace(temporary_file, directory / STATE_FILE)
 
     @classmethod
     def load(cls, directory: str | Path) -> Self:

@@ -6,10 +6,13 @@ store replace logger and checkpoints, and the collector starts with the trained 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,6 +27,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.trainers import ReplayBufferTrainer, Trainer, UpdateWeights
 from torchrl.trainers.algorithms.offline_to_online import OfflineToOnlineReplayBufferHook
 from torchrl.trainers.trainers import ValueEstimatorHook
+from torchrl.weight_update import WeightSyncScheme
 
 from ratchet.errors import ParameterError
 from trainers.torchrl.replay import check_buffer
@@ -59,11 +63,13 @@ class HookLoop:
         self.trainer = trainer
         self.exploration = exploration
         self._extensions: list[Callable[[Batch], Batch]] = []
-        for place, (operation, arguments) in enumerate(operations(trainer, "pre_epoch")):
-            if _is_extension(operation):
+        for index, (operation, arguments) in enumerate(operations(trainer, "pre_epoch")):
+            is_extension = _is_extension(operation)
+            if is_extension:
                 self._extensions.append(operation)
-            if _is_preparation(operation) and not refresh_each_epoch:
-                operations(trainer, "pre_epoch")[place] = (_OncePerBatch(operation), arguments)
+            is_preparation = is_extension or isinstance(registered(operation), ValueEstimatorHook)
+            if is_preparation and not refresh_each_epoch:
+                operations(trainer, "pre_epoch")[index] = (_OncePerBatch(operation), arguments)
 
     def run_batch(self, batch: Batch) -> None:
         """Process one collected batch like the library."""
@@ -98,7 +104,8 @@ class HookLoop:
 
     def _run_epoch(self, batch: Batch, losses: _Mean) -> None:
         trainer = self.trainer
-        for _ in _steps(trainer.optim_steps_per_batch):
+        number = trainer.optim_steps_per_batch
+        for _ in itertools.count() if number is None else range(number):
             try:
                 sub_batch = trainer._process_optim_batch_hook(batch)
             except StopIteration:  # the sampler has finished the buffer
@@ -166,18 +173,10 @@ class _Mean:
         return TensorDict(means, batch_size=[])
 
 
-def _steps(number: int | None) -> Iterable[int]:
-    return itertools.count() if number is None else range(number)
-
-
 def _is_extension(operation: Callable[..., Any]) -> bool:
     method = registered(operation)
     owner = getattr(method, "__self__", None)
     return is_replay(owner) and method.__name__ == "extend"
-
-
-def _is_preparation(operation: Callable[..., Any]) -> bool:
-    return _is_extension(operation) or isinstance(registered(operation), ValueEstimatorHook)
 
 
 logger = logging.getLogger(__name__)
@@ -199,14 +198,9 @@ class Assembly:
 def assemble(
     trainer: Trainer, *, refresh_each_epoch: bool, exploration: ExplorationType | None
 ) -> Assembly:
-    """Prepare a new trainer, call its ``setup`` hooks, and wrap it in a loop.
-
-    Raises
-    ------
-    ParameterError
-        If it cannot be run batch by batch, or stored between stages.
-    """
-    _check(trainer)
+    """Prepare a new trainer, call its ``setup`` hooks, and wrap it in a loop."""
+    check_trainer(trainer)
+    _check_simulators(getattr(trainer.collector, "env", None))
     _prepare(trainer)
     push_weights(trainer)
     trainer._setup_hook()
@@ -218,6 +212,16 @@ def quiet_library() -> None:
     """Set the library's log level to warnings: by default it logs the creation of each storage."""
     if "RL_LOGGING_LEVEL" not in os.environ:
         torchrl_logger.setLevel(logging.WARNING)
+
+
+@contextmanager
+def library_warnings_hidden() -> Iterator[None]:
+    """Hide warnings of the library about its own code."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
+        warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
+        yield
 
 
 @contextmanager
@@ -243,6 +247,18 @@ def seeded_resets(seed: int) -> Iterator[None]:
         yield
     finally:
         EnvBase.reset = reset
+
+
+@atexit.register
+def _shut_down_weight_updates() -> None:
+    """Shut down the weight updates that failed or interrupted builds left.
+
+    TorchRL 0.14.1 would do so when the interpreter, which can start no threads any more, collects
+    them; and then wait for a thread for ever.
+    """
+    for each in gc.get_objects():
+        if issubclass(type(each), WeightSyncScheme):
+            each.shutdown()
 
 
 def place_samples(trainer: Trainer, device: str) -> None:
@@ -281,15 +297,16 @@ def enter_environments(trainer: Trainer, seed: int) -> None:
     if is_reproducible(trainer):
         trainer.collector.set_seed(seed % 2**31)
         trainer.collector.reset()
-    for place, (_, hook) in enumerate(hooks(trainer)):
+    for index, (_, hook) in enumerate(hooks(trainer)):
         environment = getattr(hook, "environment", None)
         if environment is not None and hasattr(
             environment, "set_seed"
         ):  # e.g. of LogValidationReward
-            environment.set_seed((seed + place + 1) % 2**31)
+            environment.set_seed((seed + index + 1) % 2**31)
 
 
-def _check(trainer: object) -> None:
+def check_trainer(trainer: object) -> None:
+    """Refuse trainers whose iterations cannot be stages, or whose state cannot be stored."""
     if not isinstance(trainer, Trainer):
         raise ParameterError(
             f"build_trainer: got a {type(trainer).__name__}, expected a torchrl.trainers.Trainer."
@@ -310,7 +327,6 @@ def _check(trainer: object) -> None:
             f"trainer.learner_backend: got {trainer.learner_backend!r}, expected 'local': a learner"
             " in another process has no state here. Collectors may run anywhere."
         )
-    _check_simulators(getattr(trainer.collector, "env", None))
     for buffer in replay_buffers(trainer).values():
         check_buffer(buffer)
 
@@ -336,6 +352,7 @@ def _prepare(trainer: Trainer) -> None:
     trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
     trainer.progress_bar = False
     _track_online_writes(trainer)
+    _stop_prefetching(trainer)
     if trainer.logger is not None:
         logger.warning(
             "the trainer's logger %s is not used: metrics go to the run's folder and its tracker",
@@ -353,6 +370,31 @@ def _prepare(trainer: Trainer) -> None:
             " resumed run differs from an uninterrupted one",
             type(trainer.collector).__name__,
         )
+    elif has_workers(trainer):
+        _warn_of_states_in_workers(trainer.collector)
+
+
+def _warn_of_states_in_workers(collector: MultiSyncCollector) -> None:
+    """Warn about transforms whose state is in workers, e.g. running means."""
+    states = collector.state_dict()["worker0"].get("env_state_dict") or {}
+    if states:
+        logger.warning(
+            "the state of transforms in the collector's workers (%s) is neither stored nor used in"
+            " tests: if it is learned, e.g. running means, a resumed run differs. Choose collector:"
+            " sync",
+            ", ".join(sorted(states)),
+        )
+
+
+def _stop_prefetching(trainer: Trainer) -> None:
+    """Sample from buffers on demand: prefetched samples would miss the latest frames."""
+    for buffer in replay_buffers(trainer, offline=True).values():
+        if getattr(buffer, "_prefetch", False):
+            logger.warning(
+                "the replay buffer's prefetch is not used: samples would depend on timing, and a"
+                " resumed run would differ"
+            )
+            buffer._prefetch = False
 
 
 def _track_online_writes(trainer: Trainer) -> None:

@@ -82,20 +82,18 @@ _RESOLVER_CALL = re.compile(r"\$\{[^}]*:")
 
 
 def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
-    """Return the composed configuration of the trainer as plain data, references resolved.
+    """Return the composed configuration of the trainer as plain data, references resolved."""
+    return resolved_trainer(configuration_content(hyper_params))
 
-    Raises
-    ------
-    ParameterError
-        If the library has no such group, option or value.
-    """
-    content = _content(hyper_params)
+
+def resolved_trainer(content: str) -> dict[str, Any]:
+    """Return the configuration of the trainer from :func:`configuration_content`."""
     resolve = _resolved.__wrapped__ if _RESOLVER_CALL.search(content) else _resolved
     with _LOCK:
         return deepcopy(resolve(content))
 
 
-def _content(hyper_params: HyperParameters) -> str:
+def configuration_content(hyper_params: HyperParameters) -> str:
     """Return all inputs of the configuration as JSON."""
     content: dict[str, Any] = {
         "algorithm": hyper_params.trainer_name.removeprefix("torchrl_"),
@@ -164,15 +162,19 @@ def _without_tuples(tree: Any) -> Any:  # noqa: ANN401 -- plain data
 
 @lru_cache(maxsize=16)
 def _composed(content: str) -> DictConfig:
-    wanted = json.loads(content)
-    choices = wanted["choices"]
-    facts = wanted["facts"]
-    primary = _primary(wanted["algorithm"], facts, wanted["config"], choices)
+    inputs = json.loads(content)
+    choices = inputs["choices"]
+    facts = inputs["facts"]
+    primary = _primary(inputs["algorithm"], facts, inputs["config"], choices)
     primary.pop("hydra", None)
     primary["defaults"] = _with_choices(primary["defaults"], choices)
     if facts:
         primary["environment"] = facts
-        _append_transforms(primary, wanted["transforms"])
+    if facts and inputs["transforms"]:
+        training = primary["training_env"]
+        chain = training["transform"]
+        chain = {**chain, "transforms": [*chain["transforms"], *inputs["transforms"]]}
+        primary["training_env"] = {**training, "transform": chain}
     config = _compose(primary, f"experiment_{hashlib.sha256(content.encode()).hexdigest()[:16]}")
     if "trainer" not in config or "collector" not in config.trainer:
         raise ParameterError(
@@ -194,9 +196,9 @@ def _primary(
     kind = "categorical" if facts["discrete"] else "normal"
     expected = _ACTIONS.get(algorithm)
     if expected is not None and (expected == "discrete") != facts["discrete"]:
-        found = "discrete" if facts["discrete"] else "continuous"
+        actions = "discrete" if facts["discrete"] else "continuous"
         raise ParameterError(
-            f"trainer: got torchrl_{algorithm} for {facts['name']!r}, whose actions are {found};"
+            f"trainer: got torchrl_{algorithm} for {facts['name']!r}, whose actions are {actions};"
             f" expected {expected} ones. Choose torchrl_ppo, or another environment."
         )
     primary: dict[str, Any] = {"defaults": []}
@@ -225,16 +227,6 @@ def _fragments(algorithm: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
             " TorchRL configuration with its list of `defaults`."
         )
     return (*_OF_GROUPS[algorithm], algorithm)
-
-
-def _append_transforms(primary: dict[str, Any], transforms: list[dict[str, Any]]) -> None:
-    """Append transforms to those of the environment."""
-    if not transforms:
-        return
-    training = primary["training_env"]
-    chain = training["transform"]
-    chain = {**chain, "transforms": [*chain["transforms"], *transforms]}
-    primary["training_env"] = {**training, "transform": chain}
 
 
 def _take_maker(primary: dict[str, Any], arguments: Mapping[str, Any]) -> None:

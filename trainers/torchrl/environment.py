@@ -60,11 +60,6 @@ def make_environment(
         The number of parallel environments; for VMAS the batch size of one.
     base_dir
         The folder of relative paths.
-
-    Raises
-    ------
-    ParameterError
-        If it cannot be created.
     """
     from torchrl.envs import SerialEnv
 
@@ -79,19 +74,13 @@ def make_environment(
 def make_transform(
     name: str, arguments: Mapping[str, Any] | None = None, base_dir: Path | str | None = None
 ) -> Transform:
-    """Create a TorchRL transform by its class's name, or one from a user's file.
-
-    Raises
-    ------
-    ParameterError
-        If it does not exist, or does not accept the arguments.
-    """
+    """Create a TorchRL transform by its class's name, or one from a user's file."""
     from torchrl.envs import transforms
 
-    found = class_by_name(name, transforms, transforms.Transform, _TRANSFORMS, base_dir)
-    given = {argument: _keys(argument, value) for argument, value in (arguments or {}).items()}
-    with checked_arguments(name, given, _TRANSFORMS):
-        return found(**given)
+    transform_cls = class_by_name(name, transforms, transforms.Transform, _TRANSFORMS, base_dir)
+    kwargs = {argument: _keys(argument, value) for argument, value in (arguments or {}).items()}
+    with checked_arguments(name, kwargs, _TRANSFORMS):
+        return transform_cls(**kwargs)
 
 
 def _keys(argument: str, value: Any) -> Any:  # noqa: ANN401 -- plain data
@@ -174,20 +163,20 @@ def _from_file(
     from pettingzoo import ParallelEnv
     from torchrl.envs import EnvBase, GymWrapper
 
-    found = load_class(name, base_dir)
-    if not issubclass(found, gymnasium.Env | ParallelEnv | EnvBase):
+    environment_cls = load_class(name, base_dir)
+    if not issubclass(environment_cls, gymnasium.Env | ParallelEnv | EnvBase):
         raise ParameterError(
-            f"dataset: {found.__qualname__!r} has the bases"
-            f" {[base.__name__ for base in found.__bases__]}, expected a subclass of gymnasium.Env,"
-            " pettingzoo.ParallelEnv or torchrl.envs.EnvBase. Others are played with"
+            f"dataset: {environment_cls.__qualname__!r} has the bases"
+            f" {[base.__name__ for base in environment_cls.__bases__]}, expected a subclass of"
+            " gymnasium.Env, pettingzoo.ParallelEnv or torchrl.envs.EnvBase. Others are played with"
             " `trainer: vanilla_ppo`."
         )
-    if not issubclass(found, gymnasium.Env):
-        refuse_wrappers(wrappers, found.__qualname__)
-    if issubclass(found, ParallelEnv):
-        return _from_pettingzoo(found, kwargs, limit)
-    with checked_arguments(found.__qualname__, kwargs):
-        environment = found(**kwargs)
+    if not issubclass(environment_cls, gymnasium.Env):
+        refuse_wrappers(wrappers, environment_cls.__qualname__)
+    if issubclass(environment_cls, ParallelEnv):
+        return _from_pettingzoo(environment_cls, kwargs, limit)
+    with checked_arguments(environment_cls.__qualname__, kwargs):
+        environment = environment_cls(**kwargs)
     if isinstance(environment, EnvBase):
         return _cut_off(environment, limit)
     if limit is not None:
@@ -245,8 +234,8 @@ def _from_vmas(name: str, kwargs: _Kwargs, limit: int | None, num_envs: int) -> 
     with checked_arguments(name, kwargs):
         environment = VmasEnv(scenario, num_envs=max(num_envs, 1), max_steps=limit, **kwargs)
     # Resets still return information about the previous episode, which is not needed.
-    shown = environment.observation_spec.keys(include_nested=True, leaves_only=True)
-    unread = [key for key in shown if "info" in key]
+    observation_keys = environment.observation_spec.keys(include_nested=True, leaves_only=True)
+    unread = [key for key in observation_keys if "info" in key]
     return TransformedEnv(environment, ExcludeTransform(*unread)) if unread else environment
 
 

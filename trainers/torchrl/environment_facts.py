@@ -35,11 +35,6 @@ def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
         agents these are each agent's, with ``group``, its name, and ``num_agents``.
         ``arguments`` are those of :func:`make_environment`, if the library itself does not
         create the environment.
-
-    Raises
-    ------
-    ParameterError
-        If the environment does not exist, or its spaces are not supported.
     """
     name, section = hyper_params.dataset, hyper_params.gymnasium
     arguments = {
@@ -47,31 +42,31 @@ def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
         "max_episode_steps": section.max_episode_steps,
         "wrappers": [wrapper.to_dict() for wrapper in section.wrappers],
     }
-    given = {argument: value for argument, value in arguments.items() if value}
+    kwargs = {argument: value for argument, value in arguments.items() if value}
     transforms = [transform.to_dict() for transform in hyper_params.torchrl.transforms]
     around = (*section.wrappers, *hyper_params.torchrl.transforms)
     files = [each for each in (name, *(r.name for r in around)) if is_class_spec(each)]
     classes = tuple(load_class(each) for each in files)  # reloaded when files change
-    facts = json.loads(_known_facts(name, json.dumps(given), json.dumps(transforms), classes))
-    made_here = given or "group" in facts or is_class_spec(name) or suite_of(name)
-    return {**facts, "arguments": given} if made_here else facts
+    facts = json.loads(_known_facts(name, json.dumps(kwargs), json.dumps(transforms), classes))
+    made_here = kwargs or "group" in facts or is_class_spec(name) or suite_of(name)
+    return {**facts, "arguments": kwargs} if made_here else facts
 
 
 @lru_cache(maxsize=64)
-def _known_facts(name: str, given: str, transforms: str, classes: tuple[type, ...]) -> str:
+def _known_facts(name: str, arguments: str, transforms: str, classes: tuple[type, ...]) -> str:
     """Inspect once for each combination of arguments and of classes from users' files."""
-    return json.dumps(_inspect(name, json.loads(given), json.loads(transforms)))
+    return json.dumps(_inspect(name, json.loads(arguments), json.loads(transforms)))
 
 
 def _inspect(
-    name: str, given: Mapping[str, Any], transforms: list[Mapping[str, Any]]
+    name: str, arguments: Mapping[str, Any], transforms: list[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    environment = make_environment(name, **given)
+    environment = make_environment(name, **arguments)
     try:
         for transform in transforms:
             reference = Reference.model_validate(transform)
-            made = make_transform(reference.name, reference.given)
-            environment = environment.append_transform(made)
+            built_transform = make_transform(reference.name, reference.given)
+            environment = environment.append_transform(built_transform)
         return _facts(name, environment)
     finally:
         environment.close()

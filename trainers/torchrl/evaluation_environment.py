@@ -29,7 +29,7 @@ def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     if isinstance(config, list):
         return single_environment(config[0])
-    if str(config.get("_target_", "")).endswith(_BATCHED):
+    if is_batched(config):
         return single_environment(config["create_env_fn"])
     single = {**config, "_partial_": False}
     if isinstance(single.get("base_env"), Mapping):
@@ -38,6 +38,11 @@ def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
         vectorised = str(single.get("_target_", "")).endswith(_VECTORISED)
         single["num_envs"] = 1 if vectorised else 0
     return single
+
+
+def is_batched(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration creates a batch of environments, perhaps in workers."""
+    return str(config.get("_target_", "")).endswith(_BATCHED)
 
 
 def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
@@ -50,8 +55,8 @@ def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
         return
     if any(is_lazy(value) for value in environment.transform.buffers()):
         environment.reset()  # for transforms that create their buffers on first use
-    own = environment.transform.state_dict()
-    if learned.keys() != own.keys():
+    state = environment.transform.state_dict()
+    if learned.keys() != state.keys():
         logger.warning(
             "the environments of evaluation and training have different transforms: the state"
             " learned by the latter (%s) is not used",
@@ -59,8 +64,8 @@ def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
         )
         return
     # Buffers of a batch's shape, e.g. the last frames, are specific to each environment.
-    own |= {n: value for n, value in learned.items() if _shape(value) == _shape(own[n])}
-    environment.transform.load_state_dict(own)
+    state |= {n: value for n, value in learned.items() if _shape(value) == _shape(state[n])}
+    environment.transform.load_state_dict(state)
     for transform in environment.transform:
         if hasattr(transform, "freeze"):
             transform.freeze()
@@ -73,8 +78,8 @@ def _shape(value: object) -> object:
 
 def _transform_state(environment: EnvBase) -> dict[str, Any]:
     if isinstance(environment, TransformedEnv):
-        own: dict[str, Any] = environment.transform.state_dict()
-        return own or _transform_state(environment.base_env)
+        state: dict[str, Any] = environment.transform.state_dict()
+        return state or _transform_state(environment.base_env)
     if isinstance(environment, BatchedEnvBase):
         workers = environment.state_dict()
         return dict(workers.get("worker0", {}))

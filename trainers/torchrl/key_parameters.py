@@ -43,11 +43,6 @@ def algorithm_stage_parameters(
     ``total_frames`` is excluded from the trainer and the collector, but included wherever else
     it is referenced, e.g. as the length of a schedule: raising it continues a run unless such a
     schedule reads it.
-
-    Raises
-    ------
-    UnknownNameError
-        If the stage does not exist.
     """
     if stage not in _STAGES:
         raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, _STAGES)}")

@@ -49,18 +49,13 @@ def make_offline_to_online_buffer(
         The device of frames.
     base_dir
         The folder of relative paths.
-
-    Raises
-    ------
-    ParameterError
-        If the data do not exist.
     """
     from torchrl.data import LazyTensorStorage, OfflineToOnlineReplayBuffer, ReplayBuffer
 
-    name = _given(offline_dataset)
+    name = _required_name(offline_dataset)
     offline: str | ReplayBuffer = name
-    if not name.startswith(_LIBRARY):
-        frames = _read(_found(name, base_dir))
+    if not reads_library_data(name):
+        frames = _read(_existing_file(name, base_dir))
         offline = ReplayBuffer(storage=LazyTensorStorage(len(frames), device=device))
         offline.extend(frames)
     return OfflineToOnlineReplayBuffer(
@@ -71,14 +66,19 @@ def make_offline_to_online_buffer(
     )
 
 
+def reads_library_data(offline_dataset: str | None) -> bool:
+    """Return whether offline data come from the library, which may download them."""
+    return str(offline_dataset).startswith(_LIBRARY)
+
+
 def data_key(offline_dataset: str | None) -> str:
     """Return the key content of offline data: a file's SHA-256, or the library's id."""
-    name = _given(offline_dataset)
-    if name.startswith(_LIBRARY):
+    name = _required_name(offline_dataset)
+    if reads_library_data(name):
         return name
-    file = _found(name)
-    found = file.stat()
-    return _digest(file, found.st_mtime_ns, found.st_size)
+    file = _existing_file(name)
+    file_status = file.stat()
+    return _digest(file, file_status.st_mtime_ns, file_status.st_size)
 
 
 @lru_cache(maxsize=64)
@@ -87,7 +87,7 @@ def _digest(file: Path, _changed: int, _size: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _given(offline_dataset: str | None) -> str:
+def _required_name(offline_dataset: str | None) -> str:
     if not offline_dataset:
         raise ParameterError(
             f"{_PATH}: got {offline_dataset!r}, expected the initial data: a .safetensors"
@@ -96,7 +96,7 @@ def _given(offline_dataset: str | None) -> str:
     return offline_dataset
 
 
-def _found(name: str, base_dir: Path | str | None = None) -> Path:
+def _existing_file(name: str, base_dir: Path | str | None = None) -> Path:
     file = file_at(name, base_dir)
     if not file.is_file():
         raise ParameterError(
@@ -113,18 +113,18 @@ def _read(file: Path) -> TensorDict:
     from tensordict import TensorDict
 
     try:
-        found = load_file(file)
+        tensors = load_file(file)
     except SafetensorError as error:
         raise ParameterError(
             f"{_PATH}: {file} cannot be read as safetensors: {error}. Write it with"
             " safetensors.torch.save_file."
         ) from error
-    missing = [key for key in _KEYS if key not in found]
+    missing = [key for key in _KEYS if key not in tensors]
     if missing:
         raise ParameterError(
-            f"{_PATH}: {file} has {sorted(found)}, expected {list(_KEYS)}: {missing} are missing."
+            f"{_PATH}: {file} has {sorted(tensors)}, expected {list(_KEYS)}: {missing} are missing."
         )
-    frames = {key: found[key] for key in _KEYS}
+    frames = {key: tensors[key] for key in _KEYS}
     for key in ("next/reward", *(f"next/{flag}" for flag in _FLAGS)):
         frames[key] = frames[key].reshape(-1, 1)
     return TensorDict(frames, [len(frames["action"])]).unflatten_keys(SEPARATOR)

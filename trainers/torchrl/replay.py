@@ -67,8 +67,8 @@ def take_replay(buffer: ReplayBuffer, since: int = 0) -> ReplayContent:
     first = max(since, writes - size)
     content = ReplayContent(writes, size)
     if first < writes:
-        places = torch.arange(first, writes) % _capacity(buffer)
-        frames = buffer.storage.get(places).to("cpu").flatten_keys(SEPARATOR)
+        slots = torch.arange(first, writes) % _capacity(buffer)
+        frames = buffer.storage.get(slots).to("cpu").flatten_keys(SEPARATOR)
         content.segments.append(
             {str(name): frames.get(name).contiguous().clone() for name in sorted(frames.keys())}
         )
@@ -76,13 +76,7 @@ def take_replay(buffer: ReplayBuffer, since: int = 0) -> ReplayContent:
 
 
 def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
-    """Restore a complete content.
-
-    Raises
-    ------
-    StateError
-        If it does not fit, or its first writes are missing.
-    """
+    """Restore a complete content."""
     if content.first != content.write_count - content.size:
         raise StateError(
             f"replay buffer: the state has the writes from {content.first} on, expected those from"
@@ -96,10 +90,10 @@ def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
     buffer.empty()
     start = content.first
     for segment in content.segments:
-        places = torch.arange(start, start + count_frames(segment)) % capacity
-        batch = TensorDict(segment, batch_size=[len(places)]).unflatten_keys(SEPARATOR)
-        buffer.storage.set(places, batch)
-        start += len(places)
+        slots = torch.arange(start, start + count_frames(segment)) % capacity
+        batch = TensorDict(segment, batch_size=[len(slots)]).unflatten_keys(SEPARATOR)
+        buffer.storage.set(slots, batch)
+        start += len(slots)
     writer: Any = buffer.writer
     writer.load_state_dict(
         {"_cursor": content.write_count % capacity, "_write_count": content.write_count}
@@ -122,13 +116,7 @@ def load_sampler(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
 
 
 def check_buffer(buffer: ReplayBuffer) -> None:
-    """Refuse a buffer whose writes cannot be separated.
-
-    Raises
-    ------
-    ParameterError
-        If its storage is no one-dimensional ring of tensors.
-    """
+    """Refuse a buffer whose writes cannot be separated."""
     from torchrl.data import ConsumingSampler, PrioritizedSampler, RoundRobinWriter
     from torchrl.data.replay_buffers.storages import TensorStorage
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs import EnvBase, ParallelEnv, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 from torchrl.objectives.utils import HardUpdate
 from torchrl.trainers import (
@@ -61,9 +61,9 @@ _OWN_COUNTERS = ("_greedy_last_frames",)
 
 def operations(trainer: Trainer, point: str) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
     """Return the live list of operations at a hook point, with their keyword arguments."""
-    found: list[tuple[Callable[..., Any], dict[str, Any]]]
-    found = getattr(trainer, _OPS.get(point, f"_{point}_ops"))
-    return found
+    registered_operations: list[tuple[Callable[..., Any], dict[str, Any]]]
+    registered_operations = getattr(trainer, _OPS.get(point, f"_{point}_ops"))
+    return registered_operations
 
 
 def registered(operation: Callable[..., Any]) -> Any:  # noqa: ANN401 -- hooks are of any class
@@ -79,9 +79,9 @@ def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
     seen = {id(trainer)}
     named = [(name, module) for name, module in trainer._modules.items()]
     placed = [
-        (f"{point}.{place}", getattr(registered(operation), "__self__", registered(operation)))
+        (f"{point}.{index}", getattr(registered(operation), "__self__", registered(operation)))
         for point in HOOK_POINTS
-        for place, (operation, _) in enumerate(operations(trainer, point))
+        for index, (operation, _) in enumerate(operations(trainer, point))
     ]
     for name, hook in (*named, *placed):
         if id(hook) not in seen:
@@ -89,26 +89,20 @@ def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
             yield name, hook
 
 
-def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
-    """Return the trainer's growing replay buffers by name."""
-    found = [getattr(trainer, "replay_buffer", None)]
-    found += [hook.replay_buffer for _, hook in hooks(trainer) if is_replay(hook)]
-    found = [
-        getattr(buffer, "online_buffer", buffer) for buffer in found
-    ]  # offline ones don't grow
-    buffers = {id(buffer): buffer for buffer in found if buffer is not None}
+def replay_buffers(trainer: Trainer, *, offline: bool = False) -> dict[str, ReplayBuffer]:
+    """Return the trainer's growing replay buffers by name; with ``offline``, also the others."""
+    mixed = [getattr(trainer, "replay_buffer", None)]
+    mixed += [hook.replay_buffer for _, hook in hooks(trainer) if is_replay(hook)]
+    mixed_parts = [getattr(buffer, "online_buffer", buffer) for buffer in mixed]
+    if offline:
+        mixed_parts += [getattr(buffer, "offline_buffer", None) for buffer in mixed]
+    buffers = {id(buffer): buffer for buffer in mixed_parts if buffer is not None}
     names = ("replay_buffer", *(f"replay_buffer_{i}" for i in range(1, len(buffers))))
     return dict(zip(names, buffers.values(), strict=False))
 
 
 def take_trainer(trainer: Trainer) -> Tree:
-    """Return the state of the trainer without its replay buffers' contents.
-
-    Raises
-    ------
-    StateError
-        If a hook's state cannot be stored.
-    """
+    """Return the state of the trainer without its replay buffers' contents."""
     return {
         "counters": {
             name: getattr(trainer, name)
@@ -125,15 +119,9 @@ def take_trainer(trainer: Trainer) -> Tree:
 
 
 def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent]) -> None:
-    """Restore the result of :func:`take_trainer`, and the replay buffers' contents.
-
-    Raises
-    ------
-    StateError
-        If the state belongs to a different trainer.
-    """
-    own = replay_buffers(trainer)
-    _check_names(buffers, own, "replay buffers")
+    """Restore the result of :func:`take_trainer`, and the replay buffers' contents."""
+    trainer_buffers = replay_buffers(trainer)
+    _check_names(buffers, trainer_buffers, "replay buffers")
     for name, value in state["counters"].items():
         setattr(trainer, name, value)
     trainer._log_dict.clear()
@@ -149,7 +137,7 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
         for name, hook in access.items():
             hook.load(state["hooks"][name])
         _load_collector(trainer.collector, state["collector"])
-        for name, buffer in own.items():
+        for name, buffer in trainer_buffers.items():
             load_replay(buffer, buffers[name])
             load_sampler(buffer, state["samplers"][name])
     except (KeyError, RuntimeError, ValueError) as error:
@@ -252,8 +240,8 @@ def _make_value_estimators(loss: Any, state: Tree) -> None:  # noqa: ANN401
     """
     for path, part in loss.named_modules() if isinstance(loss, torch.nn.Module) else ():
         start = f"{path}._value_estimator.".removeprefix(".")
-        made = getattr(part, "_value_estimator", part)
-        if made is None and any(name.startswith(start) for name in state):
+        estimator = getattr(part, "_value_estimator", part)
+        if estimator is None and any(name.startswith(start) for name in state):
             _ = part.value_estimator
 
 
@@ -300,11 +288,25 @@ def load_environment(environment: EnvBase, state: Tree) -> None:
         load_environment(environment.base_env, state["base"])
     elif isinstance(environment, BatchedEnvBase):
         environment.load_state_dict(state["workers"])
+        if isinstance(environment, ParallelEnv):
+            _finish_loading(environment)
 
 
-def _check_names(found: Any, expected: Any, what: str) -> None:  # noqa: ANN401 -- mappings
-    if set(found) != set(expected):
+def _finish_loading(environment: ParallelEnv) -> None:
+    """Wait until all workers have loaded their states, and clear their signals.
+
+    TorchRL 0.14.1 leaves the flags of ``load_state_dict`` set, so that each later step returns
+    before the workers have computed it; and it stops waiting after ten seconds.
+    """
+    environment.state_dict()  # workers execute commands in order
+    for worker, event in enumerate(environment._events):
+        environment._shm_done_flags[worker] = 0
+        event.clear()
+
+
+def _check_names(saved: Any, expected: Any, what: str) -> None:  # noqa: ANN401 -- mappings
+    if set(saved) != set(expected):
         raise StateError(
-            f"{what}: the state has {sorted(found)}, expected {sorted(expected)}. The state belongs"
+            f"{what}: the state has {sorted(saved)}, expected {sorted(expected)}. The state belongs"
             " to a different trainer; build it as before, or train from scratch."
         )

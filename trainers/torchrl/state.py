@@ -117,13 +117,6 @@ class TorchRlState:
         ----------
         folder_of
             Finds the states of earlier stages; needed if they store some of a buffer's frames.
-
-        Raises
-        ------
-        CheckPointNotFoundError
-            If the folder has none.
-        StateError
-            If it cannot be read, or refers to missing data.
         """
         directory = Path(directory)
         values = _read_values(directory)
@@ -163,9 +156,9 @@ def _read_buffer(directory: Path, name: str, folder_of: FolderOf | None) -> Repl
     segments = []
     for frames, first in _walk_back(directory, name, folder_of):
         if first < position:
-            kept = position - first
+            end = position - first
             older = max(oldest - first, 0)  # overwritten since
-            segments.append({key: tensor[older:kept] for key, tensor in frames.items()})
+            segments.append({key: tensor[older:end] for key, tensor in frames.items()})
             position = first
         if position <= oldest:
             break
@@ -177,18 +170,18 @@ def _walk_back(
     directory: Path, name: str, folder_of: FolderOf | None
 ) -> Iterator[tuple[Frames, int]]:
     """Yield a buffer's frames of each stage and their first index, from the last stage back."""
-    place: Path | None = directory
-    while place is not None:
-        entry = _read_values(place)["buffers"][name]
-        path = frames_file(place, name)
+    stage_folder: Path | None = directory
+    while stage_folder is not None:
+        entry = _read_values(stage_folder)["buffers"][name]
+        path = frames_file(stage_folder, name)
         yield (load_file(path) if path.is_file() else {}), entry["first"]
         before = entry["before"]
         if before is not None and folder_of is None:
             raise StateError(
-                f"the state in {place} refers to the stage {before}, which cannot be found without"
-                " a store. Load the state from its store."
+                f"the state in {stage_folder} refers to the stage {before}, which cannot be found"
+                " without a store. Load the state from its store."
             )
-        place = None if before is None or folder_of is None else folder_of(before)
+        stage_folder = None if before is None or folder_of is None else folder_of(before)
 
 
 def _same_content(one: ReplayContent, other: ReplayContent) -> bool:

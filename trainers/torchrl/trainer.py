@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
+import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torchrl.envs import EnvBase
@@ -30,6 +30,7 @@ from trainers.torchrl.assembly import (
     enter_environments,
     has_copied_policy,
     has_workers,
+    library_warnings_hidden,
     place_samples,
     push_weights,
     quiet_library,
@@ -48,13 +49,17 @@ from trainers.torchrl.recorder import (
 from trainers.torchrl.replay import take_replay
 from trainers.torchrl.snapshots import load_trainer, replay_buffers, take_trainer
 from trainers.torchrl.state import Stored, TorchRlState
+from trainers.torchrl.workers import end_processes, is_running, run_with_workers
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from torch import nn
 
     from ratchet.scenarios.base import ScenarioInstance
 
 KEEP_BEST = "keep_best"
+_Result = TypeVar("_Result")
 
 
 class TorchRlTrainer(StagedTrainer):
@@ -81,6 +86,7 @@ class TorchRlTrainer(StagedTrainer):
     scenario_instance: ScenarioInstance
     _assembly: Assembly | None = None
     _environment: EnvBase | None = None
+    _workers: frozenset[BaseProcess] = frozenset()
     _stored: dict[str, Stored]
 
     # -- for subclasses to implement or override ---------------------------------------------
@@ -107,13 +113,13 @@ class TorchRlTrainer(StagedTrainer):
     @property
     def policy(self) -> nn.Module:
         """The policy of evaluations and tests: the loss's actor or value network."""
-        found = self.torchrl_trainer._checkpoint_policy()
-        if found is None:
+        network = self.torchrl_trainer._checkpoint_policy()
+        if network is None:
             raise ParameterError(
                 f"{type(self).__name__}: the loss has no actor_network or value_network, so no"
                 " policy can be tested. Override `policy`."
             )
-        policy: nn.Module = found
+        policy: nn.Module = network
         return policy
 
     @property
@@ -146,20 +152,33 @@ class TorchRlTrainer(StagedTrainer):
             torch_threads(self.settings.num_threads),
             seeded_globals(seed),
             seeded_resets(resets),
-            warnings.catch_warnings(),
+            library_warnings_hidden(),
         ):
-            warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
-            warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
-            warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
             quiet_library()
-            trainer = self.build_trainer()
-            self._register_hooks(trainer)
-            place_samples(trainer, self.settings.device)
-            return assemble(
-                trainer,
-                refresh_each_epoch=self.hyper_params.torchrl.refresh_each_epoch,
-                exploration=self.exploration_in_losses,
-            )
+            assembly, self._workers = run_with_workers(self._build_assembly, ())
+        weakref.finalize(self, end_processes, self._workers)  # without close(), and at exit
+        return assembly
+
+    def _build_assembly(self) -> Assembly:
+        trainer = self.build_trainer()
+        self._register_hooks(trainer)
+        place_samples(trainer, self.settings.device)
+        return assemble(
+            trainer,
+            refresh_each_epoch=self.hyper_params.torchrl.refresh_each_epoch,
+            exploration=self.exploration_in_losses,
+        )
+
+    def _watched(self, work: Callable[[], _Result]) -> _Result:
+        """Call the library, and watch its workers; a failure releases all, so that use rebuilds."""
+        try:
+            if not self._workers:
+                return work()
+            result, self._workers = run_with_workers(work, self._workers)
+        except BaseException:
+            self.close()
+            raise
+        return result
 
     def _register_hooks(self, trainer: Trainer) -> None:
         """Register evaluation, early stopping and the best policy as configured."""
@@ -190,9 +209,13 @@ class TorchRlTrainer(StagedTrainer):
 
     def close(self) -> None:
         """Release environments and workers; later use rebuilds them."""
-        if self._assembly is not None:
-            self._assembly.close()
-        self._assembly = self._environment = None
+        assembly, workers = self._assembly, self._workers
+        self._assembly, self._environment, self._workers = None, None, frozenset()
+        try:  # the library cannot release dead workers
+            if assembly is not None and all(is_running(worker) for worker in workers):
+                assembly.close()
+        finally:
+            end_processes(workers)
 
     # -- state -------------------------------------------------------------------------------
 
@@ -208,7 +231,7 @@ class TorchRlTrainer(StagedTrainer):
     def _state_since(self, iteration: int, stage: str, stored: dict[str, Stored]) -> TorchRlState:
         """Copy the inputs of the next iteration except frames stored elsewhere."""
         trainer = self.torchrl_trainer
-        values, tensors = flatten_tree(take_trainer(trainer))
+        values, tensors = flatten_tree(self._watched(lambda: take_trainer(trainer)))
         buffers = {
             name: take_replay(buffer, stored[name].write_count if name in stored else 0)
             for name, buffer in replay_buffers(trainer).items()
@@ -218,9 +241,13 @@ class TorchRlTrainer(StagedTrainer):
 
     def _load_state(self, state: TorchRlState) -> None:
         trainer = self.torchrl_trainer
-        load_trainer(trainer, unflatten_tree(state.values, state.tensors), state.buffers)
-        if has_workers(trainer) or has_copied_policy(trainer):
-            push_weights(trainer)
+
+        def load() -> None:
+            load_trainer(trainer, unflatten_tree(state.values, state.tensors), state.buffers)
+            if has_workers(trainer) or has_copied_policy(trainer):
+                push_weights(trainer)
+
+        self._watched(load)
         self._stored = {}
 
     def save_state(self, folder: Path, key: str) -> None:
@@ -250,34 +277,42 @@ class TorchRlTrainer(StagedTrainer):
             return {}
         begin_iteration(trainer)
         before = count_values(trainer)
-        seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "environments")
         with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
-            enter_environments(trainer, seed)
-            returns = []
-            for _ in range(self.batches_per_iteration):
-                batch = next(assembly.batches)
-                returns += finished_returns(batch)
-                assembly.loop.run_batch(batch)
-                if trainer._stop_training:
-                    break
-            if trainer._stop_training or iteration + 1 == self.num_train_iterations:
-                trainer._shutdown_hook()
+            returns = self._watched(lambda: self._run_batches(assembly, iteration))
         metrics = take_metrics(trainer, before)
         metrics["collected_frames"] = float(trainer.collected_frames)
         if returns:
             metrics["episode_return"] = fmean(returns)
         return metrics
 
+    def _run_batches(self, assembly: Assembly, iteration: int) -> list[float]:
+        """Collect the batches of an iteration and learn from them; return episodes' returns."""
+        trainer = assembly.trainer
+        seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "environments")
+        enter_environments(trainer, seed)
+        returns: list[float] = []
+        for _ in range(self.batches_per_iteration):
+            batch = next(assembly.batches)
+            returns += finished_returns(batch)
+            assembly.loop.run_batch(batch)
+            if trainer._stop_training:
+                break
+        if trainer._stop_training or iteration + 1 == self.num_train_iterations:
+            trainer._shutdown_hook()
+        return returns
+
     # -- testing -----------------------------------------------------------------------------
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
+        trainer = self.torchrl_trainer
         if self._environment is None:
             self._environment = self.build_environment()
-        copy_normalization(self.torchrl_trainer.collector, self._environment)
+        environment = self._environment
+        self._watched(lambda: copy_normalization(trainer.collector, environment))
         seeds = self.scenario_instance.datasets[dataset]["seed"].tolist()
         seeds = seeds[:1] if self.settings.test_run else seeds
         with self._best_weights():
-            episodes = play_episodes(self._environment, self.policy, seeds)
+            episodes = play_episodes(environment, self.policy, seeds)
         if iteration_context is not None:
             iteration_context.step(len(seeds))
         return summarise_episodes(episodes, self.agent_names[0])

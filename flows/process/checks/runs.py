@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from flows.process.checks.base import Check, CheckFunction, Installation, bad, warning
 from flows.process.checks.servers import get_health
-from flows.process.stack_file import running_stack
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
 
 _NEW_DEPLOYMENT = timedelta(minutes=2)
 """Age below which the server's scheduler may not have processed a deployment."""
@@ -44,13 +50,21 @@ def stalled_stages(installation: Installation) -> Iterator[Check]:
 
 
 def orphaned_flow_runs(installation: Installation) -> Iterator[Check]:
-    """Report flow runs that are Running on the server although their process is gone."""
+    """Report flow runs of this user that run on the server although their process here is gone.
+
+    Others are left to their heartbeats, unless their worker is lost before they start.
+    """
     return _with_server(installation, "flow runs", _orphaned_flow_runs)
 
 
 def dead_scheduler(installation: Installation) -> Iterator[Check]:
     """Report deployments whose schedule has no upcoming run: the server's scheduler is dead."""
     return _with_server(installation, "schedules", _dead_scheduler)
+
+
+def outdated_deployments(installation: Installation) -> Iterator[Check]:
+    """Report deployments of earlier versions whose forms have fields that this version lacks."""
+    return _with_server(installation, "deployments", _outdated_deployments)
 
 
 def _with_server(installation: Installation, subject: str, check: CheckFunction) -> Iterator[Check]:
@@ -73,15 +87,13 @@ def _orphaned_flow_runs(installation: Installation) -> Iterator[Check]:
 
     from flows.process import flow_runs
 
-    stack = running_stack(installation.home)
-    is_local = stack is not None and stack.prefect_api_url == os.environ["PREFECT_API_URL"]
     with get_client(sync_client=True) as client:
-        for run in flow_runs.orphaned_flow_runs(client, pool_is_local=is_local):
+        for run in flow_runs.orphaned_flow_runs(client):
             yield warning(
                 f"flow run {run.name}",
-                f"{run.state_name} in Prefect, but its process is gone: it may block its schedule."
-                " Restarting the local stack (`ratchet down`, `ratchet up`) marks it as crashed; on"
-                " a different server, change its state in Prefect's UI",
+                f"{run.state_name} in Prefect, but its process or worker is gone: it may block its"
+                " schedule. Restarting the local stack (`ratchet down`, `ratchet up`) marks it as"
+                " crashed; on a different server, change its state in Prefect's UI",
             )
 
 
@@ -95,18 +107,43 @@ def _dead_scheduler(installation: Installation) -> Iterator[Check]:
 
 
 def _unscheduled_deployments() -> list[str]:
-    """Return the deployments with an active schedule and no upcoming run."""
+    """Return Ratchet's deployments with an active schedule and no upcoming run."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
         return [
             deployment.name
-            for deployment in client.read_deployments()
+            for deployment in _deployments(client)
             if any(schedule.active for schedule in deployment.schedules)
             and not deployment.paused
             and not _is_new(deployment.updated)
             and not client.get_scheduled_flow_runs_for_deployments([deployment.id])
         ]
+
+
+def _outdated_deployments(_installation: Installation) -> Iterator[Check]:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        deployments = _deployments(client)
+    for deployment in deployments:
+        module, _, name = str(deployment.entrypoint).rpartition(".")
+        flow = getattr(import_module(module), name, None)
+        known = {} if flow is None else inspect.signature(flow.fn).parameters
+        schema = deployment.parameter_openapi_schema or {}
+        missing = sorted(schema.get("properties", {}).keys() - known.keys())
+        if missing:
+            yield bad(
+                f"deployment {deployment.name}",
+                f"of an earlier version: runs with {', '.join(missing)} crash, since this version"
+                " has no such fields. Register it again with `ratchet deploy`",
+            )
+
+
+def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
+    """Return Ratchet's deployments on the server."""
+    deployments = client.read_deployments()
+    return [each for each in deployments if str(each.entrypoint).startswith("flows.")]
 
 
 def _is_new(updated: datetime | None) -> bool:

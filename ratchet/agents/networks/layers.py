@@ -62,14 +62,14 @@ def _is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]])
     for part in network._modules.values():
         if part is None:
             continue
-        own = vars(part)
+        attributes = vars(part)
         if (
             (type(part) not in kinds and type(part) not in _HOLDERS)
-            or "forward" in own
-            or own["_forward_pre_hooks"]
-            or own["_forward_hooks"]
-            or own["_backward_pre_hooks"]
-            or own["_backward_hooks"]
+            or "forward" in attributes
+            or attributes["_forward_pre_hooks"]
+            or attributes["_forward_hooks"]
+            or attributes["_backward_pre_hooks"]
+            or attributes["_backward_hooks"]
             or not _is_unchanged_within(part, kinds)
         ):
             return False
@@ -77,13 +77,7 @@ def _is_unchanged_within(network: nn.Module, kinds: Collection[type[nn.Module]])
 
 
 def activation(name: str) -> Activation:
-    """Return the activation function of a name.
-
-    Raises
-    ------
-    UnknownNameError
-        If no activation has that name.
-    """
+    """Return the activation function of a name."""
     if name not in _ACTIVATIONS:
         raise UnknownNameError(f"no activation function {name!r}.{nearest(name, _ACTIVATIONS)}")
     return _ACTIVATIONS[name]

@@ -21,10 +21,7 @@ NETWORKS: Registry[AgentBody] = Registry("network", "ratchet.agents.parts:AgentB
 def register_network(name: str) -> Callable[[_Body], _Body]:
     """Register a body under a name, for an agent's ``network`` in experiment files.
 
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
+    Raises ParameterError if another class has the name.
     """
     return NETWORKS.register(name)
 
@@ -32,13 +29,7 @@ def register_network(name: str) -> Callable[[_Body], _Body]:
 def network_class(
     agent: str, parameters: AgentParameters, base_dir: Path | None = None
 ) -> type[AgentBody] | None:
-    """Return the body that an agent's ``network`` names; None for the scenario's.
-
-    Raises
-    ------
-    UnknownNameError, ParameterError
-        If no body has that name, or it is not a body.
-    """
+    """Return the body that an agent's ``network`` names; None for the scenario's."""
     reference: str | None = getattr(parameters, "network", None)
     if reference is None:
         return None

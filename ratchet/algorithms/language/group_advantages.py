@@ -72,13 +72,6 @@ def group_advantages(
         The agents' averages before these scores; an agent without one starts with these.
     decay
         Decay of an agent's average.
-
-    Raises
-    ------
-    DataError
-        If lengths differ, or ``scale`` is ``mean`` and a group's mean is negative.
-    ValueError
-        If the agents' names are missing, or ``mean`` would scale agents' averages.
     """
     names = _names(score, groups, runs, agents, counts)
     # In double precision, so that a group of equal float32 scores has the deviation 0.
@@ -138,12 +131,12 @@ def _names(
     for name, column in columns.items():
         if column is not None and len(column) != len(score):
             raise DataError(f"{name}: got {len(column)} for {len(score)} scores.")
-    shown = [True] * len(score) if counts is None else counts.tolist()
-    kept = [row for row, counted in enumerate(shown) if counted]
+    is_counted = [True] * len(score) if counts is None else counts.tolist()
+    rows = [row for row, counted in enumerate(is_counted) if counted]
     group_ids: dict[str, int] = {}
     run_ids: dict[tuple[str, str | int], int] = {}
     group_of_run, run, group = [], [], []
-    for row in kept:
+    for row in rows:
         own_group = group_ids.setdefault(groups[row], len(group_ids))
         # The same name in another group is a different attempt.
         key = (groups[row], (runs[row] if runs is not None else "") or row)
@@ -152,7 +145,7 @@ def _names(
             group_of_run.append(own_group)
         run.append(run_ids[key])
         group.append(own_group)
-    return _Names(*(torch.tensor(x, dtype=torch.long) for x in (kept, run, group, group_of_run)))
+    return _Names(*(torch.tensor(x, dtype=torch.long) for x in (rows, run, group, group_of_run)))
 
 
 def _means(values: Tensor, index: Tensor, count: int) -> Tensor:
@@ -194,8 +187,8 @@ def _divisor(
         return torch.ones_like(mean), torch.ones_like(varies)
     if scale == "batch":
         one = torch.zeros(len(run_score), dtype=torch.long)
-        whole, differs = _deviation(run_score, one, _means(run_score, one, 1))
-        return (whole + _EPS).expand_as(mean), differs.expand_as(varies)
+        batch_deviation, differs = _deviation(run_score, one, _means(run_score, one, 1))
+        return (batch_deviation + _EPS).expand_as(mean), differs.expand_as(varies)
     if bool((mean < 0).any()):
         raise DataError(
             f"scale 'mean': got a group with the mean score {float(mean.min())}, expected scores"
@@ -215,10 +208,10 @@ def _less_averages(
     less, after = scores.clone(), dict(before)
     row_agents = [agents[row] for row in names.kept.tolist()]
     for agent in dict.fromkeys(row_agents):
-        own = torch.tensor([name == agent for name in row_agents])
-        runs = _means(scores[own], names.run[own], names.num_runs)
-        now = float(runs[torch.bincount(names.run[own], minlength=names.num_runs) > 0].mean())
+        of_agent = torch.tensor([name == agent for name in row_agents])
+        runs = _means(scores[of_agent], names.run[of_agent], names.num_runs)
+        now = float(runs[torch.bincount(names.run[of_agent], minlength=names.num_runs) > 0].mean())
         average = before.get(agent, now)
-        less[own] -= average
+        less[of_agent] -= average
         after[agent] = decay * average + (1 - decay) * now
     return less, after

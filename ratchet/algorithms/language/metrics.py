@@ -62,14 +62,14 @@ def log_grpo_metrics(
 
 def log_advantages(trajectories: Sequence[Trajectory], metrics: MutableMapping[str, float]) -> None:
     """Add the advantages of tokens that the model wrote, if trajectories have any."""
-    found: list[float] = []
+    advantages: list[float] = []
     for one in trajectories:
         if one.token_advantages is not None:
             pairs = zip(one.token_advantages, one.loss_mask, strict=True)
-            found += [advantage for advantage, shown in pairs if shown]
+            advantages += [advantage for advantage, in_mask in pairs if in_mask]
         elif one.advantage is not None:
-            found += [one.advantage] * one.num_written
-    _describe("critic/advantages", found, metrics)
+            advantages += [one.advantage] * one.num_written
+    _describe("critic/advantages", advantages, metrics)
 
 
 def _describe(name: str, values: Sequence[float], metrics: MutableMapping[str, float]) -> None:

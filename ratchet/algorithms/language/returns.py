@@ -23,16 +23,16 @@ class TokenAdvantages(NamedTuple):
     """``advantage + value``: the target of the critic."""
 
 
-class _Shown:
+class _PackedTokens:
     """The tokens in a mask, packed to the left: ``[B, S, 1]`` with the longest row's S."""
 
     def __init__(self, mask: Tensor) -> None:
-        shown = mask.bool()
-        self._shape = shown.shape
-        longest = max(1, int(shown.sum(1).max())) if shown.numel() else 1
+        in_mask = mask.bool()
+        self._shape = in_mask.shape
+        longest = max(1, int(in_mask.sum(1).max())) if in_mask.numel() else 1
         # A stable sort moves tokens in the mask to the front, in their order.
-        self._order = torch.argsort(~shown, dim=1, stable=True)[:, :longest]
-        self.present = shown.gather(1, self._order).unsqueeze(-1)
+        self._order = torch.argsort(~in_mask, dim=1, stable=True)[:, :longest]
+        self.present = in_mask.gather(1, self._order).unsqueeze(-1)
         following = torch.zeros_like(self.present)
         following[:, :-1] = self.present[:, 1:]
         self.last = ~following
@@ -42,9 +42,9 @@ class _Shown:
         return torch.where(self.present, values.gather(1, self._order).unsqueeze(-1), 0.0)
 
     def put_back(self, values: Tensor) -> Tensor:
-        shown = torch.where(self.present, values, 0.0).squeeze(-1)
-        return torch.zeros(self._shape, dtype=shown.dtype, device=shown.device).scatter(
-            1, self._order, shown
+        masked = torch.where(self.present, values, 0.0).squeeze(-1)
+        return torch.zeros(self._shape, dtype=masked.dtype, device=masked.device).scatter(
+            1, self._order, masked
         )
 
     def at_end(self, final_value: Tensor | None, like: Tensor) -> Tensor:
@@ -75,22 +75,22 @@ def token_gae(
     final_value
         ``[B]``: value after the last token of a truncated row; 0 by default.
     """
-    shown = _Shown(mask)
-    rewards, values = shown.take(reward), shown.take(value)
-    everywhere = torch.ones_like(shown.present)
+    packed = _PackedTokens(mask)
+    rewards, values = packed.take(reward), packed.take(value)
+    everywhere = torch.ones_like(packed.present)
     estimate = gae(
         rewards,
         values,
         everywhere,
-        shown.last,
+        packed.last,
         gamma=gamma,
         lmbda=lmbda,
         terminated=~everywhere,
-        final_value=shown.at_end(final_value, rewards),
+        final_value=packed.at_end(final_value, rewards),
         final_known=everywhere,
     )
     return TokenAdvantages(
-        shown.put_back(estimate.advantage), shown.put_back(estimate.value_target)
+        packed.put_back(estimate.advantage), packed.put_back(estimate.value_target)
     )
 
 
@@ -107,25 +107,25 @@ def token_n_step_returns(
 
     Shapes as for :func:`token_gae`; with values of 0, plain sums of at most ``num_steps`` rewards.
     """
-    shown = _Shown(mask)
-    rewards, values = shown.take(reward), shown.take(value)
+    packed = _PackedTokens(mask)
+    rewards, values = packed.take(reward), packed.take(value)
     following = torch.cat([values[:, 1:], values[:, -1:]], dim=1)
-    following = torch.where(shown.last, shown.at_end(final_value, values), following)
+    following = torch.where(packed.last, packed.at_end(final_value, values), following)
     returns = n_step_returns(
         rewards,
         following,
-        shown.last,
+        packed.last,
         num_steps=num_steps,
         gamma=gamma,
-        terminated=torch.zeros_like(shown.last),
+        terminated=torch.zeros_like(packed.last),
     )
-    return shown.put_back(returns)
+    return packed.put_back(returns)
 
 
 def token_reward_to_go(reward: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
     """Sum each token's reward and the discounted ones of later tokens in the mask; ``[B, T]``."""
-    shown = _Shown(mask)
-    return shown.put_back(reward_to_go(shown.take(reward), shown.last, gamma=gamma))
+    packed = _PackedTokens(mask)
+    return packed.put_back(reward_to_go(packed.take(reward), packed.last, gamma=gamma))
 
 
 def whiten_tokens(values: Tensor, mask: Tensor, *, eps: float = 1e-6) -> Tensor:

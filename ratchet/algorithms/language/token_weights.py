@@ -34,24 +34,19 @@ def token_weights(mask: Tensor, kind: Aggregation, *, constant: float | None = N
         ``constant``: the sum over a constant, e.g. rows × the longest response (Dr. GRPO).
     constant
         Required for ``constant``, above 0.
-
-    Raises
-    ------
-    ValueError
-        If the constant is missing, or isn't above 0.
     """
-    shown = mask.to(torch.float32)
-    per_row = shown.sum(1, keepdim=True)
+    in_mask = mask.to(torch.float32)
+    per_row = in_mask.sum(1, keepdim=True)
     num_rows = (per_row > 0).sum().clamp(min=1)
     if kind == "token_mean":
-        return shown / per_row.sum().clamp(min=1)
+        return in_mask / per_row.sum().clamp(min=1)
     if kind == "sequence_mean_token_mean":
-        return shown / per_row.clamp(min=1) / num_rows
+        return in_mask / per_row.clamp(min=1) / num_rows
     if kind == "sequence_mean_token_sum":
-        return shown / num_rows
+        return in_mask / num_rows
     if constant is None or constant <= 0:
         raise ValueError(f"constant: got {constant}, expected a number above 0.")
-    return shown / constant
+    return in_mask / constant
 
 
 def weighted_sum(values: Tensor, weight: Tensor) -> Tensor:
@@ -91,28 +86,23 @@ def importance_weights(
         ``token``: each token's ratio. ``sequence``: that of all of the row's tokens in the mask.
     cap
         The truncation; none if None.
-
-    Raises
-    ------
-    ValueError
-        If the cap isn't above 0.
     """
     if cap is not None and cap <= 0:
         raise ValueError(f"cap: got {cap}, expected a number above 0, or None.")
-    shown = mask.bool()
-    difference = torch.where(shown, log_prob - sampler_log_prob, 0.0).detach()
+    in_mask = mask.bool()
+    difference = torch.where(in_mask, log_prob - sampler_log_prob, 0.0).detach()
     log_ratio = difference
     if level == "sequence":
         log_ratio = difference.sum(1, keepdim=True).expand_as(difference)
-    ratio = torch.where(shown, bounded_log_ratio(log_ratio).exp(), 0.0)
+    ratio = torch.where(in_mask, bounded_log_ratio(log_ratio).exp(), 0.0)
     capped = ratio if cap is None else ratio.clamp(max=cap)
-    effective = effective_sample_size(log_ratio.reshape(-1, 1), shown.reshape(-1, 1))
+    effective = effective_sample_size(log_ratio.reshape(-1, 1), in_mask.reshape(-1, 1))
     metrics = {
-        "weight_mean": float(masked_mean(capped, shown)),
+        "weight_mean": float(masked_mean(capped, in_mask)),
         "weight_max": float(capped.max()) if capped.numel() else 0.0,
-        "frac_capped": float(masked_mean((ratio > capped).float(), shown)),
-        "sampler_kl": float(masked_mean(kl_estimate(-difference, "k3"), shown)),
-        "log_prob_difference_mean": float(masked_mean(difference.abs(), shown)),
+        "frac_capped": float(masked_mean((ratio > capped).float(), in_mask)),
+        "sampler_kl": float(masked_mean(kl_estimate(-difference, "k3"), in_mask)),
+        "log_prob_difference_mean": float(masked_mean(difference.abs(), in_mask)),
         "log_prob_difference_max": float(difference.abs().max()) if difference.numel() else 0.0,
         "effective_sample_size": float(effective[0]),
     }

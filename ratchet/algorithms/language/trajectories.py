@@ -14,6 +14,7 @@ from ratchet.algorithms.language.group_advantages import (
     Scale,
     group_advantages,
 )
+from ratchet.rollouts.finite_scores import check_scores
 
 if TYPE_CHECKING:
     from ratchet.rollouts.batch import Batch
@@ -33,9 +34,12 @@ def trajectory_advantages(
 
     See :func:`.group_advantages.group_advantages`; with ``use_run_ids`` the trajectories of one
     attempt (``attempt_id``) count once. Trajectories without tokens of the model do not count.
+    Raises DataError if a reward is not finite.
     """
+    rewards = torch.tensor([one.reward for one in trajectories], dtype=torch.float64)
+    check_scores(rewards, [one.task_id for one in trajectories], name="trajectories: reward")
     return group_advantages(
-        torch.tensor([one.reward for one in trajectories], dtype=torch.float64),
+        rewards,
         [one.group_id for one in trajectories],
         runs=[one.attempt_id for one in trajectories] if use_run_ids else None,
         agents=[one.agent for one in trajectories],
@@ -59,11 +63,14 @@ def batch_advantages(
     """Compute advantages of a batch's rows from the sums of their ``token_level_scores``.
 
     As for :func:`trajectory_advantages`; set ``batch.metadata["advantages"]`` to assign them to
-    tokens. Rows with an empty loss mask, such as padding, do not count.
+    tokens. Rows with an empty loss mask, such as padding, do not count. Raises DataError if a score
+    is not finite.
     """
     mask = batch.values["loss_mask"].bool()
+    scores = torch.where(mask, batch.values["token_level_scores"].double(), 0.0)
+    check_scores(scores, batch.metadata.get("task_ids", ()), name="batch: token_level_scores")
     return group_advantages(
-        torch.where(mask, batch.values["token_level_scores"].double(), 0.0).sum(1),
+        scores.sum(1),
         batch.metadata["group_ids"],
         runs=batch.metadata["attempt_ids"] if use_run_ids else None,
         agents=batch.metadata["agents"],
@@ -87,12 +94,12 @@ def compute_grpo_advantage_for_trajectories(
 
     Parameters as for :func:`trajectory_advantages`; a ``logger`` receives the metrics of groups.
     """
-    found = trajectory_advantages(
+    advantages = trajectory_advantages(
         trajectories, use_run_ids=use_run_ids, baseline=baseline, scale=scale
     )
     if logger is not None:
-        told = ", ".join(f"{name}={value:g}" for name, value in sorted(found.metrics.items()))
-        logger.info("Advantages of %d trajectories: %s", len(trajectories), told)
-    for one, advantage in zip(trajectories, found.advantage.tolist(), strict=True):
+        text = ", ".join(f"{name}={value:g}" for name, value in sorted(advantages.metrics.items()))
+        logger.info("Advantages of %d trajectories: %s", len(trajectories), text)
+    for one, advantage in zip(trajectories, advantages.advantage.tolist(), strict=True):
         one.advantage = advantage
     return list(trajectories)

@@ -52,13 +52,7 @@ class AdapterBase:
 
     @classmethod
     def read(cls, folder: Path) -> AdapterBase | None:
-        """Read the base model of an adapter in a folder; None for a complete model.
-
-        Raises
-        ------
-        DataError
-            If an adapter has no valid ``base.json``.
-        """
+        """Read the base model of an adapter in a folder; None for a complete model."""
         if not (folder / ADAPTER_CONFIG_FILE).is_file():
             return None
         content = read_json(folder / _BASE_FILE)

@@ -47,13 +47,7 @@ class ChatTemplate:
         answer: bool,
         variables: Mapping[str, JsonValue],
     ) -> str:
-        """Render a chat; with ``answer``, also the prefix of the next message.
-
-        Raises
-        ------
-        DataError
-            If the template refuses the chat, or is faulty itself.
-        """
+        """Render a chat; with ``answer``, also the prefix of the next message."""
         given = {"tools": None, "documents": None, **variables}
         try:
             if self._compiled is None:

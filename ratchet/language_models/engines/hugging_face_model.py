@@ -18,7 +18,7 @@ from ratchet.language_models.engines.model_folder import (
     PlainModel,
     copy_configuration,
 )
-from ratchet.lazy import require_packages
+from ratchet.lazy import PRETRAINED_LOCK, require_packages
 from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL, plain_shape
 from ratchet.models.lora import Lora
 from ratchet.seeding import derive_seed, seeded_globals
@@ -61,22 +61,17 @@ class HuggingFaceCache:
 
 
 def read_network(folder: Path, dtype: str) -> Any:  # noqa: ANN401 -- PreTrainedModel
-    """Load a model of transformers from a folder, with weights of a type; ``auto``: as stored.
-
-    Raises
-    ------
-    DataError
-        If transformers can't load it.
-    """
+    """Load a model of transformers from a folder, with weights of a type; ``auto``: as stored."""
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-        )
+        with PRETRAINED_LOCK:
+            return AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+                use_safetensors=True,
+                local_files_only=True,
+            )
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
 
@@ -130,11 +125,6 @@ class HuggingFaceModel:
         In float32 with gradients. Otherwise without gradients, in float64 if it is small; a large
         model keeps its stored type, so that the last bits of its logits, and at times a token,
         depend on the batch.
-
-    Raises
-    ------
-    DataError
-        If transformers can't load it.
     """
 
     end_ids: tuple[int, ...] = ()  # those of its tokenizer are its users'
@@ -196,18 +186,12 @@ class HuggingFaceModel:
         return hidden.cpu()
 
     def adapt(self, lora: Lora, seed: int) -> None:
-        """Add a randomly initialised adapter; from then on only it is trained.
-
-        Raises
-        ------
-        MissingPackageError
-            If PEFT is not installed.
-        """
+        """Add a randomly initialised adapter; from then on only it is trained."""
         require_packages(["peft"], "LoRA")
         from peft import get_peft_model
 
         seed = derive_seed(seed, "low-rank change")
-        with seeded_globals(seed), without_peft_warnings():
+        with PRETRAINED_LOCK, seeded_globals(seed), without_peft_warnings():
             self._model = get_peft_model(self._model, peft_config(lora))
         self._is_adapted = True
 
@@ -237,11 +221,6 @@ def load_model(
         Folders of adapters that are merged into it, in this order.
     shares_prompts
         Whether a small Llama reads shared prefixes once; faster, with different rounding.
-
-    Raises
-    ------
-    DataError
-        If the folder contains no supported model.
     """
     shape = plain_shape(folder)
     if shape is not None:
@@ -252,13 +231,7 @@ def load_model(
 
 
 def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 -- PreTrainedModel
-    """Merge adapters into a transformers model, the one next to the base first.
-
-    Raises
-    ------
-    DataError
-        If PEFT is not installed, or cannot read one.
-    """
+    """Merge adapters into a transformers model, the one next to the base first."""
     if not adapters:
         return model
     try:
@@ -268,7 +241,7 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
             "Models that are adapters need PEFT, not installed here. Install it with"
             " `pip install 'ratchet-experiments[finetune]'`."
         ) from error
-    with torch.random.fork_rng():  # new layers draw their initial weights
+    with PRETRAINED_LOCK, torch.random.fork_rng():  # new layers draw their initial weights
         for adapter in adapters:
             try:
                 with without_peft_warnings():

@@ -241,6 +241,8 @@ class Engine(Protocol):
     def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
         """Prepare a model for ``generate``.
 
+        Raises RatchetError if the engine cannot run the folder's model.
+
         Parameters
         ----------
         model_id
@@ -250,11 +252,6 @@ class Engine(Protocol):
         adapters
             Folders of LoRA adapters in PEFT's layout, each trained on the model with the previous
             ones.
-
-        Raises
-        ------
-        RatchetError
-            If the folder contains no model that this engine can run.
         """
         ...
 

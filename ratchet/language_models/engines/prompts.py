@@ -33,7 +33,7 @@ def read_prompt(
     try:
         ids = tokenizer.prompt_ids(request.messages, variables, most=context)
     except ContextLengthError as error:
-        return RequestRefusedError(str(error), param="messages", code="context_length_exceeded")
+        return _too_long(context, str(error), "messages")
     except DataError as error:
         return RequestRefusedError(str(error), param="messages", code="invalid_messages")
     return _fitting(ids, context, least, "messages")
@@ -55,7 +55,7 @@ def read_text(
         try:
             return _fitting(tokenizer.encode(prompt, most=context), context, least, param)
         except ContextLengthError as error:
-            return RequestRefusedError(str(error), param=param, code="context_length_exceeded")
+            return _too_long(context, str(error), param)
     unknown = next((token for token in prompt if not tokenizer.token_text(token)), None)
     if unknown is not None:
         message = f"The model has no token {unknown}."
@@ -68,9 +68,15 @@ def _fitting(
 ) -> list[int] | RequestRefusedError:
     if ids and len(ids) + least <= context:
         return ids
-    return RequestRefusedError(
-        f"The prompt has {len(ids)} tokens; the model's context has {context} for the prompt"
-        f" and the completion together. Shorten the {param}.",
-        param=param,
-        code="context_length_exceeded",
+    return _too_long(
+        context,
+        f"The prompt has {len(ids)} tokens, and the completion needs at least {least}. Shorten the"
+        f" {param}.",
+        param,
     )
+
+
+def _too_long(context: int, reason: str, param: str) -> RequestRefusedError:
+    """Return the refusal in OpenAI's words, by which clients recognise it."""
+    message = f"This model's maximum context length is {context} tokens. {reason}"
+    return RequestRefusedError(message, param=param, code="context_length_exceeded")

@@ -35,11 +35,6 @@ class SampleRequest:
         Sample only from the most likely tokens with this total probability.
     stop_ids
         Tokens that end the completion, in addition to those that end a message of the model.
-
-    Raises
-    ------
-    ParameterError
-        If a figure is out of its range.
     """
 
     prompt: tuple[int, ...]
@@ -90,10 +85,7 @@ class RolloutEngine(Protocol):
         A completion depends on its request's seed, not on other requests (except for rounding); the
         same requests in the same order give the same bits.
 
-        Raises
-        ------
-        DataError
-            If a prompt fills the model's context.
+        Raises DataError if a prompt fills the model's context.
         """
         ...
 
@@ -109,26 +101,14 @@ ENGINES: Registry[RolloutEngine] = Registry(
 
 
 def find_engine(name: str, base_dir: Path | None = None) -> type[RolloutEngine]:
-    """Return the class of an engine: by name, or ``path/to/file.py:Class``.
-
-    Raises
-    ------
-    UnknownNameError, ParameterError
-        If it does not exist.
-    """
+    """Return the class of an engine: by name, or ``path/to/file.py:Class``."""
     return ENGINES.find(name, base_dir)
 
 
 def make_engine(
     name: str, model: RolloutModel, given: Mapping[str, Any], base_dir: Path | None = None
 ) -> RolloutEngine:
-    """Build an engine that generates with a model's weights.
-
-    Raises
-    ------
-    UnknownNameError, ParameterError
-        If the engine does not exist, or does not accept the options ``given``.
-    """
+    """Build an engine that generates with a model's weights."""
     found: Any = find_engine(name, base_dir)
     try:
         engine: RolloutEngine = found(model, **given)
@@ -148,11 +128,6 @@ def log_prob_differences(sampler: Sequence[float], trainer: Sequence[float]) -> 
         ``mean_abs`` and ``max_abs`` of the difference; ``kl``, an estimate of KL(sampler ‖ trainer)
         from the sampled tokens, r − 1 − log r with r the ratio of the probabilities (Schulman
         2020), which is never negative. All 0 for no tokens.
-
-    Raises
-    ------
-    DataError
-        If their numbers differ.
     """
     if len(sampler) != len(trainer):
         raise DataError(

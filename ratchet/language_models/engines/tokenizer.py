@@ -41,11 +41,6 @@ class ChatTokenizer:
     """The tokenizer in the folder of a chat model.
 
     Uses the model's chat template, by default ``PLAIN_CHAT_TEMPLATE``.
-
-    Raises
-    ------
-    DataError
-        If it has no ``tokenizer.json``, or no file names the token that ends a message.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,11 +90,6 @@ class ChatTokenizer:
 
         Control tokens in messages are spelled out, so that :meth:`encode` distinguishes them from
         the template's. ``variables`` are passed to the template, e.g. ``enable_thinking``.
-
-        Raises
-        ------
-        DataError
-            If the template refuses the chat, e.g. because of the order of the roles.
         """
         chat: list[dict[str, JsonValue]] = []
         for message in messages:
@@ -123,13 +113,7 @@ class ChatTokenizer:
         return self._said_by_model if message.role == "assistant" else self._control
 
     def encode(self, text: str, *, most: int | None = None) -> list[int]:
-        """Return the ids of a text: control tokens as such, spelled-out ones as text.
-
-        Raises
-        ------
-        ContextLengthError
-            If its number of characters alone exceeds ``most`` tokens.
-        """
+        """Return the ids of a text: control tokens as such, spelled-out ones as text."""
         if most is not None and len(text) > most * self._longest_token:
             raise ContextLengthError(
                 f"The prompt has {len(text)} characters; the model's context has {most} tokens"
@@ -189,13 +173,7 @@ class ChatTokenizer:
         *,
         most: int | None = None,
     ) -> list[int]:
-        """Return the ids of a chat up to the start of the assistant's message.
-
-        Raises
-        ------
-        DataError
-            As :meth:`render` and :meth:`encode` do.
-        """
+        """Return the ids of a chat up to the start of the assistant's message."""
         return self.encode(self.render(messages, answer=True, variables=variables), most=most)
 
     def decode(self, ids: Sequence[int]) -> str:

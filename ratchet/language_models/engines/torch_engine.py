@@ -44,13 +44,7 @@ _NEXT_KEEP = 0.75  # the batch shrinks when fewer of its rows than this are acti
 
 
 class GrammarTokenizer:
-    """A model's tokens in llguidance's format.
-
-    Raises
-    ------
-    DataError
-        If llguidance is not installed.
-    """
+    """A model's tokens in llguidance's format."""
 
     def __init__(self, tokenizer: ChatTokenizer, vocabulary: int) -> None:
         try:
@@ -68,13 +62,7 @@ class GrammarTokenizer:
 
 
 class Grammar:
-    """The state of a constrained completion, token by token.
-
-    Raises
-    ------
-    DataError
-        If the schema is not supported.
-    """
+    """The state of a constrained completion, token by token."""
 
     def __init__(self, tokenizer: GrammarTokenizer, schema: str) -> None:
         from llguidance import LLMatcher
@@ -164,13 +152,7 @@ class TorchEngine:
     def generate(
         self, requests: Sequence[GenerationRequest]
     ) -> list[GenerationResult | RequestRefusedError]:
-        """Complete a batch of requests to one loaded model.
-
-        Raises
-        ------
-        UnknownNameError
-            If the model isn't loaded.
-        """
+        """Complete a batch of requests to one loaded model."""
         loaded = self._model(requests[0].model)
         with torch.inference_mode():
             rows = [_admit(loaded, request) for request in requests]

@@ -77,11 +77,6 @@ class VllmEngine:
     sleep_level
         vLLM's: 1 keeps the weights in main memory while a job trains, 2 reloads them, 0 keeps all
         memory.
-
-    Raises
-    ------
-    MissingPackageError
-        If vLLM is not installed.
     """
 
     shares_base = True

@@ -32,11 +32,6 @@ class VllmRollouts:
     options
         Arguments of ``vllm.LLM``, e.g. ``gpu_memory_utilization``: the trainer's model is in the
         same memory.
-
-    Raises
-    ------
-    MissingPackageError
-        If vLLM is not installed.
     """
 
     def __init__(self, model: RolloutModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
@@ -54,14 +49,7 @@ class VllmRollouts:
         self._model, self._is_stale = model, True
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Generate completions in one batch.
-
-        Raises
-        ------
-        ParameterError
-            For a ``top_p`` below 1: vLLM's log-probabilities would be of the truncated
-            distribution.
-        """
+        """Generate completions in one batch."""
         if any(request.top_p < 1 for request in requests):
             raise ParameterError(
                 "top_p: got less than 1 with the engine 'vllm', whose log-probabilities would be of"

@@ -75,12 +75,12 @@ class AzureBackend(OpenAiBackend):
         items = answer.get("value")
         if not isinstance(items, list):
             raise TransientError(f"{self.label}: the list of deployments has no 'value'")
-        found = [
+        deployments = [
             self._read(item, attempt)
             for item in items
             if (attempt := intent.attempt_of(str(item["name"]))) is not None
         ]
-        return sorted(found, key=lambda deployment: deployment.attempt)
+        return sorted(deployments, key=lambda deployment: deployment.attempt)
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
         """Request a deployment by name."""

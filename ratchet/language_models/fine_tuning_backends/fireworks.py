@@ -107,13 +107,13 @@ class FireworksBackend(FineTuningBackend):
 
     async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
         """Look up jobs under the intent's ids, up to the first missing one."""
-        found = []
+        jobs = []
         for attempt in range(_MOST_ATTEMPTS):
             job = await self.job(self._job_name(intent, attempt))
             if job is None:
                 break
-            found.append(job)
-        return found
+            jobs.append(job)
+        return jobs
 
     async def job(self, job_id: str) -> FineTuneJob | None:
         """Return a job by its name within the account."""
@@ -123,7 +123,7 @@ class FireworksBackend(FineTuningBackend):
     async def create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
         """Request a job under a unique id."""
         values = intent.hyper_parameters
-        given = {
+        hyper_parameters = {
             "epochs": values.get("n_epochs"),
             "learningRate": values.get("learning_rate"),
             "loraRank": values.get("lora_rank"),
@@ -133,7 +133,7 @@ class FireworksBackend(FineTuningBackend):
         config = {
             "warmStartFrom" if tuned else "baseModel": intent.model,
             "outputModel": f"{account}models/{self._id(intent, attempt)}",
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in hyper_parameters.items() if value is not None},
         }
         body: dict[str, Any] = {"dataset": file_id, "displayName": self._id(intent, attempt)}
         if intent.method == "dpo":
@@ -156,13 +156,13 @@ class FireworksBackend(FineTuningBackend):
         """
         if self.service.deployment is not None:
             return await self._find_loaded(intent)
-        found = []
+        deployments = []
         for attempt in range(_MOST_ATTEMPTS):
             item = await self._get(f"deployments/{intent.name(attempt)}")
             if item is None:
                 break
-            found.append(self._read_deployment(item, intent, attempt))
-        return found
+            deployments.append(self._read_deployment(item, intent, attempt))
+        return deployments
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
         """Load the model onto the configured deployment, or request a dedicated one."""
@@ -205,18 +205,18 @@ class FireworksBackend(FineTuningBackend):
             token = answer.get("nextPageToken") or ""
             if not token:
                 break
-        found = [
+        deployments = [
             self._read_loaded(item, attempt)
             for item in items
             if item.get("deployment") == self._shared
             and (attempt := intent.attempt_of(str(item.get("displayName")))) is not None
         ]
-        return sorted(found, key=lambda deployment: deployment.attempt)
+        return sorted(deployments, key=lambda deployment: deployment.attempt)
 
     @property
     def _shared(self) -> str:
-        given = str(self.service.deployment)
-        return given if "/" in given else self._path(f"deployments/{given}")
+        deployment = str(self.service.deployment)
+        return deployment if "/" in deployment else self._path(f"deployments/{deployment}")
 
     def _path(self, rest: str) -> str:
         return f"accounts/{self._required('account', 'my-account')}/{rest}"

@@ -126,8 +126,8 @@ class OpenAiBackend(FineTuningBackend):
             events = (await client.fine_tuning.jobs.list_events(job.id, limit=_LAST_EVENTS)).data
         except openai.OpenAIError:
             return None
-        steps = [found for event in events or () if (found := _STEP.match(event.message or ""))]
-        return max(((int(found[1]), int(found[2])) for found in steps), default=None)
+        steps = [match for event in events or () if (match := _STEP.match(event.message or ""))]
+        return max(((int(match[1]), int(match[2])) for match in steps), default=None)
 
     async def health(self) -> Mapping[str, Any]:
         """Return the response of ``/health``, if it exists."""
@@ -145,10 +145,10 @@ class OpenAiBackend(FineTuningBackend):
 
 async def _filtered_jobs(client: AsyncOpenAI, intent: FineTuneIntent) -> list[FineTuningJob]:
     """List with the service's metadata filter; empty if unsupported."""
-    wanted = {"ratchet_intent": intent.digest}
+    metadata = {"ratchet_intent": intent.digest}
     try:
         return [
-            job async for job in _each(client.fine_tuning.jobs.list(limit=_PAGE, metadata=wanted))
+            job async for job in _each(client.fine_tuning.jobs.list(limit=_PAGE, metadata=metadata))
         ]
     except (openai.BadRequestError, openai.UnprocessableEntityError):
         return []

@@ -41,11 +41,6 @@ def tuning_backend_class(
     """Return the configured backend class, or the one that fits the endpoint.
 
     The path of a custom one is relative to ``base_dir``.
-
-    Raises
-    ------
-    UnknownNameError
-        If the name is not registered; with the nearest one.
     """
     name = service.backend
     if name is None:
@@ -66,22 +61,16 @@ def build_tuning_backend(
 def check_tuning(
     agent: str, parameters: TextAgentParameters, endpoint: Endpoint, base_dir: str | None = None
 ) -> None:
-    """Check that a backend supports an agent's parameters.
-
-    Raises
-    ------
-    ParameterError
-        If it ignores a parameter that is set, or its service lacks a hyper-parameter.
-    """
-    found = tuning_backend_class(endpoint, parameters.fine_tuning_service, base_dir)
+    """Check that a backend supports an agent's parameters."""
+    backend_class = tuning_backend_class(endpoint, parameters.fine_tuning_service, base_dir)
     for section, known in (
-        ("fine_tuning_service", found.reads | {"backend"}),
-        ("fine_tuning", found.hyper_parameters | {"seed"}),
+        ("fine_tuning_service", backend_class.reads | {"backend"}),
+        ("fine_tuning", backend_class.hyper_parameters | {"seed"}),
     ):
-        given = getattr(parameters, section).model_dump(exclude_none=True)
-        unread = sorted(given.keys() - known)
+        section_values = getattr(parameters, section).model_dump(exclude_none=True)
+        unread = sorted(section_values.keys() - known)
         if unread:
             raise ParameterError(
-                f"agents.{agent}.{section}: got {', '.join(unread)}, which {found.__name__} does"
-                f" not read; expected only {', '.join(sorted(known))}."
+                f"agents.{agent}.{section}: got {', '.join(unread)}, which {backend_class.__name__}"
+                f" does not read; expected only {', '.join(sorted(known))}."
             )

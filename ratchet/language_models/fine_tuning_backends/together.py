@@ -122,12 +122,12 @@ class TogetherBackend(FineTuningBackend):
 
     async def find_deployments(self, intent: DeploymentIntent) -> list[Deployment]:
         """List the endpoints of the intent's names; a stopped one counts as lost."""
-        found = [
+        deployments = [
             self._read_endpoint(item, attempt)
             for item in await self._list("endpoints")
             if (attempt := intent.attempt_of(str(item.get("display_name")))) is not None
         ]
-        return sorted(found, key=lambda deployment: deployment.attempt)
+        return sorted(deployments, key=lambda deployment: deployment.attempt)
 
     async def deploy(self, intent: DeploymentIntent, attempt: int) -> Deployment:
         """Request a dedicated endpoint."""

@@ -28,6 +28,7 @@ from ratchet.language_models.engines.hugging_face_model import (
 from ratchet.language_models.engines.model_folder import GenerationCache
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
+from ratchet.lazy import PRETRAINED_LOCK
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, read_weights
 from ratchet.models.lora import Lora
 from ratchet.seeding import derive_seed, seeded_globals
@@ -58,29 +59,23 @@ class HuggingFaceLanguageModel(LanguageModel):
         base: AdapterBase | None = None,
         adapted: bool = True,
     ) -> None:
-        whole = network if base is None else network.get_base_model()
+        full_model = network if base is None else network.get_base_model()
         super().__init__(
             files.tokenizer,
             pad_token_id=files.pad_token_id,
-            context_length=int(whole.config.get_text_config().max_position_embeddings),
-            vocabulary_size=int(whole.get_input_embeddings().weight.shape[0]),
+            context_length=int(full_model.config.get_text_config().max_position_embeddings),
+            vocabulary_size=int(full_model.get_input_embeddings().weight.shape[0]),
             device=device,
         )
         self._files = files
         self._network = network.eval().to(device)  # no dropout: scores must match the sampler's
-        self._whole = whole
+        self._whole = full_model
         self._base = base
         self._adapted = adapted
 
     @classmethod
     def read(cls, folder: Path, device: torch.device, dtype: str) -> HuggingFaceLanguageModel:
-        """Load a full model.
-
-        Raises
-        ------
-        DataError
-            If transformers can't load it.
-        """
+        """Load a full model."""
         network = read_network(folder, dtype).requires_grad_(True)
         return cls(ModelFiles(folder), network, device)
 
@@ -94,7 +89,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         config = peft_config(lora)
         config.base_model_name_or_path = str(folder)
         seed = derive_seed(seed, "adapter", purpose="weights")
-        with seeded_globals(seed), without_peft_warnings():
+        with PRETRAINED_LOCK, seeded_globals(seed), without_peft_warnings():
             try:
                 network = get_peft_model(read_network(folder, dtype), config)
             except ValueError as error:
@@ -109,11 +104,11 @@ class HuggingFaceLanguageModel(LanguageModel):
         """Load an adapter for further training, with its base model."""
         from peft import PeftModel
 
-        whole = read_network(Path(base.folder), dtype)
+        base_network = read_network(Path(base.folder), dtype)
         # new layers are initialised first
-        with torch.random.fork_rng(), without_peft_warnings():
+        with PRETRAINED_LOCK, torch.random.fork_rng(), without_peft_warnings():
             try:
-                network = PeftModel.from_pretrained(whole, str(folder), is_trainable=True)
+                network = PeftModel.from_pretrained(base_network, str(folder), is_trainable=True)
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {folder}: {error}") from error
         return cls(ModelFiles(Path(base.folder)), network, device, base=base)
@@ -178,8 +173,8 @@ class HuggingFaceLanguageModel(LanguageModel):
     @property
     def dtype(self) -> torch.dtype:
         """The type of the weights as loaded; an adapter's may differ."""
-        found: torch.dtype = self._whole.dtype
-        return found
+        dtype: torch.dtype = self._whole.dtype
+        return dtype
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Keep this process's shard of the weights; layers are gathered one at a time."""
@@ -217,19 +212,21 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
         """Load weights returned by :meth:`state_dict`."""
-        own = self._weights()
+        model_weights = self._weights()
         wrong = sorted(
             name
-            for name in own.keys() | weights.keys()
-            if name not in own or name not in weights or own[name].shape != weights[name].shape
+            for name in model_weights.keys() | weights.keys()
+            if name not in model_weights
+            or name not in weights
+            or model_weights[name].shape != weights[name].shape
         )
         if wrong:
             raise DataError(
-                f"weights: do not match the model, expected {len(own)} of the same names"
+                f"weights: do not match the model, expected {len(model_weights)} of the same names"
                 f" and shapes; the first that differs is {wrong[0]}."
             )
         with torch.no_grad():
-            for name, tensor in own.items():
+            for name, tensor in model_weights.items():
                 tensor.copy_(weights[name])
 
     def _weights(self) -> dict[str, Tensor]:

@@ -136,15 +136,8 @@ def load_language_model(
     base
         The base model of an adapter in the folder, as ``name_or_folder``; by default its location
         when the adapter was written.
-
-    Raises
-    ------
-    DataError
-        If the model does not exist, cannot be loaded, or its base model has changed.
-    ParameterError
-        If the requested adapter has dropout, or the base model does not match.
     """
-    folder, place = find_model(name_or_folder, base_dir), torch.device(device)
+    folder, torch_device = find_model(name_or_folder, base_dir), torch.device(device)
     is_adapter = (folder / ADAPTER_CONFIG_FILE).is_file()
     adds = lora is not None and lora.rank > 0
     if adds and is_adapter:
@@ -160,19 +153,21 @@ def load_language_model(
         from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
 
         if lora is not None and adds:
-            return HuggingFaceLanguageModel.with_new_adapter(folder, place, dtype, lora, seed=seed)
-        stands_on = AdapterBase.read(folder)
-        assert stands_on is not None
+            return HuggingFaceLanguageModel.with_new_adapter(
+                folder, torch_device, dtype, lora, seed=seed
+            )
+        adapter_base = AdapterBase.read(folder)
+        assert adapter_base is not None
         if base is not None:
-            stands_on = replace(stands_on, folder=str(find_model(base, base_dir)))
-        _check_base(stands_on, folder)
-        return HuggingFaceLanguageModel.with_adapter(folder, stands_on, place, dtype)
+            adapter_base = replace(adapter_base, folder=str(find_model(base, base_dir)))
+        _check_base(adapter_base, folder)
+        return HuggingFaceLanguageModel.with_adapter(folder, adapter_base, torch_device, dtype)
     shape = plain_shape(folder) if dtype == "float32" else None
     if shape is not None:
-        return PlainLanguageModel.read(folder, shape, place)
+        return PlainLanguageModel.read(folder, shape, torch_device)
     from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
 
-    return HuggingFaceLanguageModel.read(folder, place, dtype)
+    return HuggingFaceLanguageModel.read(folder, torch_device, dtype)
 
 
 def _check_base(base: AdapterBase, adapter: Path) -> None:

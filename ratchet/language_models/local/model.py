@@ -86,6 +86,8 @@ class LanguageModel(ABC):
 
         Padding is removed from rows wherever it is. Logits are computed at chosen positions only.
 
+        Raises DataError if padding or a row's first token is chosen.
+
         Parameters
         ----------
         input_ids
@@ -94,12 +96,6 @@ class LanguageModel(ABC):
             [B, T], not 0 where the row has a token.
         chosen
             [B, T], not 0 where a log-probability is requested.
-
-        Raises
-        ------
-        DataError
-            If padding or a row's first token is chosen, a row is longer than the context, or a
-            token is outside the vocabulary.
         """
         ids, readable, chosen = (
             tensor.to(self.device) for tensor in (input_ids, attention_mask != 0, chosen != 0)
@@ -126,9 +122,9 @@ class LanguageModel(ABC):
         readable = attention_mask.to(self.device) != 0
         rows = _Rows(ids, readable)
         values = self._last_hidden(rows.ids)
-        found = values[rows.readable]
-        empty = found.new_zeros(*ids.shape, found.shape[-1])
-        return empty.masked_scatter(readable[..., None], found)
+        hidden_states = values[rows.readable]
+        empty = hidden_states.new_zeros(*ids.shape, hidden_states.shape[-1])
+        return empty.masked_scatter(readable[..., None], hidden_states)
 
     def _check(self, rows: _Rows, chosen: Tensor) -> None:
         if bool((chosen & ~rows.read_before).any()):
@@ -198,13 +194,7 @@ class LanguageModel(ABC):
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Load weights saved by :meth:`save`.
-
-        Raises
-        ------
-        DataError
-            If they are a different model's.
-        """
+        """Load weights saved by :meth:`save`."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
@@ -212,13 +202,7 @@ class LanguageModel(ABC):
 
     @abstractmethod
     def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
-        """Load weights returned by :meth:`state_dict`.
-
-        Raises
-        ------
-        DataError
-            If they are a different model's.
-        """
+        """Load weights returned by :meth:`state_dict`."""
 
 
 class _Rows:

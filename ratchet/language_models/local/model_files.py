@@ -16,24 +16,15 @@ if TYPE_CHECKING:
 
 
 class ModelFiles:
-    """A model's configuration and tokenizer, read once: its folder may be deleted later.
-
-    Raises
-    ------
-    DataError
-        As :class:`ChatTokenizer` does.
-    """
+    """A model's configuration and tokenizer, read once: its folder may be deleted later."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = ChatTokenizer(folder)
-        self.pad_token_id = self._read_pad_id(folder)
-        self._contents = {file.name: file.read_bytes() for file in configuration_files(folder)}
-
-    def _read_pad_id(self, folder: Path) -> int:
-        """Return the configured padding token, or one that ends messages: padding is masked."""
+        # The configured padding token, or one that ends messages: padding is masked.
         file = folder / "config.json"
         pad = read_json(file).get("pad_token_id") if file.is_file() else None
-        return self.tokenizer.end_ids[0] if pad is None or pad < 0 else int(pad)
+        self.pad_token_id = self.tokenizer.end_ids[0] if pad is None or pad < 0 else int(pad)
+        self._contents = {file.name: file.read_bytes() for file in configuration_files(folder)}
 
     def write(self, folder: Path) -> None:
         """Write the files to a folder, created if missing."""

@@ -10,13 +10,7 @@ from ratchet.language_models.engines.adapters import weights_print
 
 
 def find_model(name_or_folder: str | Path, base_dir: Path) -> Path:
-    """Return a model's folder: relative to ``base_dir``, or in Hugging Face's cache.
-
-    Raises
-    ------
-    DataError
-        If neither exists.
-    """
+    """Return a model's folder: relative to ``base_dir``, or in Hugging Face's cache."""
     folder = base_dir / name_or_folder
     if folder.is_dir():
         return folder.resolve()

@@ -68,10 +68,10 @@ def shard_like(whole: Tensor, like: Tensor) -> Tensor:
     """Return this process's shard of a tensor that all of them have, sharded like another."""
     if not isinstance(like, DTensor):
         return whole
-    found = distribute_tensor(
+    sharded = distribute_tensor(
         whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None
     )
-    return found.to_local()
+    return sharded.to_local()
 
 
 def held_bytes(parameters: Sequence[torch.nn.Parameter]) -> int:

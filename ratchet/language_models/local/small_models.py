@@ -40,11 +40,6 @@ class SmallModelShape:
         Maximal tokens of prompt and completion together.
     init_scale
         Standard deviation of the initial weights.
-
-    Raises
-    ------
-    ParameterError
-        If they are inconsistent.
     """
 
     d_model: int = 64
@@ -88,11 +83,6 @@ def make_small_model(
     """Write a randomly initialised model and its tokenizer to a new folder.
 
     Each character of the alphabet is a token; all others are one unknown token.
-
-    Raises
-    ------
-    ParameterError
-        If the alphabet is empty.
     """
     from ratchet.language_models.engines.model_folder import save_llama
     from ratchet.models.llama import PlainLlama
@@ -110,13 +100,7 @@ def make_small_model(
 
 
 def make_character_tokenizer(alphabet: str) -> Tokenizer:
-    """Build a tokenizer whose tokens are the characters of an alphabet, in order.
-
-    Raises
-    ------
-    ParameterError
-        If the alphabet is empty.
-    """
+    """Build a tokenizer whose tokens are the characters of an alphabet, in order."""
     if not alphabet:
         raise ParameterError("alphabet: got no characters, expected at least one.")
     special = (PAD, END, UNKNOWN, *ROLES)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import torch
+
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.model import LanguageModel
+from ratchet.models.master_weights import MasterWeights
 from ratchet.models.optimizers import ScheduledAdam
 from ratchet.models.supervision import SupervisedLoss, TokenSequence, batches_of_like_length
 from ratchet.seeding import numpy_generator
@@ -49,13 +52,6 @@ def warm_up(
         that a small model takes depends on the seed, its ability at that loss does not.
     on_step
         Called with the loss of each step, to show progress.
-
-    Raises
-    ------
-    DataError
-        If there are no demonstrations.
-    ParameterError
-        If a figure is out of its range.
     """
     if not demonstrations:
         raise DataError("warm-up: got no demonstrations, expected at least one.")
@@ -75,14 +71,20 @@ def warm_up(
         for d in demonstrations
     ]
     loss = SupervisedLoss(model, sequences)
-    optimization = ScheduledAdam(model.parameters(), learning_rate, steps=steps, warmup=_RISE)
+    weights = model.parameters()
+    masters = MasterWeights(weights)
+    optimization = ScheduledAdam(masters.weights, learning_rate, steps=steps, warmup=_RISE)
     rng = numpy_generator(seed, "warm-up", purpose="order")
     batches = batches_of_like_length(
         rng, [len(s.ids) for s in sequences], min(batch_size, len(sequences))
     )
     losses: list[float] = []
     for indices in islice(batches, steps):
-        losses.append(optimization.step(loss(indices)[0]))
+        value = loss(indices)[0]
+        gradients = torch.autograd.grad(value, weights, materialize_grads=True)
+        optimization.follow([gradient.float() for gradient in gradients])
+        masters.round()
+        losses.append(float(value.detach()))
         if on_step is not None:
             on_step(losses[-1])
         if sum(losses[-_RECENT:]) <= until * _RECENT and len(losses) >= _RECENT:

@@ -29,6 +29,7 @@ def main() -> int:
             host=arguments.host,
             port=arguments.port,
             model=arguments.model,
+            name=arguments.name,
             engine=arguments.engine,
             max_loras=arguments.max_loras,
             sleep_level=arguments.sleep_level,
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="any other address requires a key")
     parser.add_argument("--port", type=int, default=8399, help="0 selects a free one")
     parser.add_argument("--model", help="folder or name on the Hugging Face hub")
+    parser.add_argument("--name", help="the model's id for clients, such as org/model")
     parser.add_argument("--engine", default="torch", help="torch, vllm, or module:Class")
     parser.add_argument("--max-loras", type=int, default=4, help="vllm's adapters per batch")
     parser.add_argument(

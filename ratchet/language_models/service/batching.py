@@ -114,15 +114,7 @@ class Batcher:
     async def generate(
         self, model: StoredModel, requests: list[GenerationRequest]
     ) -> list[GenerationResult]:
-        """Process requests to one model, in batches with other waiting ones.
-
-        Raises
-        ------
-        RequestRefusedError
-            If a request does not fit the model.
-        EngineError
-            If too many requests wait, the service is stopping, or the engine fails.
-        """
+        """Process requests to one model, in batches with other waiting ones."""
         items = self._enqueue(model, requests)
         results = await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
         return [result for result in results if isinstance(result, GenerationResult)]
@@ -150,37 +142,37 @@ class Batcher:
         loop = asyncio.get_running_loop()
         news: asyncio.Queue[tuple[int, GenerationChunk | None]] = asyncio.Queue()
 
-        def tell(place: int, piece: GenerationChunk | None) -> None:
+        def tell(index: int, piece: GenerationChunk | None) -> None:
             with contextlib.suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(news.put_nowait, (place, piece))
+                loop.call_soon_threadsafe(news.put_nowait, (index, piece))
 
-        def tell_end(place: int, _: Future[Result]) -> None:
-            tell(place, None)
+        def tell_end(index: int, _: Future[Result]) -> None:
+            tell(index, None)
 
         listening = [
-            replace(request, on_piece=functools.partial(tell, place))
-            for place, request in enumerate(requests)
+            replace(request, on_piece=functools.partial(tell, index))
+            for index, request in enumerate(requests)
         ]
         items = self._enqueue(model, listening)
-        for place, item in enumerate(items):
-            item.result.add_done_callback(functools.partial(tell_end, place))
-        told = [(0, 0)] * len(items)
+        for index, item in enumerate(items):
+            item.result.add_done_callback(functools.partial(tell_end, index))
+        sent_counts = [(0, 0)] * len(items)
         left = len(items)
         try:
             while left:
-                place, piece = await news.get()
-                characters, tokens = told[place]
+                index, piece = await news.get()
+                characters, tokens = sent_counts[index]
                 if piece is not None:
-                    told[place] = characters + len(piece.text), tokens + len(piece.tokens)
-                    yield place, piece
+                    sent_counts[index] = characters + len(piece.text), tokens + len(piece.tokens)
+                    yield index, piece
                     continue
                 left -= 1
-                result = items[place].result.result()
+                result = items[index].result.result()
                 assert isinstance(result, GenerationResult)
                 rest = GenerationChunk(result.text[characters:], result.tokens[tokens:])
                 if rest.text or rest.tokens:
-                    yield place, rest
-                yield place, result
+                    yield index, rest
+                yield index, result
         finally:
             for item in items:
                 item.result.cancel()

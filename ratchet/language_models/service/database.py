@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ratchet.errors import StateError
 
-VERSION = 4
+VERSION = 5
 _TABLES = """
 CREATE TABLE models (
     id TEXT PRIMARY KEY, folder TEXT NOT NULL, created INTEGER NOT NULL,
@@ -69,7 +69,16 @@ CREATE TABLE training_verbs (
 _SINCE_VERSION_3 = """
 ALTER TABLE training_sessions ADD COLUMN used_at INTEGER NOT NULL DEFAULT 0;
 """
-_STEPS = (_TABLES, _SINCE_VERSION_1, _SINCE_VERSION_2, _SINCE_VERSION_3)
+_SINCE_VERSION_4 = """
+CREATE TABLE saved_weights (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, kind TEXT NOT NULL,
+    name TEXT NOT NULL, model TEXT NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER,
+    is_public INTEGER NOT NULL DEFAULT 0, metadata TEXT, UNIQUE (run, kind, name)
+) STRICT;
+ALTER TABLE training_sessions ADD COLUMN metadata TEXT;
+ALTER TABLE training_sessions ADD COLUMN new_optimizer INTEGER NOT NULL DEFAULT 0;
+"""
+_STEPS = (_TABLES, _SINCE_VERSION_1, _SINCE_VERSION_2, _SINCE_VERSION_3, _SINCE_VERSION_4)
 _TO_DO = {
     version: tuple(one for step in _STEPS[version:] for one in step.split(";\n"))
     for version in range(VERSION)
@@ -83,11 +92,6 @@ class Database:
     """The connection, shared by threads under a lock; its file is created if missing.
 
     Files of earlier versions are migrated.
-
-    Raises
-    ------
-    StateError
-        If a later version of Ratchet created the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,8 +134,8 @@ class Database:
     def row(self, statement: str, values: Sequence[Value] = ()) -> sqlite3.Row | None:
         """Read the first row of a query, or None."""
         with self._lock:
-            found: sqlite3.Row | None = self._connection.execute(statement, values).fetchone()
-            return found
+            row: sqlite3.Row | None = self._connection.execute(statement, values).fetchone()
+            return row
 
     def page(
         self,

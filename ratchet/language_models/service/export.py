@@ -15,6 +15,7 @@ from ratchet.language_models.engines.model_folder import copy_configuration
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.models import find_stored_model
 from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.lazy import PRETRAINED_LOCK
 from ratchet.models.folders import WEIGHTS_FILE, read_weights
 from ratchet.models.llama_shape import plain_shape
 from ratchet.models.low_rank import LowRankChange
@@ -24,13 +25,6 @@ def export_model(home: Path, model_id: str, folder: Path) -> None:
     """Write a model of a home's service, with its adapters merged, to a new folder.
 
     Atomic; the service may be running.
-
-    Raises
-    ------
-    LanguageServiceError
-        If the home has no service, or the folder already exists.
-    ApiError
-        If the model does not exist, or its base model has changed.
     """
     service = ServiceSettings(home=home)
     if not service.database_file.is_file():
@@ -44,9 +38,9 @@ def export_model(home: Path, model_id: str, folder: Path) -> None:
         database.close()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".exporting-") as work:
-        whole = Path(work) / "model"
-        write_atomically(model.complete_folder, model.adapters, whole)
-        whole.rename(folder)
+        complete_model = Path(work) / "model"
+        write_atomically(model.complete_folder, model.adapters, complete_model)
+        complete_model.rename(folder)
 
 
 def write_atomically(whole: Path, adapters: Sequence[Path], folder: Path) -> None:
@@ -63,6 +57,7 @@ def write_atomically(whole: Path, adapters: Sequence[Path], folder: Path) -> Non
         return
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(whole, dtype="auto", use_safetensors=True)
+    with PRETRAINED_LOCK:
+        model = AutoModelForCausalLM.from_pretrained(whole, dtype="auto", use_safetensors=True)
     with_adapters(model, adapters).save_pretrained(folder)
     copy_configuration(whole, folder)

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from openai.types import FileObject
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError, location_of, not_found
@@ -26,8 +27,10 @@ from ratchet.language_models.service.api.schemas.messages import (
     AssistantMessageBody,
     MessageBody,
     RequestModel,
+    ToolMessageBody,
 )
-from ratchet.language_models.service.api.schemas.objects import FileObject, Page
+from ratchet.language_models.service.api.schemas.objects import Page
+from ratchet.language_models.service.api.schemas.unsupported import NO_TOOLS, UNSUPPORTED
 from ratchet.language_models.service.database import UNFINISHED, Database, Value, record_deleted
 from ratchet.language_models.service.settings import Limits
 from ratchet.language_models.service.training.job_folder import Method
@@ -65,13 +68,7 @@ class FileStore:
                 path.unlink()
 
     def add_training_file(self, filename: str, content: BinaryIO) -> FileObject:
-        """Check and store an uploaded training file.
-
-        Raises
-        ------
-        ApiError
-            400 with the line and the field, if its format is invalid.
-        """
+        """Check and store an uploaded training file."""
         content.seek(0)
         try:
             checked = check_training_file(content, examples_max=self._limits.examples_max)
@@ -113,7 +110,8 @@ class FileStore:
             where.append("sequence > ?" if ascending else "sequence < ?")
             values.append(self._row(after, "after")["sequence"])
         rows, has_more = self._database.page("files", where, values, limit, ascending=ascending)
-        return Page(data=[_to_object(row) for row in rows], has_more=has_more)
+        objects = [_to_object(row) for row in rows]
+        return Page(object="list", data=objects, has_more=has_more)
 
     def delete(self, file_id: str, *, reason: str = "a client requested it") -> None:
         """Delete a file, unless a job still requires it (409)."""
@@ -162,11 +160,13 @@ class FileStore:
 
 def _to_object(row: sqlite3.Row) -> FileObject:
     return FileObject(
+        object="file",
         id=row["id"],
         bytes=row["bytes"],
         created_at=row["created_at"],
         filename=row["filename"],
         purpose=row["purpose"],
+        status="processed",
     )
 
 
@@ -176,14 +176,23 @@ class WeightedAssistantMessage(AssistantMessageBody):
     weight: Literal[0, 1] | None = None
 
 
-ExampleMessage = Annotated[MessageBody | WeightedAssistantMessage, Field(discriminator="role")]
+ExampleMessage = Annotated[
+    MessageBody | WeightedAssistantMessage | ToolMessageBody, Field(discriminator="role")
+]
 Messages = Annotated[list[ExampleMessage], Field(min_length=1)]
 
 
-class SupervisedExample(RequestModel):
-    """A chat whose assistant messages the model learns."""
+class ExampleInput(RequestModel):
+    """Messages of an example, with OpenAI's settings of tools, none of which has an effect."""
 
     messages: Messages
+    tools: Annotated[JsonValue, NO_TOOLS] = None
+    functions: Annotated[JsonValue, NO_TOOLS] = None
+    parallel_tool_calls: bool | None = None
+
+
+class SupervisedExample(ExampleInput):
+    """A chat whose assistant messages the model learns."""
 
     @model_validator(mode="after")
     def _teaches_something(self) -> SupervisedExample:
@@ -194,19 +203,13 @@ class SupervisedExample(RequestModel):
         return self
 
 
-class PreferenceInput(RequestModel):
-    """The prompt of a preference."""
-
-    messages: Messages
-
-
 OneAnswer = Annotated[list[AssistantMessageBody], Field(min_length=1, max_length=1)]
 
 
 class PreferenceExample(RequestModel):
     """A prompt, the preferred response and the rejected one."""
 
-    input: PreferenceInput
+    input: ExampleInput
     preferred_output: OneAnswer
     non_preferred_output: OneAnswer
 
@@ -226,13 +229,7 @@ class TrainingFileContent:
 
 
 def check_training_file(lines: Iterable[bytes], *, examples_max: int) -> TrainingFileContent:
-    """Check every line of a training file; the first line determines the format of all.
-
-    Raises
-    ------
-    DataError
-        If a line is invalid, with the line and the field, or if there are no or too many examples.
-    """
+    """Check every line of a training file; the first line determines the format of all."""
     method: Method | None = None
     blank, count = 0, 0
     for number, line in enumerate(lines, start=1):
@@ -265,9 +262,10 @@ def _check_line(line: bytes, number: int, method: Method) -> None:
     try:
         _EXAMPLES[method].model_validate_json(line)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        problems = error.errors(include_url=False)
+        problem = next((p for p in problems if p["type"] == UNSUPPORTED), problems[0])
         if problem["type"] == "json_invalid":
             raise DataError(f"line {number} is not valid JSON: {problem['msg']}.") from error
-        place = location_of(problem, sent=json.loads(line))
-        where = f"line {number}, {place}" if place else f"line {number}"
-        raise DataError(f"{where}: {problem['msg']} (a {method} example).") from error
+        location = location_of(problem, sent=json.loads(line))
+        where = f"line {number}, {location}" if location else f"line {number}"
+        raise DataError(f"{where}: {problem['msg'].rstrip('.')} (a {method} example).") from error

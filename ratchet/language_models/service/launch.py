@@ -14,18 +14,42 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from ratchet.errors import LanguageServiceError
 from ratchet.language_models.service.parent_watchdog import register_user
-from ratchet.language_models.service.serving import STARTING_FILE, USERS_FILE, ServiceAddress
 from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
 from ratchet.tracking.files import locked
+from ratchet.tracking.silence import Silence, file_size
 
-START_SECONDS = 300.0  # the base model may have to be generated first
+SILENT_SECONDS = 300.0
+"""How long a starting service may write nothing: no step of its start, no line of its log."""
+ADDRESS_FILE = "service.json"
+USERS_FILE = "users.lock"
+STARTING_FILE = "starting.txt"
+"""Start-up step of a service, for its waiting clients."""
 _LOG_FILE = "service.log"
 _START_LOCK = "start.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """The address of a running service."""
+
+    url: str
+    pid: int
+    model: str
+    instance: str
+
+    @classmethod
+    def read(cls, folder: Path) -> ServiceAddress | None:
+        """Read the address of a folder's service; None if missing or unreadable."""
+        try:
+            return cls(**json.loads((folder / ADDRESS_FILE).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
 
 
 class EmbeddedService:
@@ -44,7 +68,7 @@ class EmbeddedService:
         *,
         model: str | None = None,
         engine: str = "torch",
-        seconds: float = START_SECONDS,
+        seconds: float = SILENT_SECONDS,
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> EmbeddedService:
         """Start the service of a home unless it runs, and wait until models can be called.
@@ -53,25 +77,21 @@ class EmbeddedService:
         ----------
         model
             A folder or a name on the hub; None for the tiny model, or that of a running service.
+        seconds
+            How long a starting service may show no progress.
         on_wait
             Called repeatedly with the service's current start-up step.
-
-        Raises
-        ------
-        LanguageServiceError
-            If it does not start in time, or one with another model runs.
         """
         settings = ServiceSettings(home=Path(home).resolve(), model=model, engine=engine)
         settings.folder.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + seconds
         user = register_user(settings.folder / USERS_FILE)
         on_wait("Starting the model service")
         try:
             with locked(settings.folder / _START_LOCK):
-                address = _running(settings.folder)
-                if address is None:
+                address = ServiceAddress.read(settings.folder)
+                if address is None or not _is_ready(address):
                     process = _spawn(settings)
-                    address = _await_start(settings.folder, process, deadline, on_wait)
+                    address = _await_start(settings.folder, process, seconds, on_wait)
             _check_model(address, settings)
             return cls(address, user)
         except BaseException:
@@ -87,12 +107,6 @@ class EmbeddedService:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _running(folder: Path) -> ServiceAddress | None:
-    """Find the running service of a folder, if it responds."""
-    address = ServiceAddress.read(folder)
-    return address if address is not None and _is_ready(address) else None
 
 
 def _is_ready(address: ServiceAddress) -> bool:
@@ -127,27 +141,33 @@ def _spawn(settings: ServiceSettings) -> subprocess.Popen[bytes]:
 def _await_start(
     folder: Path,
     process: subprocess.Popen[bytes],
-    deadline: float,
+    seconds: float,
     on_wait: Callable[[str], None],
 ) -> ServiceAddress:
-    begin = time.monotonic()
-    while process.poll() is None and time.monotonic() < deadline:
+    begin, step, silence = time.monotonic(), "", Silence()
+    while (
+        process.poll() is None and silence.seconds((step, file_size(folder / _LOG_FILE))) < seconds
+    ):
         address = ServiceAddress.read(folder)
         if address is not None and address.pid == process.pid and _is_ready(address):
             return address
         with contextlib.suppress(FileNotFoundError):
-            what = (folder / STARTING_FILE).read_text("utf-8")
-            on_wait(f"{what} ({time.monotonic() - begin:.0f} s)")
+            step = (folder / STARTING_FILE).read_text("utf-8")
+            on_wait(f"{step} ({time.monotonic() - begin:.0f} s)")
         time.sleep(0.03)
     code = process.poll()
     if code is None:
         process.kill()
         process.wait()
-    what = "did not respond in time" if code is None else f"ended with code {code}"
+    problem = (
+        f"showed no progress for {seconds:.0f} s" if code is None else f"ended with code {code}"
+    )
+    if step:
+        problem += f" (its last step: {step})"
     lines = (folder / _LOG_FILE).read_text("utf-8", "replace").strip().splitlines()[-5:]
+    log = "\n".join(["Its last lines:", *lines]) if lines else "It is empty."
     raise LanguageServiceError(
-        f"The model service {what}; its log is {folder / _LOG_FILE}. Its last lines:\n"
-        + "\n".join(lines)
+        f"The model service {problem}; its log is {folder / _LOG_FILE}. {log}"
     )
 
 
@@ -155,9 +175,9 @@ def _check_model(address: ServiceAddress, settings: ServiceSettings) -> None:
     if settings.model is None:
         return
     folder = Path(settings.model).expanduser()
-    wanted = folder.resolve().name if folder.is_dir() else settings.model
-    if wanted != address.model:
+    model_name = folder.resolve().name if folder.is_dir() else settings.model
+    if model_name != address.model:
         raise LanguageServiceError(
             f"The model service of {settings.home} at {address.url} serves {address.model!r}, not"
-            f" {wanted!r}. Wait until the run that uses it has ended, or choose another home."
+            f" {model_name!r}. Wait until the run that uses it has ended, or choose another home."
         )

@@ -41,11 +41,6 @@ class StoredModel:
     below: tuple[Path, ...] = ()
 
     @property
-    def is_fine_tuned(self) -> bool:
-        """Whether a job created it."""
-        return self.id != self.root
-
-    @property
     def complete_folder(self) -> Path:
         """The complete model, which it is or adapts."""
         return self.below[0] if self.below else self.folder
@@ -91,9 +86,9 @@ class ModelRegistry:
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self._put_base(base.id, base.folder)
-        kept = {row["folder"] for row in database.rows("SELECT folder FROM models")}
+        registered_folders = {row["folder"] for row in database.rows("SELECT folder FROM models")}
         for path in folder.iterdir():
-            if path.name not in kept:  # a killed job's unfinished model
+            if path.name not in registered_folders:  # a killed job's unfinished model
                 shutil.rmtree(path, ignore_errors=True)
 
     def get(self, model_id: str, *, param: str = "model") -> StoredModel:
@@ -145,6 +140,20 @@ class ModelRegistry:
         source.rename(self.folder / place)
         sync_folder(self.folder)
 
+    def root_of(self, model_id: str) -> str:
+        """Return the base model of a model, also of one that was deleted or isn't served."""
+        row = self._database.row("SELECT root FROM models WHERE id = ?", (model_id,))
+        return model_id if row is None else str(row["root"])
+
+    def size_of(self, model_id: str) -> int | None:
+        """Return the bytes of a model's own files; None if it was deleted."""
+        row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
+        try:
+            files = () if row is None else tuple(self._folder_of(row).iterdir())
+            return sum(file.stat().st_size for file in files) or None
+        except FileNotFoundError:
+            return None
+
     def last_used(self, model_id: str) -> float:
         """Return when a model was last requested, within an hour, or created; 0 if deleted."""
         row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
@@ -169,16 +178,11 @@ class ModelRegistry:
     def list(self) -> ModelList:
         """List the models, oldest first."""
         rows = self._database.rows("SELECT * FROM models ORDER BY created, rowid")
-        return ModelList(data=[self._to_object(row) for row in rows if self._is_served(row)])
+        models = [self._to_object(row) for row in rows if self._is_served(row)]
+        return ModelList(object="list", data=models)
 
     def delete(self, model_id: str, *, reason: str = "a client requested it") -> None:
-        """Delete a fine-tuned model and its weights.
-
-        Raises
-        ------
-        ApiError
-            404 if it does not exist, 403 for the base model, 409 while a job starts from it.
-        """
+        """Delete a fine-tuned model and its weights."""
         row = self._row(model_id, param="model")
         if row["job_id"] is None:
             raise ApiError(
@@ -208,6 +212,11 @@ class ModelRegistry:
                 raise ApiError(409, message, code="model_in_use", param="model")
             connection.execute("DELETE FROM models WHERE id = ?", (model_id,))
             record_deleted(connection, "model", model_id, reason)
+            paths = connection.execute(
+                "DELETE FROM saved_weights WHERE model = ? RETURNING run, kind, name", (model_id,)
+            ).fetchall()
+            for path in paths:
+                record_deleted(connection, "checkpoint", "/".join(path), reason)
         with self._lock:
             self._known.pop(model_id, None)
             self._used.pop(model_id, None)
@@ -224,12 +233,12 @@ class ModelRegistry:
 
     def _adapters_to(self, model_id: str) -> Sequence[str]:
         """Return the models that are adapters to one."""
-        found: Sequence[str] = ()
+        adapters: Sequence[str] = ()
         for row in self._database.rows("SELECT * FROM models WHERE job_id IS NOT NULL"):
             base = AdapterBase.read(self._folder_of(row))
             if base is not None and base.name == model_id:
-                found = (*found, row["id"])
-        return found
+                adapters = (*adapters, row["id"])
+        return adapters
 
     def _is_served(self, row: sqlite3.Row) -> bool:
         """Exclude base models of earlier starts: their folders are not managed here."""
@@ -238,7 +247,9 @@ class ModelRegistry:
     def _to_object(self, row: sqlite3.Row) -> ModelObject:
         owner = "ratchet" if row["job_id"] is None else "user"
         root = str(_folder_of(self.folder, row).resolve())
-        return ModelObject(id=row["id"], created=row["created"], owned_by=owner, root=root)
+        return ModelObject(
+            object="model", id=row["id"], created=row["created"], owned_by=owner, root=root
+        )
 
 
 def find_stored_model(database: Database, folder: Path, model_id: str) -> StoredModel:
@@ -255,8 +266,10 @@ def _no_model(database: Database, model_id: str, param: str) -> ApiError:
 
 
 def _stored(database: Database, folder: Path, row: sqlite3.Row) -> StoredModel:
-    own = _folder_of(folder, row)
-    return StoredModel(row["id"], own, row["root"], _below(database, folder, row["id"], own))
+    model_folder = _folder_of(folder, row)
+    return StoredModel(
+        row["id"], model_folder, row["root"], _below(database, folder, row["id"], model_folder)
+    )
 
 
 def _folder_of(folder: Path, row: sqlite3.Row) -> Path:
@@ -264,24 +277,18 @@ def _folder_of(folder: Path, row: sqlite3.Row) -> Path:
     return folder / str(row["folder"])
 
 
-def _below(database: Database, folder: Path, model_id: str, own: Path) -> tuple[Path, ...]:
-    """Return the folders below an adapter, the complete model first.
-
-    Raises
-    ------
-    ApiError
-        409 if one is missing or has different weights.
-    """
-    base = AdapterBase.read(own)
+def _below(database: Database, folder: Path, model_id: str, model_folder: Path) -> tuple[Path, ...]:
+    """Return the folders below an adapter, the complete model first."""
+    base = AdapterBase.read(model_folder)
     if base is None:
         return ()
     row = database.row("SELECT * FROM models WHERE id = ?", (base.name,))
     known = [] if row is None else [_folder_of(folder, row)]
-    places = (*known, Path(base.folder))  # by its name, or the location of an earlier version
-    for place in places:
-        if place.is_dir() and weights_print(place) == base.weights:
-            return (*_below(database, folder, base.name, place), place)
-    where = ", ".join(map(str, places))
+    candidates = (*known, Path(base.folder))  # by its name, or the location of an earlier version
+    for candidate in candidates:
+        if candidate.is_dir() and weights_print(candidate) == base.weights:
+            return (*_below(database, folder, base.name, candidate), candidate)
+    where = ", ".join(map(str, candidates))
     logger.error("%s needs the weights of %s; they are not in %s", model_id, base.name, where)
     raise ApiError(
         409,

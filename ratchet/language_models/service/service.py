@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from ratchet.language_models.service.models import BROUGHT, ModelRegistry, Store
 from ratchet.language_models.service.settings import RetentionRules, ServiceSettings
 from ratchet.language_models.service.training_sessions.records import RUN_SESSION, TINKER
 from ratchet.language_models.service.training_sessions.sessions import TrainingSessions
+from ratchet.tracking.boot_clock import BootTime
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ SELECT id, MAX(created_at, COALESCE(
 class Retention:
     """Deletes everything that a service's rules do not retain.
 
-    ``forget`` is called with the ids of deleted models.
+    Ages ignore changes of the system's time since the service has started. ``forget`` is called
+    with the ids of deleted models.
     """
 
     def __init__(
@@ -87,18 +88,22 @@ class Retention:
         self._models = models
         self._training = training
         self._forget = forget
+        self._start = BootTime.now()
 
     def sweep(self) -> None:
         """Delete what is not retained; data in use stays until the next sweep."""
         if self._rules.checkpoints is not None:
-            kept = self._rules.checkpoints
+            limit = self._rules.checkpoints
             for surplus, whose in ((_SURPLUS, "job"), (_SURPLUS_OF_SESSIONS, "training session")):
-                for row in self._database.rows(surplus, (kept,)):
-                    reason = f"of a {whose}'s checkpoints, {kept} are kept"
+                for row in self._database.rows(surplus, (limit,)):
+                    reason = f"of a {whose}'s checkpoints, {limit} are kept"
                     self._delete_model(row["model_id"], reason)
+        now = self._start.system_now()
+        for model_id in self._training.checkpoints.expired(now):
+            self._delete_model(model_id, "it was saved with ttl_seconds and has expired")
         if self._rules.days is None:
             return
-        before = time.time() - self._rules.days * _DAY
+        before = now - self._rules.days * _DAY
         reason = f"unused for {self._rules.days:g} days"
         for row in self._database.rows(_OTHERS_MODELS):  # adapters before their base models
             if max(row["created"], self._models.last_used(row["id"])) < before:
@@ -154,7 +159,8 @@ class ModelService:
         )
 
     async def find(self, model_id: str) -> StoredModel:
-        """Find a model; other requests are answered while one is created."""
+        """Find a model by its id or a path of saved weights; creation does not block others."""
+        model_id = self.training.checkpoints.model_of(model_id)
         if self.models.must_be_created(model_id):
             return await run_in_threadpool(self.models.get, model_id)
         return self.models.get(model_id)

@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,12 @@ from ratchet.errors import LanguageServiceError, ParameterError
 from ratchet.language_models.engines.interface import Engine
 from ratchet.language_models.service.api.app import create_app
 from ratchet.language_models.service.jobs.trainer_choice import choose_trainer
+from ratchet.language_models.service.launch import (
+    ADDRESS_FILE,
+    STARTING_FILE,
+    USERS_FILE,
+    ServiceAddress,
+)
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.parent_watchdog import exit_without_users
 from ratchet.language_models.service.service import ModelService
@@ -43,11 +49,8 @@ from ratchet.tracking.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
-USERS_FILE = "users.lock"
-STARTING_FILE = "starting.txt"
-"""Start-up step of a service, for its waiting clients."""
+_STEPS_PER_REPORT = 10
 _LOCK_FILE = "service.lock"
-_ADDRESS_FILE = "service.json"
 _BACKLOG = 2048
 _HEAD_BYTES = 64 * 1024
 _BUILD = "ratchet.scenarios.code_validation.tiny_model.build"
@@ -62,34 +65,8 @@ _ENGINES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceAddress:
-    """The address of a running service."""
-
-    url: str
-    pid: int
-    model: str
-    instance: str
-
-    @classmethod
-    def read(cls, folder: Path) -> ServiceAddress | None:
-        """Read the address of a folder's service; None if missing or unreadable."""
-        try:
-            return cls(**json.loads((folder / _ADDRESS_FILE).read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return None
-
-
 def serve(settings: ServiceSettings) -> None:
-    """Serve until a signal ends it, or, if embedded, until its last user ends.
-
-    Raises
-    ------
-    LanguageServiceError
-        If another service runs in the same home, the port is in use, or the engine does not start.
-    ParameterError
-        If the base model does not exist, or the trainer's packages are not installed.
-    """
+    """Serve until a signal ends it, or, if embedded, until its last user ends."""
     folder = settings.folder
     folder.mkdir(parents=True, exist_ok=True)
     leave = threading.Event()
@@ -97,8 +74,14 @@ def serve(settings: ServiceSettings) -> None:
         exit_without_users(folder / USERS_FILE, leave)
     with _alone(folder), _listening(settings) as listener:
         starting = folder / STARTING_FILE
-        write_atomically(starting, describe_base_model(settings))
-        base = find_base_model(settings)
+        work = describe_base_model(settings)
+        write_atomically(starting, work)
+
+        def show_step(done: int, steps: int) -> None:
+            if done % _STEPS_PER_REPORT == 0:
+                write_atomically(starting, f"{work}: step {done} of {steps}")
+
+        base = find_base_model(settings, show_step)
         write_atomically(starting, f"Starting the engine of {base.id}")
         trainer = choose_trainer(settings, base.folder)
         service = ModelService(
@@ -111,11 +94,11 @@ def serve(settings: ServiceSettings) -> None:
         server = _Server(server_config(app, settings.limits))
         _watch(server, service, leave)
         address = ServiceAddress(_url(listener), os.getpid(), base.id, instance)
-        write_atomically(folder / _ADDRESS_FILE, json.dumps(asdict(address)))
+        write_atomically(folder / ADDRESS_FILE, json.dumps(asdict(address)))
         try:
             server.run(sockets=[listener])
         finally:
-            (folder / _ADDRESS_FILE).unlink(missing_ok=True)
+            (folder / ADDRESS_FILE).unlink(missing_ok=True)
             starting.unlink(missing_ok=True)
         ready = service.batcher.ready
         if ready.done() and (error := ready.exception()) is not None:
@@ -128,8 +111,8 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop on SIGINT and SIGTERM, and restore the handlers afterwards."""
-        wanted = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in wanted}
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:
             yield
         finally:
@@ -196,22 +179,22 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
 
-def find_base_model(settings: ServiceSettings) -> StoredModel:
+def find_base_model(settings: ServiceSettings, progress: Callable[[int, int], None]) -> StoredModel:
     """Find, download or generate the base model.
 
-    Raises
-    ------
-    ParameterError
-        If ``settings.model`` is neither a model's folder nor a name on the hub.
+    ``progress`` is called with the finished and all steps of generating it.
     """
-    name = settings.model or BASE_MODEL
-    if name in _RECIPES:
-        return StoredModel(name, _make(name, settings.home), name)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        name = folder.resolve().name
-        return StoredModel(name, folder.resolve(), name)
-    return StoredModel(name, _fetch(name), name)
+    model = settings.model or BASE_MODEL
+    folder, name = Path(model).expanduser(), model
+    if model in _RECIPES:
+        folder = _make(model, settings.home, progress)
+    elif folder.is_dir():
+        folder = folder.resolve()
+        name = folder.name
+    else:
+        folder = _fetch(model)
+    name = settings.name or name
+    return StoredModel(name, folder, name)
 
 
 def further_models(settings: ServiceSettings) -> dict[str, Callable[[], Path]]:
@@ -230,13 +213,7 @@ def describe_base_model(settings: ServiceSettings) -> str:
 
 
 def make_engine(settings: ServiceSettings) -> Engine:
-    """Build the configured engine; imports its packages.
-
-    Raises
-    ------
-    ParameterError
-        If the engine does not exist, or its packages are not installed.
-    """
+    """Build the configured engine; imports its packages."""
     name = settings.engine
     module, _, attribute = _ENGINES.get(name, name).partition(":")
     options = {}
@@ -252,10 +229,10 @@ def make_engine(settings: ServiceSettings) -> Engine:
     return engine
 
 
-def _make(name: str, home: Path) -> Path:
+def _make(name: str, home: Path, *progress: Callable[[int, int], None]) -> Path:
     module, _, function = _RECIPES[name].partition(":")
-    make: Callable[[Path], Path] = getattr(importlib.import_module(module), function)
-    return make(home)
+    make: Callable[..., Path] = getattr(importlib.import_module(module), function)
+    return make(home, *progress)
 
 
 def _fetch(name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,6 +15,7 @@ API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 BASE_MODEL = "ratchet-tiny"
 SMALL_MODEL = "ratchet-tiny-small"
 """Of half the width: learns the training examples, but hardly generalises."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?")
 TrainerName = Literal["auto", "plain", "trl"]
 
 
@@ -66,11 +68,6 @@ class RetentionRules:
         Days after their last use until models, files and training sessions are deleted; None for
         never. Those referenced by a run of Ratchet, and those that other models or sessions start
         from, are retained.
-
-    Raises
-    ------
-    ParameterError
-        If one is negative.
     """
 
     checkpoints: int | None = None
@@ -94,6 +91,8 @@ class ServiceSettings:
         The address; port 0 selects a free one.
     model
         A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet generates.
+    name
+        The model's id for clients, such as ``org/model``; None for that of its folder or the hub.
     engine
         The engine: ``torch``, ``vllm``, or a custom class as ``module:Class``.
     max_loras
@@ -114,18 +113,13 @@ class ServiceSettings:
         The bearer token required from clients; None for no key, on loopback only.
     embedded
         Whether to exit with the last process that uses the service.
-
-    Raises
-    ------
-    ParameterError
-        If it would listen beyond this machine without a key, or the trainer does not exist or
-        support the other settings.
     """
 
     home: Path
     host: str = "127.0.0.1"
     port: int = 0
     model: str | None = None
+    name: str | None = None
     engine: str = "torch"
     max_loras: int = 4
     sleep_level: int = 1
@@ -144,6 +138,11 @@ class ServiceSettings:
             raise ParameterError(
                 f"The model service cannot listen on {self.host!r} without a key; beyond"
                 f" 127.0.0.1 it needs one. Set {API_KEY_VARIABLE} and start it again."
+            )
+        if self.name is not None and _NAME.fullmatch(self.name) is None:
+            raise ParameterError(
+                f"name: got {self.name!r}, expected letters, digits, '.', '_' or '-', such as model"
+                " or org/model."
             )
         if self.trainer not in get_args(TrainerName):
             known = ", ".join(get_args(TrainerName))

@@ -85,8 +85,8 @@ def _reseed_repetitions(seed: int) -> None:
     seen: Counter[str] = Counter()
 
     async def on_before_model_generate(_: object, data: Any) -> None:  # noqa: ANN401 -- inspect's
-        said = [[message.role, message.text] for message in data.input]
-        name = json.dumps(said, sort_keys=True)
+        messages = [[message.role, message.text] for message in data.input]
+        name = json.dumps(messages, sort_keys=True)
         text = f"{seed}/{seen[name]}/{name}"
         seen[name] += 1
         data.config.seed = int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)

@@ -73,15 +73,7 @@ class _Log(_Part):
 
 
 def read_log(file: Path) -> SuiteResult:
-    """Read a suite's results.
-
-    Raises
-    ------
-    DataError
-        If the log has an unknown format.
-    SuiteFailedError
-        If the suite failed, with its error.
-    """
+    """Read a suite's results."""
     try:
         log = _Log.model_validate(json.loads(file.read_bytes()))
     except (ValueError, ValidationError) as error:
@@ -95,15 +87,15 @@ def read_log(file: Path) -> SuiteResult:
 
 def _metrics(results: _Results) -> dict[str, float]:
     """Return metrics by name; with several scorers, prefixed with the scorer's name."""
-    found = {"num_samples": float(results.completed_samples)}
+    metrics = {"num_samples": float(results.completed_samples)}
     names = [_named(score) for score in results.scores]
     for name, score in zip(names, results.scores, strict=True):
         prefix = f"{name}/" if len(names) > 1 else ""
         for metric, value in score.metrics.items():
             number = value.value
             if isinstance(number, int | float) and math.isfinite(number):
-                found[f"{prefix}{_plain(metric)}"] = float(number)
-    return found
+                metrics[f"{prefix}{_plain(metric)}"] = float(number)
+    return metrics
 
 
 def _named(score: _Score) -> str:
@@ -118,9 +110,9 @@ def _plain(name: str) -> str:
 def _table(samples: Sequence[_Sample]) -> dict[str, list[Any]]:
     """Return a row for each answer, in the order of sample ids."""
     rows = sorted(samples, key=lambda one: (isinstance(one.id, str), one.id, one.epoch))
-    places = {name: k for k, name in enumerate(dict.fromkeys(row.id for row in rows))}
+    datapoint_ids = {name: k for k, name in enumerate(dict.fromkeys(row.id for row in rows))}
     table: dict[str, list[Any]] = {
-        "datapoint_id": [places[row.id] for row in rows],
+        "datapoint_id": [datapoint_ids[row.id] for row in rows],
         "sample_id": [str(row.id) for row in rows],
         "epoch": [row.epoch for row in rows],
     }
@@ -148,5 +140,7 @@ def _right(value: JsonValue) -> int | None:
 
 def _last_location(traceback: str) -> str:
     """Return the last source location in a traceback."""
-    places = [line.strip() for line in traceback.splitlines() if line.strip().startswith("File ")]
-    return f" ({places[-1]})" if places else ""
+    locations = [
+        line.strip() for line in traceback.splitlines() if line.strip().startswith("File ")
+    ]
+    return f" ({locations[-1]})" if locations else ""

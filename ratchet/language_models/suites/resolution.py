@@ -30,13 +30,6 @@ def find_suite(
     """Return a suite, and the versions of the packages that it uses.
 
     ``max_tokens`` is the default limit of a completion.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        If its file, function or interpreter does not exist.
-    MissingPackageError
-        If a package is not installed.
     """
     section, python = evaluation.suites[name], evaluation.python
     task = SuiteTask.find(section.task, base_dir, section.arguments)
@@ -84,24 +77,17 @@ def find_versions(
     ----------
     python
         The interpreter, relative to ``base_dir``; None for the current one.
-
-    Raises
-    ------
-    ParameterError
-        If the interpreter does not exist.
-    MissingPackageError
-        With the missing packages and the command that installs them.
     """
     interpreter = find_python(python, base_dir)
-    found = _versions(interpreter, (*NEEDED, *packages))
-    missing = [name for name, version in found.items() if version is None]
+    versions = _versions(interpreter, (*NEEDED, *packages))
+    missing = [name for name, version in versions.items() if version is None]
     if missing:
         raise MissingPackageError(
             f"evaluation.suites: {', '.join(missing)} not installed for {interpreter}. Install it:"
             f" {interpreter} -m pip install {' '.join(missing)}; or set another interpreter with"
             " evaluation.python, e.g. that of a separate virtual environment."
         )
-    return {name: version for name, version in found.items() if version is not None}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def find_python(python: str | None, base_dir: Path | None) -> str:
@@ -112,13 +98,13 @@ def find_python(python: str | None, base_dir: Path | None) -> str:
     if python is None:
         return sys.executable
     # not resolved: a virtual environment's interpreter is a link that must be called by its name
-    found = Path(os.path.abspath((base_dir or Path()) / Path(python).expanduser()))
-    if not os.access(found, os.X_OK) or found.is_dir():
+    interpreter = Path(os.path.abspath((base_dir or Path()) / Path(python).expanduser()))
+    if not os.access(interpreter, os.X_OK) or interpreter.is_dir():
         raise ParameterError(
-            f"evaluation.python: got {python!r}, but {found} is not executable. Expected a Python"
-            " interpreter, e.g. .venv-inspect/bin/python."
+            f"evaluation.python: got {python!r}, but {interpreter} is not executable. Expected a"
+            " Python interpreter, e.g. .venv-inspect/bin/python."
         )
-    return str(found)
+    return str(interpreter)
 
 
 @lru_cache
@@ -131,11 +117,11 @@ def _versions(python: str, names: tuple[str, ...]) -> Mapping[str, str | None]:
         check=False,
     )
     try:
-        found: dict[str, str | None] = json.loads(done.stdout)
+        versions: dict[str, str | None] = json.loads(done.stdout)
     except ValueError as error:
         raise ParameterError(
             f"evaluation.python: {python} could not list its packages (code {done.returncode}):"
             f" {done.stderr.strip()[-500:] or 'unexpected output'}. Expected an interpreter"
             " of Python 3.10 or later."
         ) from error
-    return found
+    return versions

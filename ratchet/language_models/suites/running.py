@@ -77,14 +77,9 @@ class Suite:
 def run_suite(suite: Suite, model: ModelAddress, log_file: Path) -> SuiteResult:
     """Run a suite and save its log as JSON.
 
-    Raises
-    ------
-    DataError
-        If the task cannot be loaded or run with these arguments.
-    SuiteFailedError
-        If it ended without a result; a retry may succeed.
+    Raises SuiteFailedError if it ended without a result; a retry may succeed.
     """
-    about = f"suite {suite.name}, {suite.task.reference}"
+    prefix = f"suite {suite.name}, {suite.task.reference}"
     with tempfile.TemporaryDirectory(prefix="ratchet-suite-") as name:
         work = Path(name)
         logs, output = work / "logs", work / "output.txt"
@@ -96,28 +91,28 @@ def run_suite(suite: Suite, model: ModelAddress, log_file: Path) -> SuiteResult:
             with _process(command, environment, work, sink) as process:
                 code = _wait(process)
         printed = output.read_text("utf-8", "replace").strip()
-        found = sorted(logs.glob("*.json"))
+        written_logs = sorted(logs.glob("*.json"))
         if code == driver.NOT_STARTED:
-            raise DataError(f"{about}: inspect-ai could not start: {printed[-2000:]}")
-        if code or len(found) != 1:
+            raise DataError(f"{prefix}: inspect-ai could not start: {printed[-2000:]}")
+        if code or len(written_logs) != 1:
             raise SuiteFailedError(
-                f"{about}: inspect-ai ended with code {code} and {len(found)} logs, expected one."
-                f" Its last output: {printed[-2000:]}"
+                f"{prefix}: inspect-ai ended with code {code} and {len(written_logs)} logs,"
+                f" expected one. Its last output: {printed[-2000:]}"
             )
         try:
-            result = read_log(found[0])
+            result = read_log(written_logs[0])
         except SuiteFailedError as error:
-            raise SuiteFailedError(f"{about}: {error}") from error
-        log_file.write_bytes(found[0].read_bytes())
+            raise SuiteFailedError(f"{prefix}: {error}") from error
+        log_file.write_bytes(written_logs[0].read_bytes())
         return result
 
 
 def _environment(python: str, model: ModelAddress) -> dict[str, str]:
     """Return the process's environment: the model's key, and no proxy for this machine."""
-    found = environment_for(python)
+    environment = environment_for(python)
     for name in ("NO_PROXY", "no_proxy"):
-        found[name] = ",".join(filter(None, [found.get(name), _LOCAL]))
-    return {**found, driver.KEY_VARIABLE: model.api_key}
+        environment[name] = ",".join(filter(None, [environment.get(name), _LOCAL]))
+    return {**environment, driver.KEY_VARIABLE: model.api_key}
 
 
 @contextlib.contextmanager
@@ -160,9 +155,9 @@ def environment_for(python: str) -> dict[str, str]:
     Without variables that set options of ``inspect-ai``, and for another interpreter without
     Ratchet's modules.
     """
-    own = {"PYTHONPATH", "PYTHONHOME"} if python != sys.executable else set()
+    python_variables = {"PYTHONPATH", "PYTHONHOME"} if python != sys.executable else set()
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in own and not name.startswith("INSPECT_")
+        if name not in python_variables and not name.startswith("INSPECT_")
     }

@@ -31,14 +31,7 @@ class SuiteTask:
 
     @classmethod
     def find(cls, task: str, base_dir: Path | None, arguments: Collection[str] = ()) -> SuiteTask:
-        """Find ``path/to/file.py@function``, or use ``package/task`` unchanged.
-
-        Raises
-        ------
-        ParameterError, UnknownNameError
-            If the file or function does not exist, or does not accept the arguments: ``inspect-ai``
-            would ignore them.
-        """
+        """Find ``path/to/file.py@function``, or use ``package/task`` unchanged."""
         path, _, function = task.rpartition("@")
         if not path:
             return cls(None, task)
@@ -70,34 +63,24 @@ class SuiteTask:
         return self.name if self.file is None else f"{self.file}@{self.name}"
 
     def digest(self, files: tuple[str, ...], base_dir: Path | None) -> str:
-        """Return a digest of its code, of the neighbouring modules it imports, and of its files.
-
-        Raises
-        ------
-        ParameterError
-            If one of them does not exist.
-        """
+        """Return a digest of its code, of the neighbouring modules it imports, and of its files."""
         code = "" if self.file is None else code_fingerprint(extra_roots=(self.file,)).digest
         digest = hashlib.sha256(code.encode())
-        for given in files:
-            for file in _files_at(given, base_dir):
+        for file_or_folder in files:
+            path = file_at(file_or_folder, base_dir)
+            if not path.exists():
+                raise ParameterError(f"evaluation.suites: files: {path} does not exist.")
+            paths = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
+            for file in paths:
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
                 digest.update(f"\0{file.name}\0{content}".encode())
         return digest.hexdigest()
 
 
-def _check_arguments(task: str, takes: ast.arguments, given: Collection[str]) -> None:
+def _check_arguments(task: str, takes: ast.arguments, argument_names: Collection[str]) -> None:
     names = [each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)]
-    for name in given:
+    for name in argument_names:
         if name not in names and takes.kwarg is None:
             raise ParameterError(
                 f"evaluation.suites: {task} has no argument {name!r}.{nearest(name, names)}"
             )
-
-
-def _files_at(given: str, base_dir: Path | None) -> list[Path]:
-    """Return a file, or all files of a folder."""
-    path = file_at(given, base_dir)
-    if not path.exists():
-        raise ParameterError(f"evaluation.suites: files: {path} does not exist.")
-    return [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())

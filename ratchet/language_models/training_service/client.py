@@ -102,13 +102,7 @@ class SyncClient:
     def result(
         self, path: str, body: Mapping[str, Any], /, **fields: TypeAdapter[Any]
     ) -> dict[str, Any]:
-        """Submit an operation, wait for its result, and return its fields.
-
-        Raises
-        ------
-        LanguageModelError
-            If the service refuses it.
-        """
+        """Submit an operation, wait for its result, and return its fields."""
         submitted = self.request("POST", f"{_API}/{path}", body, request_id=_TEXT)
 
         def read(answer: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -137,12 +131,12 @@ class SyncClient:
         while True:
             body = {**sampler, "seq_id": next(self._samples), "requests": prompts}
             try:
-                found = self.result("asample", body, sequences=_SEQUENCES)["sequences"]
+                sequences = self.result("asample", body, sequences=_SEQUENCES)["sequences"]
             except StatusError as error:
                 if error.status != _GONE:  # lost at a restart of the service
                     raise
                 continue
-            return [Completion(one.tokens, one.logprobs, one.stop_reason) for one in found]
+            return [Completion(one.tokens, one.logprobs, one.stop_reason) for one in sequences]
 
     def _call(
         self,
@@ -199,14 +193,9 @@ def connect(
         The model was saved with its optimizer; continue from there.
     api_key_name
         The environment variable that contains the key.
-
-    Raises
-    ------
-    LanguageModelError
-        If the service refuses, or fails too often.
     """
     client = SyncClient(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
-    asked = {
+    options = {
         "model": model,
         "lora_rank": lora_rank,
         "lora_alpha": lora_alpha,
@@ -215,7 +204,7 @@ def connect(
         "resume": resume,
     }
     try:
-        return open_session(client, asked)
+        return open_session(client, options)
     except BaseException:
         client.close()
         raise
@@ -248,8 +237,8 @@ class HttpTrainingService:
     def next_sequence(self) -> int:
         """Return the next sequence number that the session expects."""
         body = {"model_id": self._session_id}
-        found = self._client.request("POST", f"{_API}/get_info", body, next_seq_id=_NUMBER)
-        return int(found["next_seq_id"]) - 1
+        model_info = self._client.request("POST", f"{_API}/get_info", body, next_seq_id=_NUMBER)
+        return int(model_info["next_seq_id"]) - 1
 
     def forward_backward(
         self,
@@ -314,12 +303,12 @@ class HttpTrainingService:
         *,
         backward: bool,
     ) -> ForwardBackward:
-        given = {
+        pass_input = {
             "data": [_datum(example) for example in examples],
             "loss_fn": loss,
             "loss_fn_config": dict(config),
         }
-        body = {"forward_backward_input": given, "forward_only": not backward}
+        body = {"forward_backward_input": pass_input, "forward_only": not backward}
         answer = self._verb(
             "forward_backward", body, sequence, metrics=_METRICS, loss_fn_outputs=_OUTPUTS
         )

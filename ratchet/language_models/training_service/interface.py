@@ -33,11 +33,6 @@ class TrainingExample:
         Per token; required by every loss but ``cross_entropy``.
     log_probs
         The sampler's, per token; if None, ratios are 1 except for their gradient.
-
-    Raises
-    ------
-    DataError
-        If lengths differ, a mask is not 0 or 1, or a number is not finite.
     """
 
     tokens: tuple[int, ...]
@@ -47,7 +42,7 @@ class TrainingExample:
     log_probs: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if any(place not in (0, 1) for place in self.loss_mask) or self.loss_mask[:1] == (1,):
+        if any(flag not in (0, 1) for flag in self.loss_mask) or self.loss_mask[:1] == (1,):
             raise DataError("loss_mask: expected 0 or 1 for each token, and 0 for the first.")
         for field in fields(self)[1:]:
             values = getattr(self, field.name)
@@ -72,11 +67,6 @@ class OptimizerSettings:
         Of this step; they may differ between steps.
     max_grad_norm
         Maximal norm of the gradient of all weights together; 0 for no clipping.
-
-    Raises
-    ------
-    ParameterError
-        If one is out of its range.
     """
 
     learning_rate: float = 1e-4

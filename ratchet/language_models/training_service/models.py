@@ -29,13 +29,6 @@ def upload_model(client: SyncClient, folder: Path, *, name: str) -> str:
     ----------
     folder
         A complete model in Hugging Face's layout.
-
-    Raises
-    ------
-    DataError
-        If the folder has no model.
-    LanguageModelError
-        If the service refuses it, for example because it is too large.
     """
     files = {
         file.name: file.read_bytes()
@@ -60,13 +53,7 @@ def upload_model(client: SyncClient, folder: Path, *, name: str) -> str:
 
 
 def download_tokenizer(client: SyncClient, model: str, folder: Path) -> None:
-    """Download a model's tokenizer and its configuration into an existing folder.
-
-    Raises
-    ------
-    LanguageModelError
-        If the service has no such model.
-    """
+    """Download a model's tokenizer and its configuration into an existing folder."""
     path = f"training/tokenizer?model={quote(model, safe='')}"
     files: dict[str, str] = client.request("GET", path, files=_FILES)["files"]
     for name, text in files.items():
@@ -82,13 +69,7 @@ def uploaded_model_id(name: str, files: Mapping[str, bytes]) -> str:
 
 
 def check_model_files(files: Mapping[str, bytes]) -> None:
-    """Check that files are a complete model in Hugging Face's layout.
-
-    Raises
-    ------
-    DataError
-        With missing or unexpected files.
-    """
+    """Check that files are a complete model in Hugging Face's layout."""
     missing = [name for name in ("config.json", "tokenizer.json") if name not in files]
     if not any(name.endswith(".safetensors") for name in files):
         missing.append("model.safetensors")

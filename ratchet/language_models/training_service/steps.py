@@ -89,11 +89,6 @@ class TrainingSteps:
         Settings of each step.
     micro_batch_size
         Maximal number of examples per request.
-
-    Raises
-    ------
-    ParameterError
-        If there are more operations than can be repeated.
     """
 
     examples: Sequence[TrainingExample]
@@ -147,7 +142,7 @@ class TrainingSteps:
         """
         numbers = count()
         before = self._score(session, numbers) if self.asks_first else None
-        taken = []
+        completed = []
         for rows, optimizer in zip(self.batches, self.optimizers, strict=True):
             examples = _at(self.examples, rows)
             known = None if before is None else _at(before, rows)
@@ -163,8 +158,10 @@ class TrainingSteps:
             if known is None:
                 known = [values for one in passes for values in one.log_probs]
             done = session.optim_step(optimizer, sequence=next(numbers))
-            taken.append(CompletedStep(examples, passes, known, done.get("grad_norm", math.nan)))
-        return session.save_weights(sequence=next(numbers), name=name, optimizer=True), taken
+            completed.append(
+                CompletedStep(examples, passes, known, done.get("grad_norm", math.nan))
+            )
+        return session.save_weights(sequence=next(numbers), name=name, optimizer=True), completed
 
     def _score(self, session: TrainingService, numbers: Iterator[int]) -> LogProbs:
         return [
@@ -177,22 +174,27 @@ class TrainingSteps:
         self, examples: Sequence[TrainingExample], before: LogProbs | None
     ) -> Sequence[TrainingExample]:
         """Return a step's examples with token weights and reference log-probabilities."""
-        given = examples
+        prepared = examples
         if not self.loss.of_sampler:
             ratios_to = [None] * len(examples) if before is None else before
-            given = [replace(one, log_probs=to) for one, to in zip(given, ratios_to, strict=True)]
+            prepared = [
+                replace(one, log_probs=to) for one, to in zip(prepared, ratios_to, strict=True)
+            ]
         if self.weighing is None:
-            return given
+            return prepared
         weights = self.weighing(examples, before)
-        return [replace(one, weights=own) for one, own in zip(given, weights, strict=True)]
+        return [
+            replace(one, weights=token_weights)
+            for one, token_weights in zip(prepared, weights, strict=True)
+        ]
 
     def _parts(self, examples: Sequence[TrainingExample]) -> Iterator[list[TrainingExample]]:
         """Split examples into requests."""
         part: list[TrainingExample] = []
-        tokens, most = 0, self.micro_batch_size or len(examples)
+        tokens, max_examples = 0, self.micro_batch_size or len(examples)
         for example in examples:
             size = len(example.tokens)
-            if part and (len(part) >= most or tokens + size > _TOKENS_AT_ONCE):
+            if part and (len(part) >= max_examples or tokens + size > _TOKENS_AT_ONCE):
                 yield part
                 part, tokens = [], 0
             part.append(example)
@@ -218,5 +220,5 @@ def mean_figures(taken: Sequence[CompletedStep]) -> dict[str, float]:
     }
 
 
-def _at(values: Sequence[T], places: Sequence[int]) -> list[T]:
-    return [values[place] for place in places]
+def _at(values: Sequence[T], indices: Sequence[int]) -> list[T]:
+    return [values[index] for index in indices]

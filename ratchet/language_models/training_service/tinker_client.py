@@ -48,13 +48,6 @@ def connect_tinker(
         A base model; with ``resume`` a path that was saved with its optimizer.
     api_key_name
         The environment variable that contains the key; ``TINKER_API_KEY`` if there is no URL.
-
-    Raises
-    ------
-    MissingPackageError
-        If ``tinker`` is not installed.
-    MissingKeyError
-        If the key's variable is not set.
     """
     client = open_tinker_client(url, api_key_name)
     return open_tinker_session(client, model=model, lora_rank=lora_rank, seed=seed, resume=resume)
@@ -202,13 +195,7 @@ class TinkerTrainingService:
         return self._saved[model]
 
     def _once(self, sequence: int, content: object, do: Callable[[], _Answer]) -> _Answer:
-        """Execute an operation, unless it repeats the last one.
-
-        Raises
-        ------
-        StateError
-            If its number is not the next, or was a different operation's.
-        """
+        """Execute an operation, unless it repeats the last one."""
         if (
             self._last is not None
             and sequence == self._last.sequence
@@ -255,18 +242,12 @@ def sample_with_tinker(
         for request in requests
     ]
     with _explained():
-        return [_completion(found.result().sequences[0]) for found in waiting]
+        return [_completion(future.result().sequences[0]) for future in waiting]
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise the client's errors as Ratchet's.
-
-    Raises
-    ------
-    LanguageModelError
-        With the message of the service or client.
-    """
+    """Raise the client's errors as Ratchet's."""
     import tinker
 
     try:
@@ -278,8 +259,8 @@ def _explained() -> Iterator[None]:
 def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinker's Datum
     import tinker
 
-    given = example.weights or (1.0,) * len(example.tokens)
-    factors = [mask * factor for mask, factor in zip(example.loss_mask, given, strict=True)]
+    weights = example.weights or (1.0,) * len(example.tokens)
+    factors = [mask * factor for mask, factor in zip(example.loss_mask, weights, strict=True)]
     rows: dict[str, list[float]] = {}
     if loss == "cross_entropy":
         rows["weights"] = factors[1:]
@@ -297,16 +278,16 @@ def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinke
     return tinker.Datum(model_input=prompt, loss_fn_inputs=inputs)
 
 
-def _passed(examples: Sequence[TrainingExample], found: Any) -> ForwardBackward:  # noqa: ANN401
+def _passed(examples: Sequence[TrainingExample], response: Any) -> ForwardBackward:  # noqa: ANN401
     log_probs = []
-    for example, output in zip(examples, found.loss_fn_outputs, strict=True):
-        told = [0.0, *output["logprobs"].tolist()]
+    for example, output in zip(examples, response.loss_fn_outputs, strict=True):
+        row_log_probs = [0.0, *output["logprobs"].tolist()]
         mask = example.loss_mask
-        log_probs.append(tuple(v if m else 0.0 for v, m in zip(told, mask, strict=True)))
-    metrics = {name.partition(":")[0]: float(value) for name, value in found.metrics.items()}
+        log_probs.append(tuple(v if m else 0.0 for v, m in zip(row_log_probs, mask, strict=True)))
+    metrics = {name.partition(":")[0]: float(value) for name, value in response.metrics.items()}
     # its means are over all tokens, including masked ones
-    kept = {name: value for name, value in metrics.items() if name == "loss"}
-    return ForwardBackward(kept | _figures(examples, log_probs), tuple(log_probs))
+    loss_metrics = {name: value for name, value in metrics.items() if name == "loss"}
+    return ForwardBackward(loss_metrics | _figures(examples, log_probs), tuple(log_probs))
 
 
 def _figures(

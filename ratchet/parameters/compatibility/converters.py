@@ -32,10 +32,7 @@ _CONVERTERS: dict[int, Converter] = {}
 def register_converter(from_version: int) -> Callable[[Converter], Converter]:
     """Register the converter of parameters of ``from_version`` to the next version.
 
-    Raises
-    ------
-    ParameterError
-        If that version has a different converter.
+    Raises ParameterError if that version has a different converter.
     """
 
     def decorate(converter: Converter) -> Converter:
@@ -58,11 +55,6 @@ def upgrade_parameters(
 
     ``data`` are nested as in a file and are not changed. The result has the current names and no
     ``parameters_version``; the list is empty if all names were current.
-
-    Raises
-    ------
-    ParameterError
-        If the version is invalid or newer than this code's.
     """
     importlib.import_module("ratchet.parameters.compatibility.version_0")
     load_plugins()
@@ -110,34 +102,34 @@ def sections_at(data: Nested, path: str) -> Iterator[Nested]:
 def remove(data: Nested, path: str, values: tuple[object, ...] | None = None) -> bool:
     """Remove a key, with ``values`` only if it has one of them; return whether it existed."""
     parent, name = _split(path)
-    found = [
+    sections = [
         section
         for section in sections_at(data, parent)
         if name in section and (values is None or section[name] in values)
     ]
-    for section in found:
+    for section in sections:
         del section[name]
-    return bool(found)
+    return bool(sections)
 
 
 def rename(data: Nested, old: str, new: str) -> list[str]:
     """Move a value to another name: in the same section, deeper in it, or from the top."""
     parent, name = _split(old)
     same_section = f"{parent}." if parent else ""
-    found = [section for section in sections_at(data, parent) if name in section]
-    for section in found:
+    sections = [section for section in sections_at(data, parent) if name in section]
+    for section in sections:
         is_near = new.startswith(same_section)
         *inner, last = new.removeprefix(same_section).split(".")
-        value, place = section.pop(name), section if is_near else data
+        value, target = section.pop(name), section if is_near else data
         for key in inner:
-            place = place.setdefault(key, {})
-        if last in place:
+            target = target.setdefault(key, {})
+        if last in target:
             raise ParameterError(
                 f"{old}: is called {new} now, and both are given: {shown(value)} and"
-                f" {shown(place[last])}. Leave the old one out."
+                f" {shown(target[last])}. Leave the old one out."
             )
-        place[last] = value
-    return [f"{old}: is called {new} now"] if found else []
+        target[last] = value
+    return [f"{old}: is called {new} now"] if sections else []
 
 
 def rewrite(data: Nested, path: str, new_of: Rewrite) -> list[str]:

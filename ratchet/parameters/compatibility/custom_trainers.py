@@ -15,7 +15,7 @@ _PATH, _CLASS = "custom_trainer_module_path", "custom_trainer_class_name"
 _STEPS = "total_train_steps"
 _SECTION = "language"
 _REFERENCE = {"module_path", "class_name"}
-_PLACES = {
+_PATHS = {
     _PATH: "trainer.module_path",
     _CLASS: "trainer.class_name",
     _STEPS: "rl.num_iterations",
@@ -28,12 +28,6 @@ def gather_trainer(data: Mapping[str, Any]) -> dict[str, Any]:
     """Move the fields of such a section to ``rl.num_iterations`` and to ``language``.
 
     ``data`` are an experiment's, with nested keys; unchanged without such a section.
-
-    Raises
-    ------
-    ParameterError
-        If it names a file without a class or a class without a file, or a field is also given
-        elsewhere.
     """
     trainer = data.get("trainer")
     if not isinstance(trainer, Mapping) or not {_PATH, _CLASS} & trainer.keys():
@@ -66,7 +60,7 @@ def change_custom_trainer(data: Mapping[str, Any], change: Mapping[str, Any]) ->
     """
     result: dict[str, Any] = {"trainer": dict(data["trainer"])}
     for name, value in change.items():
-        top, _, inner = _place(name).partition(".")
+        top, _, inner = _path_of(name).partition(".")
         result.setdefault(top, {})[inner] = value
     return result
 
@@ -77,20 +71,20 @@ def path_of_custom_trainer(data: Mapping[str, Any], path: str) -> str:
     if top != "trainer" or not rest or not is_custom_trainer(data.get("trainer")):
         return path
     name, dot, inner = rest.partition(".")
-    return f"{_place(name)}{dot}{inner}"
+    return f"{_path_of(name)}{dot}{inner}"
 
 
-def _place(name: str) -> str:
+def _path_of(name: str) -> str:
     of_section = name in SECTIONS[_SECTION].model.model_fields
-    return _PLACES.get(name, f"{_SECTION if of_section else 'trainer'}.{name}")
+    return _PATHS.get(name, f"{_SECTION if of_section else 'trainer'}.{name}")
 
 
 def _joined(section: object, more: Mapping[str, Any], name: str) -> dict[str, Any]:
-    given = dict(section) if isinstance(section, Mapping) else {}
-    twice = sorted(given.keys() & more.keys())
+    parameters = dict(section) if isinstance(section, Mapping) else {}
+    twice = sorted(parameters.keys() & more.keys())
     if twice:
         raise ParameterError(
             f"trainer: {', '.join(twice)} is given in the trainer's section and in {name!r},"
             " expected it in one of them."
         )
-    return given | dict(more)
+    return parameters | dict(more)

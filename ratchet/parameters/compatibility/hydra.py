@@ -30,11 +30,6 @@ def with_files(data: Mapping[str, Any], path: Path, read: Read) -> dict[str, Any
         Content of the file at ``path``.
     read
         Function that reads another file's mapping.
-
-    Raises
-    ------
-    ParameterError
-        If files name each other in a circle, or an overridden entry does not exist.
     """
     if not isinstance(data.get(_DEFAULTS), list):
         return dict(data)
@@ -63,13 +58,13 @@ class _Composed:
             raise ParameterError(f"{path}: defaults: the files name each other: {circle}.")
         is_first = not self._open
         self._open.append(path)
-        own = {name: value for name, value in data.items() if name != _DEFAULTS}
+        values = {name: value for name, value in data.items() if name != _DEFAULTS}
         entries = list(data.get(_DEFAULTS, ()))
         for entry in entries:
             _check_entry(path, entry)
         for entry in entries if _SELF in entries else [*entries, _SELF]:
             if entry == _SELF:
-                self.values = merge_nested(self.values, _nested(package, own))
+                self.values = merge_nested(self.values, _nested(package, values))
                 if is_first:
                     self.entries[_SELF] = _SELF
             else:
@@ -81,27 +76,27 @@ class _Composed:
         words = str(option if name is None else name).split()
         last = words[-1]
         if name is None:  # a file, or an option of the group that the file itself is an option of
-            names, place, option = group, package, last.partition("@")[0].removeprefix("/")
-            place = package_of(last) if "@" in last else package
+            names, target, option = group, package, last.partition("@")[0].removeprefix("/")
+            target = package_of(last) if "@" in last else package
         else:
-            names, _, given = last.partition("@")
+            names, _, suffix = last.partition("@")
             names = names.removeprefix("/")
-            given = given or names.replace("/", ".")
-            place = given if last.startswith("/") or not package else f"{package}.{given}"
-        place = "" if place == _GLOBAL else place
-        if "override" in words and place not in self.entries:
+            suffix = suffix or names.replace("/", ".")
+            target = suffix if last.startswith("/") or not package else f"{package}.{suffix}"
+        target = "" if target == _GLOBAL else target
+        if "override" in words and target not in self.entries:
             raise ParameterError(
                 f"{path}: defaults: {shown(last)} overrides nothing. Expected one of"
                 f" {sorted(set(self.entries) - {_SELF})}; leave `override` out to add it."
             )
         file = self.folder / names / f"{option}.yaml"
         if isinstance(option, str) and os.path.isfile(file):
-            self.entries.pop(place, None)
-            self.add_file(file, self.read(file), place, names)
+            self.entries.pop(target, None)
+            self.add_file(file, self.read(file), target, names)
         elif name is None and not group:
             raise ParameterError(f"{path}: defaults: there is no file {file}.")
         else:
-            self.entries[place] = {f"{names}@{place}": option}
+            self.entries[target] = {f"{names}@{target}": option}
 
 
 def _check_entry(path: Path, entry: object) -> None:
@@ -126,18 +121,13 @@ def plain_overrides(
     """Return the data without the keys removed by ``~``, and overrides without prefixes.
 
     ``+`` may name an existing key, as any override may.
-
-    Raises
-    ------
-    ParameterError
-        If a key to remove does not exist.
     """
     rest, plain = dict(data), []
     for override in overrides:
         if override.startswith("~"):
             name = override[1:].partition("=")[0].strip()
             package = package_of(name)
-            if "@" in name or package in _packages(data):
+            if "@" in name or package in map(package_of, library_defaults(data) or ()):
                 plain.append(f"{SECTION}.choices.{package}=null")
             else:
                 rest = _without(rest, name, override)
@@ -155,15 +145,11 @@ def _with_package(override: str) -> str:
     return f"{name}@{name}={value}" if equals and is_added else override
 
 
-def _packages(data: Mapping[str, Any]) -> list[str]:
-    return [package_of(entry) for entry in library_defaults(data) or ()]
-
-
 def _without(data: Mapping[str, Any], path: str, override: str) -> dict[str, Any]:
     """Remove a dotted path from the experiment or from the library's groups."""
-    for place in (path, f"{SECTION}.config.{path}"):
-        if _lies_in(data, place):
-            return _removed(data, place.split("."))
+    for location in (path, f"{SECTION}.config.{path}"):
+        if _lies_in(data, location):
+            return _removed(data, location.split("."))
     known = [*data, *_config(data)]
     raise ParameterError(
         f"override {shown(override)}: there is no {shown(path)} to remove."

@@ -40,12 +40,6 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
 
     ``data`` are a file's, with nested keys; unchanged if they do not concern TorchRL. ``known`` are
     the valid top-level keys of an experiment.
-
-    Raises
-    ------
-    ParameterError
-        If a TorchRL configuration names no algorithm or no environment, or a different one from the
-        experiment.
     """
     if is_library_config(data):
         data = _as_experiment(data, known)
@@ -115,13 +109,13 @@ def _is_choice(name: str, value: object) -> bool:
 
 
 def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    own = {"settings", "arms", "seed", "dataset", SECTION, "gymnasium"} & set(known)
-    config = {name: value for name, value in data.items() if name not in own}
-    given = _mapping(data.get(SECTION), SECTION)
+    experiment_keys = {"settings", "arms", "seed", "dataset", SECTION, "gymnasium"} & set(known)
+    config = {name: value for name, value in data.items() if name not in experiment_keys}
+    section = _mapping(data.get(SECTION), SECTION)
     return {
         "scenario": "gymnasium",
-        **{name: data[name] for name in data if name in own},
-        SECTION: {**given, "config": config},
+        **{name: data[name] for name in data if name in experiment_keys},
+        SECTION: {**section, "config": config},
     }
 
 

@@ -40,21 +40,15 @@ def forget_names(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     """Remove the names that follow from the configuration, unless changes set them."""
     if library_defaults(data) is None:
         return dict(data)
-    given = {name for name in (_TRAINER, _DATASET) if isinstance(changes.get(name), str)}
+    changed_names = {name for name in (_TRAINER, _DATASET) if isinstance(changes.get(name), str)}
     if not any(_environments(_config(data))):  # the user chose the name
-        given.add(_DATASET)
-    followers = {_TRAINER, _DATASET} - given
+        changed_names.add(_DATASET)
+    followers = {_TRAINER, _DATASET} - changed_names
     return {n: value for n, value in data.items() if n not in followers or _is_own(n, value)}
 
 
 def with_names(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Set the names of algorithm and environment from an experiment's configuration.
-
-    Raises
-    ------
-    ParameterError
-        If it names none, or the experiment names others.
-    """
+    """Set the names of algorithm and environment from an experiment's configuration."""
     if _is_own(_TRAINER, data.get(_TRAINER)):
         return dict(data)
     defaults = library_defaults(data)
@@ -129,13 +123,7 @@ def _algorithm(data: Mapping[str, Any], defaults: list[Any] | None) -> str | Non
 
 
 def refuse_not_run(trainer: str) -> None:
-    """Refuse a trainer named like a library algorithm that Ratchet does not run.
-
-    Raises
-    ------
-    ParameterError
-        If it is one of these; with the alternative.
-    """
+    """Refuse a trainer named like a library algorithm that Ratchet does not run."""
     if trainer in NOT_RUN:
         raise ParameterError(
             f"{_TRAINER}: got {shown(trainer)}, expected one of {', '.join(TORCHRL_TRAINERS)}."
@@ -147,10 +135,10 @@ def _refuse_other_trainer(data: Mapping[str, Any], chosen: str, *, follows: bool
     named = data.get(_TRAINER, f"torchrl_{chosen}")
     if named == f"torchrl_{chosen}":
         return
-    wanted = str(named).removeprefix("torchrl_")
+    algorithm = str(named).removeprefix("torchrl_")
     advice = (
-        f"The name follows the configuration: write `{_TRAINER}={wanted} loss={wanted}` and the"
-        " algorithm's other requirements, or another file."
+        f"The name follows the configuration: write `{_TRAINER}={algorithm} loss={algorithm}` and"
+        " the algorithm's other requirements, or another file."
         if follows
         else f"Write `{_TRAINER}=torchrl_{chosen}`, and no option for {_TRAINER}."
     )
@@ -203,11 +191,11 @@ def _environments(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _values_of(tree: object, name: str, path: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            place = f"{path}.{key}" if path else str(key)
+            inner_path = f"{path}.{key}" if path else str(key)
             if key == name:
-                yield place, value
+                yield inner_path, value
             else:
-                yield from _values_of(value, name, place)
+                yield from _values_of(value, name, inner_path)
 
 
 def resolved(config: Mapping[str, Any], path: str) -> object:

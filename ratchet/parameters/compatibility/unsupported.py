@@ -50,11 +50,11 @@ def advice_about(path: str) -> str:
     first, *rest = path.split(".")
     if first == "agents" and rest:
         path = ".".join((first, "*", *rest[1:]))
-    place, _, name = path.rpartition(".")
+    section, _, name = path.rpartition(".")
     if name == "_type":
-        return advice_about_class(place)
-    found = UNSUPPORTED_PARAMETERS.get(path)
-    return "" if found is None else f" {found.advice}"
+        return advice_about_class(section)
+    parameter = UNSUPPORTED_PARAMETERS.get(path)
+    return "" if parameter is None else f" {parameter.advice}"
 
 
 ENDINGS = ("Parameters", "Params")

@@ -160,20 +160,20 @@ def _random_agents(data: Nested) -> list[str]:
     return ["agents.*._type: a random agent is written is_random=True now"] if random else []
 
 
-def _remove_types(data: Nested, scenario: object, place: str = "") -> bool:
+def _remove_types(data: Nested, scenario: object, path: str = "") -> bool:
     """Remove the names of sections' classes at any depth; return whether there were any.
 
     A class that does not match its section stays, and is refused as an unknown parameter.
     """
-    found = "_type" in data and may_be_class_of(data["_type"], place, scenario)
-    if found:
+    is_typed = "_type" in data and may_be_class_of(data["_type"], path, scenario)
+    if is_typed:
         del data["_type"]
     inner = []
     for name, value in data.items():
-        if isinstance(value, dict) and not (place == "" and name == "arms"):  # converted separately
-            below = "*" if place == "agents" else name
-            inner.append(_remove_types(value, scenario, f"{place}.{below}" if place else below))
-    return found or any(inner)
+        if isinstance(value, dict) and not (path == "" and name == "arms"):  # converted separately
+            below = "*" if path == "agents" else name
+            inner.append(_remove_types(value, scenario, f"{path}.{below}" if path else below))
+    return is_typed or any(inner)
 
 
 def _drop_empty_sections(data: Nested) -> list[str]:
@@ -271,21 +271,21 @@ def _schedule(value: Any) -> Nested:  # noqa: ANN401
 
 def _service(agent: Nested) -> list[str]:
     """Write the provider of an agent's model as its URL."""
-    provider, given = agent.get("model_provider"), agent.get("vllm_openai_base_url")
+    provider, base_url = agent.get("model_provider"), agent.get("vllm_openai_base_url")
     if provider is not None and provider not in _PROVIDERS:
         return []
     host = agent.pop("language_model_server_scheme_host", "http://localhost")
     port = agent.pop("vllm_server_port", 8000)
     for name in ("model_provider", "vllm_openai_base_url", "language_model_server_port"):
         agent.pop(name, None)
-    if provider is None and given is None:
+    if provider is None and base_url is None:
         return []
     urls: dict[object, str | None] = {
         "OpenAI": None,
         "OpenRouter": "https://openrouter.ai/api/v1",
         "SelfHosted": f"{host}:{port}/v1",
     }
-    agent["base_url"] = urls.get(provider, given)
+    agent["base_url"] = urls.get(provider, base_url)
     agent.setdefault("api_key_name", "OPENROUTER_API_KEY" if provider == "OpenRouter" else None)
     change = f"agents.*.model_provider: {provider!r} is written base_url={agent['base_url']!r} now"
     if provider == "SelfHosted":

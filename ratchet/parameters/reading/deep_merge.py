@@ -84,8 +84,8 @@ def follow_default(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     as they would in a file. Changes of a named agent take precedence.
     """
     agents = data.get("agents")
-    own = changes.get("agents")
-    changed = own.get(DEFAULT_AGENT) if isinstance(own, Mapping) else None
+    agent_changes = changes.get("agents")
+    changed = agent_changes.get(DEFAULT_AGENT) if isinstance(agent_changes, Mapping) else None
     if not isinstance(agents, Mapping) or not isinstance(changed, Mapping):
         return dict(changes)
     followed = {
@@ -100,16 +100,18 @@ def _where_equal(
     default: Mapping[str, Any], agent: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the changes of values that are equal in both."""
-    found: dict[str, Any] = {}
+    followed: dict[str, Any] = {}
     for key, value in changes.items():
-        theirs, own = default.get(key), agent.get(key)
-        if theirs == own:
-            found[key] = value
+        theirs, agent_value = default.get(key), agent.get(key)
+        if theirs == agent_value:
+            followed[key] = value
         elif (
-            isinstance(value, Mapping) and isinstance(theirs, Mapping) and isinstance(own, Mapping)
+            isinstance(value, Mapping)
+            and isinstance(theirs, Mapping)
+            and isinstance(agent_value, Mapping)
         ):
-            found[key] = _where_equal(theirs, own, value)
-    return found
+            followed[key] = _where_equal(theirs, agent_value, value)
+    return followed
 
 
 def forget_iterations(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,9 +121,9 @@ def forget_iterations(data: Mapping[str, Any], changes: Mapping[str, Any]) -> di
     """
     section = data.get("rl")
     is_changed = any(name.partition(".")[0] == PHASES for name in changes)
-    own = changes.get("rl")
+    rl_changes = changes.get("rl")
     is_given = "rl.num_iterations" in changes or (
-        isinstance(own, Mapping) and "num_iterations" in own
+        isinstance(rl_changes, Mapping) and "num_iterations" in rl_changes
     )
     if not is_changed or is_given or not isinstance(section, Mapping):
         return dict(data)
@@ -132,10 +134,7 @@ def forget_iterations(data: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Nest dotted keys: ``{"rl.lr": 1, "rl": {"gamma": 1}}`` → ``{"rl": {"lr": 1, "gamma": 1}}``.
 
-    Raises
-    ------
-    ParameterError
-        If a key is not text.
+    Raises ParameterError if a key is not text.
     """
     result: dict[str, Any] = {}
     for key, value in data.items():
@@ -164,8 +163,8 @@ def _change_phases(phases: Sequence[Any], changes: Mapping[str, Any]) -> list[An
                 f"{PHASES}.{name}: got {shown(change)}, expected a phase's parameter, such as"
                 f" {PHASES}.{name}.num_iterations."
             )
-        place = names.index(name)
-        result[place] = merge_nested(expand_paths(result[place], f"{PHASES}.{name}"), change)
+        index = names.index(name)
+        result[index] = merge_nested(expand_paths(result[index], f"{PHASES}.{name}"), change)
     return result
 
 

@@ -50,11 +50,6 @@ def load_files(data: Mapping[str, object], base_dir: str | Path) -> None:
 
     Sections that they register then exist when the parameters are read. Relative paths start from
     ``base_dir``. Missing files or classes are reported on use.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        If a file can't be loaded, or the scenario's class does not exist.
     """
     scenario = data.get("scenario")
     if isinstance(scenario, str) and is_class_spec(scenario):
@@ -65,22 +60,16 @@ def load_files(data: Mapping[str, object], base_dir: str | Path) -> None:
             load_module(path, base_dir)
 
 
-def start_from_base(
-    data: Mapping[str, Any], base_dir: str | Path, workspace: str | Path = "."
-) -> dict[str, Any]:
+def start_from_base(data: Mapping[str, Any], base_dir: str | Path) -> dict[str, Any]:
     """Rewrite the paths of the user's files that start from the working directory.
 
     Paths start from ``base_dir``, the experiment file's folder; a file that exists only relative to
-    ``workspace`` gets its path relative to ``base_dir``, so that every process finds it.
-
-    Raises
-    ------
-    ParameterError
-        If a path matches different files in the two folders.
+    the working directory gets its path relative to ``base_dir``, so that every process finds it.
     """
 
     def rewritten(path: str) -> str:
-        near, far = (Path(start) / Path(path).expanduser() for start in (base_dir, workspace))
+        far = Path(path).expanduser()
+        near = Path(base_dir) / far
         if not os.path.isfile(far) or (os.path.isfile(near) and near.samefile(far)):
             return path
         if os.path.isfile(near):
@@ -91,8 +80,8 @@ def start_from_base(
             )
         return os.path.relpath(far.resolve(), Path(base_dir).resolve())
 
-    found: dict[str, Any] = _with_paths(data, rewritten)
-    return found
+    rewritten_data: dict[str, Any] = _with_paths(data, rewritten)
+    return rewritten_data
 
 
 def _with_paths(data: Any, rewritten: Callable[[str], str]) -> Any:  # noqa: ANN401
@@ -140,13 +129,7 @@ def _files(data: object) -> Iterator[str]:
 
 
 def agent_model(scenario: str) -> type[SubParameters]:
-    """Return the model of an agent's parameters in a scenario.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such scenario; with the nearest name.
-    """
+    """Return the model of an agent's parameters in a scenario."""
     load_plugins()
     if scenario not in AGENT_MODELS:
         _read_scenario(scenario, None)
@@ -156,6 +139,6 @@ def agent_model(scenario: str) -> type[SubParameters]:
 def _read_scenario(scenario: str, base_dir: str | Path | None) -> None:
     """Register the names and the agents' model of a scenario given by name, file or entry point."""
     scenarios: Registry[_Scenario] = importlib.import_module(_SCENARIOS).SCENARIOS
-    found = scenarios.find(scenario, base_dir)
-    AGENT_MODELS[scenario] = found.agent_parameters()
-    SCENARIO_NAMES[scenario] = scenarios.names_of(found)
+    scenario_cls = scenarios.find(scenario, base_dir)
+    AGENT_MODELS[scenario] = scenario_cls.agent_parameters()
+    SCENARIO_NAMES[scenario] = scenarios.names_of(scenario_cls)

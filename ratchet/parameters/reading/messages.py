@@ -45,20 +45,14 @@ def describe_validation_error(
 def _join(messages: list[str]) -> str:
     """Join the expectations of a union's members to one sentence."""
     first, *others = dict.fromkeys(messages)
-    wanted = [other.partition("Input should be ")[2] for other in others]
-    if not any(wanted):
+    hints = [other.partition("Input should be ")[2] for other in others]
+    if not any(hints):
         return first
-    return first.removesuffix(".") + "".join(f", or {text[:-1]}" for text in wanted if text) + "."
+    return first.removesuffix(".") + "".join(f", or {text[:-1]}" for text in hints if text) + "."
 
 
 def raise_together(errors: Sequence[RatchetError]) -> None:
-    """Raise errors as one, with each line once; return if the sequence is empty.
-
-    Raises
-    ------
-    RatchetError
-        A single error itself, several as a ParameterError with the lines of all.
-    """
+    """Raise errors as one, with each line once; return if the sequence is empty."""
     if not errors:
         return
     lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
@@ -153,14 +147,14 @@ def suggest_at_top(
 def elsewhere(name: str, others: Mapping[str, type[BaseModel]] | None = None) -> str:
     """Return ``" Did you mean rl.lr?"`` with all sections that have a parameter of that name."""
     sections = {section.name: section.model for section in SECTIONS.values()}
-    places = [
+    paths = [
         f"{section}.{name}"
         for section, model in {**sections, **(others or {})}.items()
         if name in model.model_fields
     ]
     if any(name in model.model_fields for model in AGENT_MODELS.values()):
-        places.append(f"agents._default.{name}")
-    if not places:
+        paths.append(f"agents._default.{name}")
+    if not paths:
         return ""
-    *others_there, last = places
+    *others_there, last = paths
     return f" Did you mean {', '.join(others_there) + ' or ' if others_there else ''}{last}?"

@@ -7,7 +7,10 @@ Depth and size are bounded after aliases are expanded, and an alias may not cont
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+import tomllib
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +20,7 @@ import yaml
 
 from ratchet.errors import ParameterError, kind_of, shorten, shown
 from ratchet.parameters.compatibility.hydra import with_files
+from ratchet.parameters.compatibility.other_systems import refuse_other_systems
 from ratchet.parameters.compatibility.torchrl_files import uses_library_groups
 
 _FLOAT = re.compile(
@@ -27,6 +31,8 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
+_OLD_INTEGER = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+)")
+"""An octal number or one of base 60 in YAML 1.1, which YAML 1.2 reads otherwise."""
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
 _MAX_BITS = 1024
 """The size of integers, which every float of 64 bits has at most."""
@@ -80,6 +86,8 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401
         """Construct a value; one that its type cannot hold is an error with a line."""
         try:
+            if node.tag.endswith(":int") and _OLD_INTEGER.fullmatch(node.value):
+                raise ValueError("expected a decimal number without leading zeros or colons")
             value = super().construct_object(node, deep=deep)
             if isinstance(value, int) and value.bit_length() > _MAX_BITS:
                 raise ValueError(f"expected an integer of at most {_MAX_BITS} bits")
@@ -128,20 +136,14 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 
 
 def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401 -- YAML holds anything
-    """Parse YAML that is from ``source``: a file's path or an override, for messages.
-
-    Raises
-    ------
-    ParameterError
-        For bad YAML, with ``source:line:column``.
-    """
+    """Parse YAML that is from ``source``: a file's path or an override, for messages."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+        position = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
         problem = shorten(error.problem, 500)
-        raise ParameterError(f"{source}{place}: bad YAML: {problem}.") from error
+        raise ParameterError(f"{source}{position}: bad YAML: {problem}.") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ParameterError(
@@ -153,11 +155,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file whose top level is a mapping with string keys; ``${a.b}`` is filled in.
 
     Files that its ``defaults`` name are read too.
-
-    Raises
-    ------
-    ParameterError
-        For bad YAML, a top level that is no mapping, or an interpolation to nowhere.
     """
     data = with_files(_parsed(path), path, _parsed)
     if "${" not in str(data):
@@ -168,7 +165,17 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return interpolate(data, path)
 
 
+def header_comment(path: Path) -> str | None:
+    """Return the comment at the start of a YAML file, without the number signs; None without."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), _text_of(path).splitlines())
+    return "\n".join(line[1:].removeprefix(" ").rstrip() for line in lines).strip("\n") or None
+
+
 def _parsed(path: Path) -> dict[str, Any]:
+    if path.suffix.lower() == ".toml":
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            refuse_other_systems(tomllib.loads(_text_of(path)), path)
+        raise ParameterError(f"{path}: got a TOML file, expected an experiment file in YAML.")
     data = parse_yaml(_text_of(path), str(path))
     if not isinstance(data, dict):
         got = "the file is empty" if data is None else f"the top level is {kind_of(data)}"
@@ -179,13 +186,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _text_of(path: Path) -> str:
-    """Read a file of UTF-8.
-
-    Raises
-    ------
-    ParameterError
-        If it cannot be read or is not UTF-8, with the line and the byte.
-    """
+    """Read a file of UTF-8."""
     try:
         content = path.read_bytes()
         return content.decode("utf-8")
@@ -208,13 +209,7 @@ _Extent = tuple[int, int]
 
 
 def interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return a file's values with all references filled in.
-
-    Raises
-    ------
-    ParameterError
-        For a reference to nowhere.
-    """
+    """Return a file's values with all references filled in."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -229,13 +224,7 @@ def interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_references(data: dict[str, Any], path: Path) -> None:
-    """Refuse references that expand to too many values or levels.
-
-    Raises
-    ------
-    ParameterError
-        With the first value beyond a bound.
-    """
+    """Refuse references that expand to too many values or levels."""
     _Sizes(data, path).of(data, (), 0)
 
 
@@ -250,52 +239,49 @@ class _Sizes:
     path: Path
     known: dict[tuple[str, ...], _Extent | None] = field(default_factory=dict)
 
-    def of(self, value: object, place: tuple[str, ...], depth: int) -> _Extent:
+    def of(self, value: object, path: tuple[str, ...], depth: int) -> _Extent:
         """Return the extent of the value at a path; 1 for a value that contains itself."""
-        if place in self.known:
-            return self.known[place] or (1, 1)  # OmegaConf refuses circles
+        if path in self.known:
+            return self.known[path] or (1, 1)  # OmegaConf refuses circles
         if depth > MAX_DEPTH:
-            raise self._error(place, f"references follow each other over {MAX_DEPTH} levels")
-        self.known[place] = None
-        parts = [self.of(each, at, depth + 1) for at, each in self._parts(value, place)]
+            raise self._error(path, f"references follow each other over {MAX_DEPTH} levels")
+        self.known[path] = None
+        parts = [self.of(each, at, depth + 1) for at, each in self._parts(value, path)]
         size = 1 + sum(size for size, _ in parts)
         height = 1 + max((height for _, height in parts), default=0)
         if size > MAX_VALUES:
-            raise self._error(place, f"references stand for more than {MAX_VALUES:,} values")
+            raise self._error(path, f"references stand for more than {MAX_VALUES:,} values")
         if depth + height > MAX_DEPTH:
-            raise self._error(place, f"references follow each other over {MAX_DEPTH} levels")
-        self.known[place] = size, height
+            raise self._error(path, f"references follow each other over {MAX_DEPTH} levels")
+        self.known[path] = size, height
         return size, height
 
     def _parts(
-        self, value: object, place: tuple[str, ...]
+        self, value: object, path: tuple[str, ...]
     ) -> Iterator[tuple[tuple[str, ...], object]]:
         """Yield the values in a section, in a list or referenced by a text."""
         if isinstance(value, Mapping):
-            yield from (((*place, str(name)), each) for name, each in value.items())
+            yield from (((*path, str(name)), each) for name, each in value.items())
         elif isinstance(value, list):
-            yield from (((*place, str(number)), each) for number, each in enumerate(value))
+            yield from (((*path, str(number)), each) for number, each in enumerate(value))
         elif isinstance(value, str):
             for name in _REFERENCE.findall(value):
-                yield self._find(name.strip(), place)
+                yield self._find(name.strip(), path)
 
-    def _find(self, name: str, place: tuple[str, ...]) -> tuple[tuple[str, ...], object]:
+    def _find(self, name: str, path: tuple[str, ...]) -> tuple[tuple[str, ...], object]:
         """Return the value that a reference names, or the nearest section around it."""
         inner = name.lstrip(".")
         dots = len(name) - len(inner)
-        at: tuple[str, ...] = place[: max(0, len(place) - dots)] if dots else ()
+        at: tuple[str, ...] = path[: max(0, len(path) - dots)] if dots else ()
         for part in [part for part in re.split(r"[.\[\]]+", inner) if part]:
-            if not self._has((*at, part)):
+            if self._value((*at, part)) is _MISSING:
                 break
             at = (*at, part)
         return at, self._value(at)
 
-    def _has(self, place: tuple[str, ...]) -> bool:
-        return self._value(place) is not _MISSING
-
-    def _value(self, place: tuple[str, ...]) -> object:
+    def _value(self, path: tuple[str, ...]) -> object:
         value: Any = self.root
-        for name in place:
+        for name in path:
             if isinstance(value, Mapping) and name in value:
                 value = value[name]
             elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
@@ -304,8 +290,8 @@ class _Sizes:
                 return _MISSING
         return value
 
-    def _error(self, place: tuple[str, ...], problem: str) -> ParameterError:
-        return ParameterError(f"{self.path}: {shorten('.'.join(place))}: {problem}.")
+    def _error(self, path: tuple[str, ...], problem: str) -> ParameterError:
+        return ParameterError(f"{self.path}: {shorten('.'.join(path))}: {problem}.")
 
 
 _MISSING = object()

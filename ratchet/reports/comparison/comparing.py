@@ -52,6 +52,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs, grouped by differing parameters, with seeds as repetitions.
 
+    Raises DataError, with the remedy, if the runs cannot be compared.
+
     Parameters
     ----------
     folders
@@ -73,13 +75,6 @@ def compare_runs(
     preregistered
         Preregistration of the sweep that consists of these runs. Its baselines or pairs apply if
         the options name none.
-
-    Raises
-    ------
-    DataError
-        If the runs cannot be compared; the message contains the remedy.
-    ParameterError
-        If a task parameter does not differ, or a baseline or a member of a pair is no group.
     """
     runs, run_notes = read_compared_runs(folders, skip_unfinished=skip_unfinished)
     grouping = group_by_arm(runs) if by_arm else group_runs(runs, tasks)

@@ -31,6 +31,7 @@ from ratchet.reports.comparison.options import (
 )
 from ratchet.reports.comparison.pairs import Pair, compare_pairs, compared_labels
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, Group, Grouping, shared_tests
+from ratchet.reports.comparison.training_costs import used_per_run
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import metric_label
 from ratchet.statistics.estimate import Band, Estimate
@@ -128,16 +129,9 @@ class MetricComparison:
 
     def improvement(self, first: str, second: str) -> Estimate | None:
         """Return the probability that the first group is better than the second."""
-        for found in self.improvements:
-            if (found.first, found.second) == (first, second):
-                return found.probability
-        return None
-
-    def pair(self, first: str, second: str) -> Pair | None:
-        """Return the difference of two groups, in the order of comparison."""
-        for found in self.pairs:
-            if (found.first, found.second) == (first, second):
-                return found
+        for improvement in self.improvements:
+            if (improvement.first, improvement.second) == (first, second):
+                return improvement.probability
         return None
 
 
@@ -172,23 +166,29 @@ class Comparison:
         """All runs of all groups."""
         return [run for group in self.grouping.groups for run in group.runs]
 
-    def lines_of(self, found: MetricComparison) -> Sequence[ReferenceValue]:
+    def lines_of(self, metric_comparison: MetricComparison) -> Sequence[ReferenceValue]:
         """Return the reference accuracies that hold for a metric: on the test set, also sampled."""
-        is_main = found.metric.name.removesuffix("-by-sampling") == MAIN_TEST
-        return self.lines if found.metric.kind == "accuracy" and is_main else ()
+        is_main = metric_comparison.metric.name.removesuffix("-by-sampling") == MAIN_TEST
+        return self.lines if metric_comparison.metric.kind == "accuracy" and is_main else ()
 
     def of_kind(self, kind: MetricKind, test: str | None = None) -> list[MetricComparison]:
         """List the metrics of one kind, of one test set if it is given."""
         return [
-            found
-            for found in self.metrics
-            if found.metric.kind == kind and test in (None, found.metric.test)
+            metric_comparison
+            for metric_comparison in self.metrics
+            if metric_comparison.metric.kind == kind
+            and test in (None, metric_comparison.metric.test)
         ]
 
     @property
+    def main_metrics(self) -> list[MetricComparison]:
+        """Accuracies on test sets and recorded metrics, without accuracies of groups."""
+        return self.of_kind("accuracy") + self.of_kind("metric")
+
+    @property
     def tables(self) -> list[DisplayTable]:
-        """The scores of all groups, a table for each metric."""
-        return _tables(self)
+        """The scores of all groups, a table for each main metric."""
+        return [scores_table(self, each) for each in self.main_metrics]
 
     def to_dataframe(self) -> DataFrame:
         """Return the scores as a pandas DataFrame, a row for each metric and group."""
@@ -207,25 +207,18 @@ class Comparison:
 
     def by_groups(self) -> list[tuple[TestGroups, str, list[MetricComparison]]]:
         """List kinds of groups with a test set and the comparison of each group, in order."""
-        kinds: dict[str, TestGroups] = {}
-        found: dict[tuple[str, str], list[MetricComparison]] = {}
+        by_kind: dict[tuple[str, str], tuple[TestGroups, str, list[MetricComparison]]] = {}
         for each in self.of_kind("group"):
-            assert each.metric.groups is not None
-            kinds[each.metric.groups.name] = each.metric.groups
-            found.setdefault((each.metric.groups.name, each.metric.test), []).append(each)
-        return [(kinds[name], test, mine) for (name, test), mine in found.items()]
+            groups, test = each.metric.groups, each.metric.test
+            assert groups is not None
+            by_kind.setdefault((groups.name, test), (groups, test, []))[2].append(each)
+        return list(by_kind.values())
 
 
 def compare_groups(
     grouping: Grouping, metrics: Sequence[Metric], options: Options
 ) -> list[MetricComparison]:
-    """Compare groups in every metric, which every run must have.
-
-    Raises
-    ------
-    DataError
-        If a run's score is missing or not finite.
-    """
+    """Compare groups in every metric, which every run must have."""
     planned = metrics[0].kind if metrics else None
     without = replace(options, effect=None)
     return [
@@ -237,9 +230,11 @@ def compare_groups(
 def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
     """List the accuracies on all common tests, then those by group."""
     tests = [name for name in shared_tests(runs) if _has_decisions(runs, name)]
-    whole = [_accuracy_metric(test) for test in tests]
-    paid = [metric for test in shared_tests(runs) for metric in _return_metrics(runs, test)]
-    return whole + paid + [metric for test in tests for metric in _group_metrics(runs, test)]
+    accuracies = [_accuracy_metric(test) for test in tests]
+    returns = [metric for test in shared_tests(runs) for metric in _return_metrics(runs, test)]
+    return (
+        accuracies + returns + [metric for test in tests for metric in _group_metrics(runs, test)]
+    )
 
 
 _LESS = re.compile(r"(loss|error|regret|failed_proportion)$")
@@ -251,11 +246,6 @@ def recorded_metric(
     """Build a metric from each run's last recorded value of ``STAGE/NAME``.
 
     Less is also better for names that end in "loss", "error", "regret" or "failed_proportion".
-
-    Raises
-    ------
-    DataError
-        If the name has no stage or no run has it; the message contains the nearest name.
     """
     stage, slash, short = name.partition("/")
     known = {f"{p.stage}/{value}" for run in runs for p in run.points for value in p.values}
@@ -276,13 +266,19 @@ def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> Metri
     if metric.kind == "metric":
         groups = [g for g in groups if any(metric.score(run) is not None for run in g.runs)]
     scores = [_scores(group, metric) for group in groups]
-    rows = [_row(group, own, metric, options) for group, own in zip(groups, scores, strict=True)]
+    rows = [
+        _row(group, group_scores, metric, options)
+        for group, group_scores in zip(groups, scores, strict=True)
+    ]
     if metric.kind == "group":
         return MetricComparison(metric, rows, [])
     thresholds = profile_thresholds(scores)
     less = metric.less_is_better
     rows = [replace(r, profile=_profile(r.scores, thresholds, less, options)) for r in rows]
-    members = {group.label: (group, own) for group, own in zip(groups, scores, strict=True)}
+    members = {
+        group.label: (group, group_scores)
+        for group, group_scores in zip(groups, scores, strict=True)
+    }
     improvements = [
         each
         for one, two in compared_labels(members, replace(options, baselines=()))
@@ -349,9 +345,9 @@ def _row(group: Group, scores: Strata, metric: Metric, options: Options) -> Grou
 
 
 def _scores(group: Group, metric: Metric) -> list[list[float]]:
-    found: list[list[float]] = []
+    scores_by_task: list[list[float]] = []
     for task in group.tasks:
-        found.append([])
+        scores_by_task.append([])
         for run in task:
             score = metric.score(run)
             if score is None or not math.isfinite(score):
@@ -359,8 +355,8 @@ def _scores(group: Group, metric: Metric) -> list[list[float]]:
                     f"compare: {run.label} ({group.label}, seed {run.seed}) has {score} as"
                     f" {metric.name!r}; expected a number for every run."
                 )
-            found[-1].append(score)
-    return found
+            scores_by_task[-1].append(score)
+    return scores_by_task
 
 
 def _accuracy_metric(test: str) -> Metric:
@@ -425,44 +421,34 @@ def _has_decisions(runs: Sequence[ComparedRun], test: str) -> bool:
     return all(has_decisions(run.tables[test].columns) for run in runs)
 
 
-def _tables(comparison: Comparison) -> list[DisplayTable]:
-    """Return the scores of each metric as a table."""
-    level = f"{100 * comparison.options.level:g} %"
-    columns = (
-        group_heading(comparison.grouping),
-        "seeds",
-        "IQM",
-        f"{level} interval",
-        "median",
-        "mean",
-    )
-    return [
-        DisplayTable(
-            found.metric.title,
-            columns,
-            [_shown_row(row, percent=found.metric.is_share) for row in found.rows],
-            [_record(found, row) for row in found.rows],
-        )
-        for found in comparison.of_kind("accuracy") + comparison.of_kind("metric")
-    ]
+def scores_table(comparison: Comparison, metric_comparison: MetricComparison) -> DisplayTable:
+    """Return the scores of all groups in one metric; in the first, also what training used."""
+    metric, percent = metric_comparison.metric, metric_comparison.metric.is_share
+    gap, used = "optimality gap", "used in training"
+    rows = []
+    for row in metric_comparison.rows:
+        cells = {
+            group_heading(comparison.grouping): row.group.label,
+            "seeds": " + ".join(str(len(task)) for task in row.group.tasks),
+            "IQM": number(row.iqm.value, percent=percent),
+            f"{100 * comparison.options.level:g} % interval": interval(row.iqm, percent=percent),
+            "median": number(row.median.value, percent=percent),
+            "mean": number(row.mean.value, percent=percent),
+        }
+        if row.gap is not None:
+            cells[gap] = number(row.gap.value, percent=percent)
+        if metric_comparison is comparison.metrics[0]:
+            cells[used] = str(used_per_run(row.group))
+        rows.append(cells)
+    records = [_record(metric_comparison, row) for row in metric_comparison.rows]
+    return DisplayTable.from_mappings(metric.title, rows, records, details=(gap, used))
 
 
-def _shown_row(row: GroupScores, *, percent: bool) -> tuple[str, ...]:
-    return (
-        row.group.label,
-        " + ".join(str(len(task)) for task in row.group.tasks),
-        number(row.iqm.value, percent=percent),
-        interval(row.iqm, percent=percent),
-        number(row.median.value, percent=percent),
-        number(row.mean.value, percent=percent),
-    )
-
-
-def _record(found: MetricComparison, row: GroupScores) -> dict[str, object]:
+def _record(metric_comparison: MetricComparison, row: GroupScores) -> dict[str, object]:
     """Return a row as plain data; non-finite numbers are None."""
     iqm = estimate_data(row.iqm)
     return {
-        "metric": found.metric.name,
+        "metric": metric_comparison.metric.name,
         "group": row.group.label,
         "seeds": row.group.seeds,
         "iqm": iqm["value"],

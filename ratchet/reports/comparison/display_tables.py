@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
 from ratchet.reports.comparison.formatting import (
     chance,
     difference,
-    difference_interval,
     estimate_data,
     group_heading,
     interval,
+    is_different,
     number,
     p_value,
     pair_data,
@@ -22,27 +23,52 @@ from ratchet.reports.comparison.learning import GroupCurve, LearningComparison
 from ratchet.reports.comparison.pairs import Pair
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.labels import metric_label
+from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.power import MAX_RUNS
 
 
-def pair_table(
-    comparison: Comparison, found: MetricComparison, *, brief: bool = False
-) -> DisplayTable:
-    """Return the differences of pairs of groups in one metric, with the detectable difference.
+def improvement_table(metric_comparison: MetricComparison) -> DisplayTable:
+    """Return the probabilities that a row's group is better than a column's."""
+    labels = [row.group.label for row in metric_comparison.rows]
+    rows = []
+    for one in labels:
+        chances = [metric_comparison.improvement(one, two) for two in labels]
+        rows.append([f"**{one}**", *map(_bold, chances)])
+    return DisplayTable("P(row better than column), in percent", ["", *labels], rows)
 
-    ``brief`` omits columns for terminals; the records are the same.
-    """
-    options, percent = comparison.options, found.metric.is_share
+
+def group_table(group_comparisons: Sequence[MetricComparison]) -> DisplayTable:
+    """Return the accuracies on groups of datapoints, with their intervals."""
+    labels = [row.group.label for row in group_comparisons[0].rows]
+    rows = [
+        [each.metric.title, *(_with_interval(row.iqm) for row in each.rows)]
+        for each in group_comparisons
+    ]
+    return DisplayTable("", ["", *labels], rows)
+
+
+def _bold(estimate: Estimate | None) -> str:
+    return f"**{chance(estimate)}**" if is_different(estimate) else chance(estimate)
+
+
+def _with_interval(estimate: Estimate) -> str:
+    value = number(estimate.value)
+    return value if math.isnan(estimate.low) else f"{value} {interval(estimate)}"
+
+
+def pair_table(comparison: Comparison, metric_comparison: MetricComparison) -> DisplayTable:
+    """Return the differences of pairs of groups in one metric, with the detectable difference."""
+    options, percent = comparison.options, metric_comparison.metric.is_share
     level, power = (f"{100 * x:g} %" for x in (options.level, options.power))
     rows = []
-    for pair in found.pairs:
+    for pair in metric_comparison.pairs:
         row = {
             "pair": f"{pair.first} − {pair.second}",
             "difference of means": difference(pair.difference.value, percent=percent),
-            f"{level} interval": difference_interval(pair.difference, percent=percent),
+            f"{level} interval": interval(pair.difference, percent=percent, form=difference),
             "p": p_value(pair.chance, None if pair.can_be_told_apart else pair.least),
             "corrected p": p_value(pair.adjusted),
-            "P(first better), %": chance(found.improvement(pair.first, pair.second)),
+            "P(first better), %": chance(metric_comparison.improvement(pair.first, pair.second)),
             "paired by seed": "yes" if pair.paired else f"no: {pair.pairing}",
             f"detectable in {power}": detectable(pair, percent=percent),
         }
@@ -50,18 +76,18 @@ def pair_table(
             heading = f"seeds for {number(pair.power.effect, percent=percent)}"
             row[heading] = _seeds_for_effect(pair)
         rows.append(row)
-    left_out = {"corrected p"} if len(found.pairs) == 1 else set()
+    left_out = {"corrected p"} if len(metric_comparison.pairs) == 1 else set()
     if not options.pairs:  # they have a table of all pairs
         left_out |= {"P(first better), %"}
-    if brief:
-        left_out |= {"paired by seed"}
-    columns = [name for name in rows[0] if name not in left_out] if rows else []
-    records = [{"metric": found.metric.name, **pair_data(pair)} for pair in found.pairs]
-    return DisplayTable(
-        f"differences in {found.metric.title}",
-        columns,
-        [[row.get(name, "–") for name in columns] for row in rows],
+    records = [
+        {"metric": metric_comparison.metric.name, **pair_data(pair)}
+        for pair in metric_comparison.pairs
+    ]
+    return DisplayTable.from_mappings(
+        f"differences in {metric_comparison.metric.title}",
+        [{name: row[name] for name in row if name not in left_out} for row in rows],
         records,
+        details=["paired by seed"],
     )
 
 
@@ -80,28 +106,28 @@ def _seeds_for_effect(pair: Pair) -> str:
     return f"> {MAX_RUNS:,}" if pair.power.needed is None else f"{pair.power.needed:,}"
 
 
-def learning_table(comparison: Comparison, found: LearningComparison) -> DisplayTable:
+def learning_table(comparison: Comparison, learning: LearningComparison) -> DisplayTable:
     """Return each group's learning efficiency: mean height and time to thresholds."""
     level = f"{100 * comparison.options.level:g} %"
     columns = [group_heading(comparison.grouping), "seeds", "last IQM"]
-    if found.start is not None and found.end is not None:
-        between = f"{position(found.start)} to {position(found.end)} {found.axis}"
+    if learning.start is not None and learning.end is not None:
+        between = f"{position(learning.start)} to {position(learning.end)} {learning.axis}"
         columns += [f"mean over {between}", f"{level} interval"]
-    for threshold in found.thresholds:
+    for threshold in learning.thresholds:
         columns += [
-            f"reach {number(threshold, percent=found.is_share)}",
-            f"{found.axis} until half do",
+            f"reach {number(threshold, percent=learning.is_share)}",
+            f"{learning.axis} until half do",
             f"{level} interval",
         ]
-    rows = [_learning_row(row, percent=found.is_share) for row in found.rows]
-    records = [_learning_record(found, row) for row in found.rows]
-    return DisplayTable(learning_title(found), columns, rows, records)
+    rows = [_learning_row(row, percent=learning.is_share) for row in learning.rows]
+    records = [_learning_record(learning, row) for row in learning.rows]
+    return DisplayTable(learning_title(learning), columns, rows, records)
 
 
-def learning_title(found: LearningComparison) -> str:
+def learning_title(learning: LearningComparison) -> str:
     """Return the title of a learning curve with its x axis."""
-    stage, _, name = found.metric.partition("/")
-    return f"learning: {metric_label(name)} ({stage}) over {found.axis}"
+    stage, _, name = learning.metric.partition("/")
+    return f"learning: {metric_label(name)} ({stage}) over {learning.axis}"
 
 
 def _learning_row(row: GroupCurve, *, percent: bool) -> list[str]:
@@ -116,14 +142,14 @@ def _learning_row(row: GroupCurve, *, percent: bool) -> list[str]:
     return cells
 
 
-def _learning_record(found: LearningComparison, row: GroupCurve) -> dict[str, object]:
+def _learning_record(learning: LearningComparison, row: GroupCurve) -> dict[str, object]:
     return {
-        "metric": found.metric,
-        "axis": found.axis,
+        "metric": learning.metric,
+        "axis": learning.axis,
         "group": row.group.label,
         "seeds": row.group.seeds,
-        "start": found.start,
-        "end": found.end,
+        "start": learning.start,
+        "end": learning.end,
         "mean_height": None if row.area is None else dict(estimate_data(row.area)),
         "reaching": [
             {

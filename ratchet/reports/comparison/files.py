@@ -3,84 +3,55 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ratchet.errors import DataError
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
-from ratchet.reports.comparison.display_tables import learning_table, pair_table
-from ratchet.reports.comparison.figures import (
-    aggregate_figures,
-    group_figures,
-    improvement_figures,
-    learning_figures,
-    profile_figures,
-)
 from ratchet.reports.comparison.formatting import (
     band_data,
-    chance,
     estimate_data,
     group_heading,
-    interval,
-    is_different,
-    number,
     pair_data,
 )
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.published import published_preregistration, to_published
-from ratchet.reports.comparison.svg_figure import draw_svg
-from ratchet.reports.comparison.text import (
-    curve_notes,
-    reading_notes,
-    to_markdown,
-    used_per_run,
-    verdicts,
-)
-from ratchet.reports.page import figures_json, page_environment, plotly_script
+from ratchet.reports.comparison.svg_figure import draw_profiles, draw_svg
+from ratchet.reports.comparison.text import to_markdown
+from ratchet.reports.comparison.training_costs import used_per_run
+from ratchet.reports.display_table import DisplayTable
+from ratchet.reports.page import markdown_html, page_environment
 from ratchet.tracking.files import write_atomically
 
 BEGIN = "<!-- begin: written by `ratchet compare` -->"
 END = "<!-- end: written by `ratchet compare` -->"
 
 
-@dataclass(frozen=True)
-class ComparisonFiles:
-    """Paths of a comparison's files."""
+class ComparisonFiles(NamedTuple):
+    """Paths of a comparison's files.
 
-    folder: Path
+    ``page`` is self-contained, ``markdown`` has its figure in ``picture``, and ``data`` contains
+    all numbers.
+    """
 
-    @property
-    def markdown(self) -> Path:
-        """Tables and notes."""
-        return self.folder / "comparison.md"
-
-    @property
-    def data(self) -> Path:
-        """All numbers."""
-        return self.folder / "comparison.json"
-
-    @property
-    def page(self) -> Path:
-        """Tables and plots in one self-contained file."""
-        return self.folder / "comparison.html"
-
-    @property
-    def picture(self) -> Path:
-        """The figure of the Markdown."""
-        return self.folder / "comparison.svg"
+    page: Path
+    markdown: Path
+    data: Path
+    picture: Path
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> ComparisonFiles:
     """Write all files of a comparison into a folder, created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = ComparisonFiles(folder)
+    suffixes = ("html", "md", "json", "svg")
+    files = ComparisonFiles(*(folder / f"comparison.{suffix}" for suffix in suffixes))
     data = json.dumps(to_data(comparison), indent=1, allow_nan=False, default=str)
     write_atomically(files.data, data + "\n")
-    write_atomically(files.picture, draw_svg(comparison))
+    picture = draw_svg(comparison)
+    write_atomically(files.picture, picture)
     write_atomically(files.markdown, to_markdown(comparison, files.picture.name))
-    write_atomically(files.page, render(comparison))
+    write_atomically(files.page, render(comparison, picture))
     return files
 
 
@@ -89,11 +60,6 @@ def write_document(comparison: Comparison, page: Path) -> None:
 
     Only the text between the page's two markers is replaced. A missing page is created with a
     heading.
-
-    Raises
-    ------
-    DataError
-        If the page does not contain both markers once and in order.
     """
     picture = page.with_suffix(".svg")
     generated = to_markdown(comparison, picture.name, heading=False)
@@ -117,37 +83,19 @@ def write_document(comparison: Comparison, page: Path) -> None:
     write_atomically(page, text)
 
 
-def render(comparison: Comparison) -> str:
-    """Render the page."""
-    aggregates, improvements = aggregate_figures(comparison), improvement_figures(comparison)
-    profiles, learning = profile_figures(comparison), learning_figures(comparison)
-    groups = group_figures(comparison)
-    grouped = [figure for _, figures in groups for figure in figures]
-    improved = [figure for figures in improvements for figure in figures]
-    environment = page_environment()
-    return environment.get_template("comparison.html.j2").render(
-        comparison=comparison,
-        heading=group_heading(comparison.grouping),
-        level=f"{100 * comparison.options.level:g} %",
-        notes=[*reading_notes(comparison), *comparison.notes],
-        aggregates=aggregates,
-        improvements=improvements,
-        groups=groups,
-        profiles=profiles,
-        learning=[
-            (figure, found, learning_table(comparison, found), curve_notes(found))
-            for figure, found in zip(learning, comparison.learning, strict=True)
-        ],
-        pair_table=partial(pair_table, comparison),
-        verdicts=partial(verdicts, comparison),
-        chance=chance,
-        interval=interval,
-        is_different=is_different,
-        number=number,
-        used_per_run=used_per_run,
-        plotly_script=plotly_script(),
-        figures_json=figures_json([*aggregates, *improved, *profiles, *grouped, *learning]),
-    )
+def render(comparison: Comparison, picture: str) -> str:
+    """Render the page: the Markdown with its SVG picture, performance profiles and the runs."""
+    columns = (group_heading(comparison.grouping), "seed", "run", "code")
+    runs = [
+        (group.label, str(run.seed), f"`{run.label}`", f"`{run.code}`")
+        for group in comparison.grouping.groups
+        for run in group.runs
+    ]
+    text = to_markdown(comparison, "figure", "profiles", heading=False)
+    text += f"\n## Runs\n{DisplayTable('', columns, runs).to_markdown()}\n"
+    pictures = {"figure": picture, "profiles": draw_profiles(comparison)}
+    template = page_environment().get_template("comparison.html.j2")
+    return template.render(title=comparison.title, content=markdown_html(text, pictures))
 
 
 def to_data(comparison: Comparison) -> dict[str, Any]:
@@ -178,21 +126,21 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
             }
             for group in grouping.groups
         ],
-        "metrics": [_metric_data(found) for found in comparison.metrics],
-        "learning": [_learning_data(found) for found in comparison.learning],
+        "metrics": [_metric_data(metric_comparison) for metric_comparison in comparison.metrics],
+        "learning": [_learning_data(learning) for learning in comparison.learning],
         "lines": [asdict(line) for line in comparison.lines],
         "notes": list(comparison.notes),
         "preregistered": None if preregistered is None else preregistered.model_dump(mode="json"),
     }
 
 
-def _metric_data(found: MetricComparison) -> dict[str, Any]:
+def _metric_data(metric_comparison: MetricComparison) -> dict[str, Any]:
     return {
-        "name": found.metric.name,
-        "title": found.metric.title,
-        "kind": found.metric.kind,
-        "test": found.metric.test,
-        "less_is_better": found.metric.less_is_better,
+        "name": metric_comparison.metric.name,
+        "title": metric_comparison.metric.title,
+        "kind": metric_comparison.metric.kind,
+        "test": metric_comparison.metric.test,
+        "less_is_better": metric_comparison.metric.less_is_better,
         "groups": [
             {
                 "label": row.group.label,
@@ -204,22 +152,22 @@ def _metric_data(found: MetricComparison) -> dict[str, Any]:
                 "optimality_gap": None if row.gap is None else estimate_data(row.gap),
                 "profile": None if row.profile is None else band_data(row.profile),
             }
-            for row in found.rows
+            for row in metric_comparison.rows
         ],
         "probability_of_improvement": [
             {"first": each.first, "second": each.second, **estimate_data(each.probability)}
-            for each in found.improvements
+            for each in metric_comparison.improvements
         ],
-        "pairs": [pair_data(pair) for pair in found.pairs],
+        "pairs": [pair_data(pair) for pair in metric_comparison.pairs],
     }
 
 
-def _learning_data(found: LearningComparison) -> dict[str, Any]:
+def _learning_data(learning: LearningComparison) -> dict[str, Any]:
     return {
-        "metric": found.metric,
-        "axis": found.axis,
-        "start": found.start,
-        "end": found.end,
+        "metric": learning.metric,
+        "axis": learning.axis,
+        "start": learning.start,
+        "end": learning.end,
         "groups": [
             {
                 "label": row.group.label,
@@ -236,6 +184,6 @@ def _learning_data(found: LearningComparison) -> dict[str, Any]:
                     for each in row.reaching
                 ],
             }
-            for row in found.rows
+            for row in learning.rows
         ],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,14 +18,6 @@ TOO_FEW = f"n < {MIN_SEEDS}"
 """Stands for an interval over too few seeds."""
 
 
-def interval(estimate: Estimate, *, percent: bool = True) -> str:
-    """Format an interval, or state that seeds are too few."""
-    if math.isnan(estimate.low):
-        return TOO_FEW
-    ends = (estimate.low, estimate.high)
-    return ", ".join(number(end, percent=percent) for end in ends).join("[]")
-
-
 def is_share(metric: str) -> bool:
     """Return whether a recorded metric is a share by its name, displayed in percent."""
     return _SHARE.search(metric) is not None
@@ -34,6 +26,19 @@ def is_share(metric: str) -> bool:
 def number(value: float, *, percent: bool = True) -> str:
     """Format a score, in percent if it is a share."""
     return f"{100 * value:.1f}" if percent else f"{value:.4g}"
+
+
+def difference(value: float, *, percent: bool = True) -> str:
+    """Format a signed difference, in percentage points for shares."""
+    return ("−" if value < 0 else "+") + number(abs(value), percent=percent)
+
+
+def interval(estimate: Estimate, *, percent: bool = True, form: Callable[..., str] = number) -> str:
+    """Format an interval, whose ends ``form`` formats, or state that seeds are too few."""
+    if math.isnan(estimate.low):
+        return TOO_FEW
+    ends = (estimate.low, estimate.high)
+    return ", ".join(form(end, percent=percent) for end in ends).join("[]")
 
 
 def chance(estimate: Estimate | None) -> str:
@@ -68,20 +73,6 @@ def position_interval(estimate: Estimate) -> str:
         return TOO_FEW
     high = f"{position(estimate.high)}]" if math.isfinite(estimate.high) else "∞)"
     return f"[{position(estimate.low)}, {high}"
-
-
-def difference(value: float, *, percent: bool = True) -> str:
-    """Format a signed difference, in percentage points for shares."""
-    size = number(abs(value), percent=percent)
-    return ("−" if value < 0 else "+") + size
-
-
-def difference_interval(estimate: Estimate, *, percent: bool = True) -> str:
-    """Format the interval of a difference, or state that seeds are too few."""
-    if math.isnan(estimate.low):
-        return TOO_FEW
-    ends = (estimate.low, estimate.high)
-    return ", ".join(difference(end, percent=percent) for end in ends).join("[]")
 
 
 def p_value(value: float | None, least: float | None = None) -> str:

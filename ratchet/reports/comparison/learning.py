@@ -126,20 +126,15 @@ def compare_learning(
         and iterations too if they are not proportional to it.
     reach
         Thresholds; default: the last value of the weakest group.
-
-    Raises
-    ------
-    DataError
-        If a run lacks a requested metric or axis.
     """
     runs = [run for group in groups for run in group.runs]
     names = [_known(name, runs) for name in metrics] or _chosen(runs)
     axes = _Axes(runs)
     chosen = [axes.check(axis)] if axis is not None else axes.choose()
-    found = [
+    comparisons = [
         _compare(groups, metric, over, axes, options, reach) for metric in names for over in chosen
     ]
-    return [each for each in found if any(len(row.band) > 1 for row in each.rows)]
+    return [each for each in comparisons if any(len(row.band) > 1 for row in each.rows)]
 
 
 def _compare(
@@ -155,18 +150,20 @@ def _compare(
     ]
     every = [curve for group in curves for task in group for curve in task]
     positions = common_positions(every)
-    bands = [_band(own, positions, options) for own in curves]
+    bands = [_band(group_curves, positions, options) for group_curves in curves]
     start, end = max(curve.start for curve in every), min(curve.end for curve in every)
-    thresholds = list(reach) or _reached_by_all(bands)
+    thresholds = list(reach)
+    if not thresholds and all(map(len, bands)):
+        thresholds = [min(band.values[-1] for band in bands)]  # reached by all groups
     rows = [
         GroupCurve(
             group,
             band,
-            [curve.end for task in own for curve in task],
-            _area(own, start, end, options) if start < end else None,
-            [_reaching(own, threshold, positions, options) for threshold in thresholds],
+            [curve.end for task in group_curves for curve in task],
+            _area(group_curves, start, end, options) if start < end else None,
+            [_reaching(group_curves, threshold, positions, options) for threshold in thresholds],
         )
-        for group, own, band in zip(groups, curves, bands, strict=True)
+        for group, group_curves, band in zip(groups, curves, bands, strict=True)
     ]
     covered = (start, end) if start < end else (None, None)
     return LearningComparison(metric, axis, rows, thresholds, *covered)
@@ -206,16 +203,16 @@ def _area(curves: Curves, start: float, end: float, options: Options) -> Estimat
     return with_enough_seeds(area, list(map(len, curves)))
 
 
-def _reached_by_all(bands: Sequence[Band]) -> list[float]:
-    """Return the lowest last value of all groups."""
-    return [min(band.values[-1] for band in bands)] if all(map(len, bands)) else []
-
-
 def _reaching(
     curves: Curves, threshold: float, positions: FloatArray, options: Options
 ) -> TimeToThreshold:
-    found = [first_reached(curve, threshold, positions) for task in curves for curve in task]
-    at, reached = [position for position, _ in found], [is_there for _, is_there in found]
+    first_crossings = [
+        first_reached(curve, threshold, positions) for task in curves for curve in task
+    ]
+    at, reached = (
+        [position for position, _ in first_crossings],
+        [is_there for _, is_there in first_crossings],
+    )
     median = median_position(at, reached, options.level)
     return TimeToThreshold(
         threshold, at, reached, with_enough_seeds(median, list(map(len, curves)))
@@ -256,7 +253,7 @@ class _Axes:
 
     def __init__(self, runs: Sequence[ComparedRun]) -> None:
         self._runs = runs
-        self._found: dict[tuple[str, AxisName], CumulativeCost | None] = {}
+        self._costs: dict[tuple[str, AxisName], CumulativeCost | None] = {}
 
     def positions(
         self, run: ComparedRun, axis: AxisName, points: Sequence[MetricPoint]
@@ -289,13 +286,13 @@ class _Axes:
     def _cumulative_cost(self, run: ComparedRun, axis: AxisName) -> CumulativeCost | None:
         if axis == "iterations":
             return None
-        place = (run.label, axis)
-        if place not in self._found:
-            self._found[place] = cumulative_cost(run, axis)
-        return self._found[place]
+        run_and_axis = (run.label, axis)
+        if run_and_axis not in self._costs:
+            self._costs[run_and_axis] = cumulative_cost(run, axis)
+        return self._costs[run_and_axis]
 
     def _is_proportional(self, axis: AxisName) -> bool:
         """Return whether all runs use equal amounts in each iteration."""
-        found = [self._cumulative_cost(run, axis) for run in self._runs]
-        amounts = np.concatenate([each.amounts for each in found if each is not None])
+        costs = [self._cumulative_cost(run, axis) for run in self._runs]
+        amounts = np.concatenate([each.amounts for each in costs if each is not None])
         return bool(np.ptp(amounts) <= 1e-6 * amounts.max())

@@ -68,13 +68,7 @@ class ReferenceValue:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse ``LABEL=VALUE``.
-
-        Raises
-        ------
-        ParameterError
-            If the label is missing or the value is not in [0, 1].
-        """
+        """Parse ``LABEL=VALUE``."""
         label, equals, number = (part.strip() for part in text.rpartition("="))
         try:
             value = float(number)
@@ -89,13 +83,7 @@ class ReferenceValue:
 
 
 def planned_pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Parse several ``FIRST vs SECOND``, each kept once.
-
-    Raises
-    ------
-    ParameterError
-        If one does not name two groups.
-    """
+    """Parse several ``FIRST vs SECOND``, each kept once."""
     pairs = []
     for line in lines:
         pair = parse_pair(line)

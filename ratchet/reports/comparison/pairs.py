@@ -75,7 +75,10 @@ def compare_pairs(
     groups: Sequence[Group], scores: Sequence[Strata], options: Options
 ) -> list[Pair]:
     """Compare the pairs of groups that the options name by their scores by task."""
-    members = {group.label: (group, own) for group, own in zip(groups, scores, strict=True)}
+    members = {
+        group.label: (group, group_scores)
+        for group, group_scores in zip(groups, scores, strict=True)
+    }
     combined = [(members[one], members[two]) for one, two in compared_labels(members, options)]
     contrasts = [_contrast(one, two) for one, two in combined]
     pairs = [
@@ -84,12 +87,12 @@ def compare_pairs(
     ]
     testable = [k for k, pair in enumerate(pairs) if pair.num_seeds > 1]
     tests = permutation_tests([contrasts[k] for k in testable], seed=options.seed)
-    for place, k in enumerate(testable):
+    for index, k in enumerate(testable):
         pairs[k] = replace(
             pairs[k],
-            chance=tests.chances[place],
-            adjusted=tests.adjusted[place],
-            least=tests.least[place],
+            chance=tests.chances[index],
+            adjusted=tests.adjusted[index],
+            least=tests.least[index],
             num_permutations=tests.num_permutations,
             is_exact=tests.is_exact,
         )
@@ -170,6 +173,6 @@ def _estimate(first: Group, second: Group, contrast: Contrast, options: Options)
 
 def _in_order_of_seeds(group: Group, scores: Strata) -> list[list[float]]:
     return [
-        [score for _, score in sorted(zip([run.seed for run in task], own, strict=True))]
-        for task, own in zip(group.tasks, scores, strict=True)
+        [score for _, score in sorted(zip([run.seed for run in task], task_scores, strict=True))]
+        for task, task_scores in zip(group.tasks, scores, strict=True)
     ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ratchet.errors import DataError
-from ratchet.reports.comparison.comparison import Comparison
+from ratchet.reports.comparison.comparison import (
+    Comparison,
+    recorded_metric,
+    test_metrics,
+)
 from ratchet.reports.comparison.runs import ComparedRun, differing_paths, read_compared_runs
 from ratchet.reports.comparison.training_costs import used_by_stage
 from ratchet.statistics.results import accuracy
@@ -47,8 +52,8 @@ class PublishedRun(_Plain):
     """One trained experiment with its ``differing`` parameters.
 
     ``scores`` are by metric, ``used`` is what training used by stage, ``data`` the digests of its
-    data sets, and ``code`` its commit, followed by "+" for changes or untracked files. Pages of
-    earlier releases lack these.
+    data sets, ``curves`` those of its learning curves, and ``code`` its commit, followed by "+"
+    for changes or untracked files. Pages of earlier releases lack some of these.
     """
 
     run: str
@@ -60,6 +65,7 @@ class PublishedRun(_Plain):
     scores: dict[str, float] = {}
     used: dict[str, dict[str, float]] = {}
     data: dict[str, str] = {}
+    curves: dict[str, str] = {}
     code: str = ""
 
 
@@ -97,8 +103,46 @@ class CheckedTest:
 
     @property
     def is_same(self) -> bool:
-        """Whether all decisions are equal."""
-        return self.here is not None and self.here.sha256 == self.published.sha256
+        """Whether all decisions, their number and their accuracy are equal."""
+        return self.here is not None and (
+            (self.here.sha256, self.here.rows) == (self.published.sha256, self.published.rows)
+            and _are_equal(self.here.accuracy, self.published.accuracy)
+        )
+
+
+@dataclass(frozen=True)
+class CheckedValue:
+    """A published number or digest other than a test's; ``here`` is None if the run lacks it."""
+
+    kind: str
+    name: str
+    published: float | str
+    here: float | str | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both are equal."""
+        return _are_equal(self.published, self.here)
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """A published run compared with the local run's arm.
+
+    ``not_compared`` lists the kinds of values that the published file lacks.
+    """
+
+    arm: str
+    seed: int
+    code: str
+    tests: Sequence[CheckedTest]
+    values: Sequence[CheckedValue]
+    not_compared: Sequence[str]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether everything that the file contains is equal."""
+        return all(test.is_same for test in self.tests) and all(v.is_same for v in self.values)
 
 
 def to_published(comparison: Comparison) -> Published:
@@ -106,13 +150,14 @@ def to_published(comparison: Comparison) -> Published:
     grouping = comparison.grouping
     runs = [run for group in grouping.groups for run in group.runs]
     paths = grouping.paths[1:] if grouping.is_by_arm else differing_paths(runs)
+    curves = comparison.learning
     versions: dict[str, set[str]] = {}
     for run in runs:
         for name, version in run.versions.items():
             versions.setdefault(name, set()).add(version)
     return Published(
         commands=list(comparison.commands),
-        versions={name: ", ".join(sorted(found)) for name, found in sorted(versions.items())},
+        versions={name: ", ".join(sorted(numbers)) for name, numbers in sorted(versions.items())},
         runs=[
             PublishedRun(
                 run=run.run_id,
@@ -124,6 +169,7 @@ def to_published(comparison: Comparison) -> Published:
                 scores=_scores(comparison, run),
                 used={stage: asdict(used) for stage, used in used_by_stage(run).items()},
                 data=dict(run.data_hashes),
+                curves={each.metric: _curve_digest(run, each.metric) for each in curves},
                 code=run.code,
             )
             for run in runs
@@ -141,13 +187,7 @@ def published_preregistration(comparison: Comparison) -> PublishedPreregistratio
 
 
 def read_published(path: Path) -> Published:
-    """Read the JSON file of a page of results.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or invalid.
-    """
+    """Read the JSON file of a page of results."""
     try:
         return Published.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -162,14 +202,8 @@ def read_published(path: Path) -> Published:
         ) from error
 
 
-def check_published(folder: RunFolder, published: Published) -> list[CheckedTest]:
-    """Match a run's tests with the published ones of the same experiments.
-
-    Raises
-    ------
-    DataError
-        If the run is not finished, or no published run matches an arm.
-    """
+def check_published(folder: RunFolder, published: Published) -> list[CheckedRun]:
+    """Compare a run's arms with the published runs of the same experiments."""
     runs, _ = read_compared_runs([folder])
     pairs = [(run, each) for run in runs for each in published.runs if _is_same(run, each)]
     if not pairs:
@@ -181,26 +215,96 @@ def check_published(folder: RunFolder, published: Published) -> list[CheckedTest
             f" seeds {seeds} and none but their parameters. Their commands:\n"
             + "\n".join(published.commands)
         )
-    return [
-        CheckedTest(
-            arm=run.arm,
-            seed=run.seed,
-            test=test,
-            published=there,
-            here=_published_test(run.tables[test]) if test in run.tables else None,
-        )
-        for run, each in pairs
-        for test, there in each.tests.items()
-    ]
+    return [_check_run(run, each) for run, each in pairs]
+
+
+_KINDS = {
+    "scores": "score",
+    "used": "used in training",
+    "data": "data set",
+    "curves": "learning curve",
+}
+
+
+def _check_run(run: ComparedRun, published: PublishedRun) -> CheckedRun:
+    local: dict[str, Mapping[str, float | str]] = {
+        "scores": _local_scores(run, published.scores),
+        "used": _flat({stage: asdict(used) for stage, used in used_by_stage(run).items()}),
+        "data": run.data_hashes,
+        "curves": {name: _curve_digest(run, name) for name in published.curves},
+    }
+    there: dict[str, Mapping[str, float | str]] = {
+        "scores": published.scores,
+        "used": _flat(published.used),
+        "data": published.data,
+        "curves": published.curves,
+    }
+    return CheckedRun(
+        arm=run.arm,
+        seed=run.seed,
+        code=published.code,
+        tests=[
+            CheckedTest(
+                arm=run.arm,
+                seed=run.seed,
+                test=test,
+                published=result,
+                here=_published_test(run.tables[test]) if test in run.tables else None,
+            )
+            for test, result in published.tests.items()
+        ],
+        values=[
+            CheckedValue(kind, name, value, local[field].get(name))
+            for field, kind in _KINDS.items()
+            for name, value in there[field].items()
+        ],
+        not_compared=[
+            kind for field, kind in _KINDS.items() if field not in published.model_fields_set
+        ],
+    )
+
+
+def _local_scores(run: ComparedRun, names: Iterable[str]) -> dict[str, float]:
+    """Return a run's scores in the metrics of these names, as far as it has them."""
+    metrics = {metric.name: metric for metric in test_metrics([run])}
+    recorded = {f"{point.stage}/{name}" for point in run.points for name in point.values}
+    metrics |= {name: recorded_metric(name, [run]) for name in {*names} & recorded - {*metrics}}
+    scores = {name: metrics[name].score(run) for name in names if name in metrics}
+    return {name: score for name, score in scores.items() if score is not None}
+
+
+def _flat(used: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return what each stage used as ``stage: amount``."""
+    return {f"{stage}: {what}": n for stage, each in used.items() for what, n in each.items()}
+
+
+def _curve_digest(run: ComparedRun, metric: str) -> str:
+    """Return a digest of a metric's recorded values, to nine digits, by iteration."""
+    stage, _, name = metric.partition("/")
+    points = [point for point in run.points if point.stage == stage and name in point.values]
+    values = sorted((point.iteration, f"{point.values[name]:.9g}") for point in points)
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def _are_equal(first: float | str | None, second: float | str | None) -> bool:
+    """Return whether texts are equal, or numbers up to rounding."""
+    if isinstance(first, float | int) and isinstance(second, float | int):
+        return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
+    return first == second
 
 
 def different_versions(published: Published, here: Mapping[str, str]) -> list[str]:
-    """List packages whose local versions differ from the published ones."""
+    """List packages and properties of the machine that differ from the published ones."""
     return [
         f"{name} {version}, here {here.get(name, 'none')}"
         for name, version in published.versions.items()
-        if name != "platform" and here.get(name) != version
+        if name != "platform" and here.get(name) not in (version, *version.split(", "))
     ]
+
+
+def unrecorded_versions(published: Published, here: Mapping[str, str]) -> list[str]:
+    """List packages and properties of this machine that the published file does not record."""
+    return [f"{name} {version}" for name, version in here.items() if name not in published.versions]
 
 
 def _is_same(run: ComparedRun, published: PublishedRun) -> bool:

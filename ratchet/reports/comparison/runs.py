@@ -75,21 +75,15 @@ def read_compared_runs(
     """Read the arms of all runs; return them with notes on skipped or merged runs.
 
     Pruned members of sweeps are skipped.
-
-    Raises
-    ------
-    DataError
-        If a run is not finished (the message contains the command to resume), if no run is left,
-        or if two runs of the same experiment have different results.
     """
     load_plugins()
-    found: list[ComparedRun] = []
+    completed_runs: list[ComparedRun] = []
     unfinished: list[str] = []
     pruned: list[str] = []
     for folder in folders:
         manifest = folder.manifest
         if manifest.status == "completed":
-            found += _arms(folder, manifest)
+            completed_runs += _arms(folder, manifest)
         elif manifest.status == "pruned":
             pruned.append(folder.run_id)
         else:
@@ -100,9 +94,9 @@ def read_compared_runs(
             f"compare: {len(unfinished)} of {len(folders)} runs are not finished; finish them, or"
             f" leave them out with --skip-unfinished:\n{commands}"
         )
-    if not found:
+    if not completed_runs:
         raise DataError("compare: got no finished run, expected some. `ratchet runs` lists them.")
-    merged, notes = _merge_identical(found)
+    merged, notes = _merge_identical(completed_runs)
     if pruned:
         notes.append(f"Left out, since their sweep pruned them: {', '.join(pruned)}.")
     if unfinished:
@@ -116,11 +110,6 @@ def check_same_tests(
     """Check that all runs were tested on the same datapoints; return notes on differences.
 
     If all groups have the ``same_seeds``, each seed may have its own data.
-
-    Raises
-    ------
-    DataError
-        If test data differ otherwise.
     """
     if same_seeds and _each_seed_has_its_own_data(runs):
         return [OWN_DATA]
@@ -187,14 +176,14 @@ def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters in use, without sections of other trainers, protocols, scenarios."""
     trainer = hyper_params.get("trainer", "")
     trainer = trainer.get("class_name", "") if isinstance(trainer, Mapping) else str(trainer)
-    place = {
+    components = {
         "protocol": str(hyper_params.get("interaction_protocol", "")),
         "scenario": str(hyper_params.get("scenario", "")),
     }
     pretrains = hyper_params.get("pretrain_agents", False)
     left_out = set(_NO_DIFFERENCE)
     for name, section in SECTIONS.items():
-        if not section.concerns(trainer=trainer, **place) and not (
+        if not section.concerns(trainer=trainer, **components) and not (
             pretrains and name == "solo_agent"
         ):
             left_out.add(name)
@@ -212,11 +201,11 @@ def _merge_identical(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], li
     Duplicates would count as agreeing seeds. They also occur in sweeps whose arms override the
     swept parameter: these runs share stored stages.
     """
-    kept: dict[str, ComparedRun] = {}
+    distinct_runs: dict[str, ComparedRun] = {}
     copies: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         key = json.dumps([run.seed, dict(run.parameters)], sort_keys=True, default=str)
-        first = kept.setdefault(key, run)
+        first = distinct_runs.setdefault(key, run)
         if first is run:
             continue
         if _results(first) != _results(run):
@@ -227,10 +216,10 @@ def _merge_identical(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], li
             )
         copies[first.label].append(run.label)
     if not copies:
-        return list(kept.values()), []
+        return list(distinct_runs.values()), []
     named = [f"{first}, {_some(others)}" for first, others in copies.items()]
     note = f"Counted once, since they are one experiment: {_some(named, '; ')}."
-    return list(kept.values()), [note]
+    return list(distinct_runs.values()), [note]
 
 
 def _tested_on(run: ComparedRun, table: str) -> str:
@@ -254,8 +243,8 @@ def _advice(runs: Sequence[ComparedRun]) -> str:
 
 
 def _some(labels: Sequence[str], separator: str = ", ") -> str:
-    shown = separator.join(labels[:3])
-    return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown
+    listed = separator.join(labels[:3])
+    return f"{listed} and {len(labels) - 3} more" if len(labels) > 3 else listed
 
 
 _ARM = "arm"
@@ -302,13 +291,6 @@ def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> G
     """Group runs in the given order.
 
     The parameters ``task_paths`` define tasks instead of groups.
-
-    Raises
-    ------
-    ParameterError
-        If a task's parameter does not differ.
-    DataError
-        If a group lacks a task, or has a seed twice in one.
     """
     differing = differing_paths(runs)
     for path in task_paths:
@@ -329,29 +311,23 @@ def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> G
 
 
 def group_by_arm(runs: Sequence[ComparedRun]) -> Grouping:
-    """Group runs by the name of their arm and the parameters in which the runs of an arm differ.
-
-    Raises
-    ------
-    DataError
-        If a group has a seed twice.
-    """
+    """Group runs by the name of their arm and the parameters in which the runs of an arm differ."""
     by_arm: dict[str, list[ComparedRun]] = {}
     for run in runs:
         by_arm.setdefault(run.arm, []).append(run)
-    paths = sorted({path for own in by_arm.values() for path in differing_paths(own)})
+    paths = sorted({path for group_runs in by_arm.values() for path in differing_paths(group_runs)})
     by_group: dict[tuple[str, Hashable], list[ComparedRun]] = {}
-    for arm, own in by_arm.items():
-        for run in own:
+    for arm, group_runs in by_arm.items():
+        for run in group_runs:
             by_group.setdefault((arm, _values(run, paths)), []).append(run)
     groups = []
-    for (arm, _), own in by_group.items():
-        label = f"{arm} · {_label(own[0], paths)}" if paths else arm
-        seeds = [run.seed for run in own]
+    for (arm, _), group_runs in by_group.items():
+        label = f"{arm} · {_label(group_runs[0], paths)}" if paths else arm
+        seeds = [run.seed for run in group_runs]
         if len(set(seeds)) < len(seeds):
             raise DataError(f"compare: {label} has a seed twice: {sorted(seeds)}.")
-        values = {path: own[0].parameters.get(path) for path in paths}
-        groups.append(Group(label, {_ARM: arm, **values}, [own]))
+        values = {path: group_runs[0].parameters.get(path) for path in paths}
+        groups.append(Group(label, {_ARM: arm, **values}, [group_runs]))
     return Grouping([_ARM, *paths], groups, [_ARM])
 
 

@@ -3,68 +3,59 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
-from ratchet.parameters.base import TestGroups
-from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
+from ratchet.reports.comparison.comparison import Comparison, MetricComparison, scores_table
 from ratchet.reports.comparison.display_tables import (
     detectable,
+    group_table,
+    improvement_table,
     learning_table,
-    learning_title,
     pair_table,
 )
-from ratchet.reports.comparison.formatting import (
-    chance,
-    group_heading,
-    interval,
-    is_different,
-    number,
-    position,
-)
+from ratchet.reports.comparison.formatting import number, position
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.options import MIN_SEEDS
 from ratchet.reports.comparison.pairs import Pair
 from ratchet.reports.comparison.preregistration import preregistration_note
-from ratchet.reports.comparison.runs import OWN_DATA, Group
+from ratchet.reports.comparison.runs import OWN_DATA
 from ratchet.reports.comparison.training_costs import (
     NORMALIZATION,
     WARM_UP,
-    Used,
     positions_of,
     used_by_stage,
-    used_in_training,
 )
-from ratchet.reports.display_table import DisplayTable
-from ratchet.reports.labels import ranges
-from ratchet.statistics.estimate import Estimate
+from ratchet.reports.labels import ranges, upper_first
 
 MAX_VERDICTS = 3
 MUCH_EARLIER = 0.98
 """Ends that differ less, as those in tokens always do, are not reported."""
 
 
-def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: bool = True) -> str:
-    """Format a comparison as GitHub Markdown with the relative path of its figure."""
+def to_markdown(comparison: Comparison, *pictures: str, heading: bool = True) -> str:
+    """Format a comparison as GitHub Markdown with the relative paths of its figures."""
     parts = [f"# {comparison.title}"] if heading else []
     parts.append(_introduction(comparison))
-    if picture is not None:
-        parts.append(f"![{comparison.title}]({picture})")
-    for found in comparison.of_kind("accuracy") + comparison.of_kind("metric"):
-        parts += _metric_parts(comparison, found)
-    for groups, test, found_by_group in comparison.by_groups():
-        parts.append(_group_part(groups, test, found_by_group))
-    for found_curve in comparison.learning:
-        parts.append(_learning_part(comparison, found_curve))
-    parts.append(_bullets("How to read it", [*reading_notes(comparison), *comparison.notes]))
+    title = re.sub(r"([\[\]])", r"\\\1", comparison.title)
+    parts += [f"![{title}]({picture})" for picture in pictures]
+    for metric_comparison in comparison.main_metrics:
+        parts += _metric_parts(comparison, metric_comparison)
+    for groups, test, group_comparisons in comparison.by_groups():
+        explanation = "IQM of the accuracy in percent, with its interval."
+        parts.append(f"## By {groups.title} ({test})\n{explanation}")
+        parts.append(group_table(group_comparisons).to_markdown())
+    for learning in comparison.learning:
+        curves = learning_table(comparison, learning)
+        unit = ", in percent" if learning.is_share else ""
+        parts += [f"## {upper_first(curves.title)}{unit}", curves.to_markdown()]
+        parts += curve_notes(learning)
+    notes = [f"- {note}" for note in (*reading_notes(comparison), *comparison.notes)]
+    parts.append("\n".join(["## How to read it", *notes]))
     if comparison.commands:
         code = "\n".join(comparison.commands)
         parts.append(f"## Reproducing\n```\n{code}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def used_per_run(group: Group) -> Used:
-    """Return what training used, averaged over the runs of a group."""
-    return sum(map(used_in_training, group.runs), Used()) / len(group.runs)
 
 
 def reading_notes(comparison: Comparison) -> list[str]:
@@ -94,11 +85,11 @@ def reading_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def verdicts(comparison: Comparison, found: MetricComparison) -> list[str]:
+def verdicts(comparison: Comparison, metric_comparison: MetricComparison) -> list[str]:
     """List the pairs that these seeds do not distinguish, with what the seeds detect."""
-    open_pairs = [p for p in found.pairs if p.power is not None and not p.is_told_apart]
-    title, alpha = found.metric.title, f"{100 * (1 - comparison.options.level):.3g} %"
-    percent = found.metric.is_share
+    open_pairs = [p for p in metric_comparison.pairs if p.power is not None and not p.is_told_apart]
+    title, alpha = metric_comparison.metric.title, f"{100 * (1 - comparison.options.level):.3g} %"
+    percent = metric_comparison.metric.is_share
     if len(open_pairs) <= MAX_VERDICTS:
         return [
             f"Not distinguished at {alpha}: {pair.first} and {pair.second} ({title});"
@@ -106,25 +97,25 @@ def verdicts(comparison: Comparison, found: MetricComparison) -> list[str]:
             for pair in open_pairs
         ]
     return [
-        f"Not distinguished at {alpha}: {len(open_pairs)} of {len(found.pairs)} pairs ({title});"
-        f" {_what_is_detected(comparison, open_pairs, percent=percent)}"
+        f"Not distinguished at {alpha}: {len(open_pairs)} of {len(metric_comparison.pairs)} pairs"
+        f" ({title}); {_what_is_detected(comparison, open_pairs, percent=percent)}"
     ]
 
 
 def _what_is_detected(comparison: Comparison, pairs: Sequence[Pair], *, percent: bool) -> str:
     """Return the true differences that the seeds of pairs detect, or that they detect none."""
     seeds = " or ".join(str(n) for n in sorted({pair.num_seeds for pair in pairs}))
-    found = sorted(
+    detectable_differences = sorted(
         (pair.power.detectable, detectable(pair, percent=percent))
         for pair in pairs
         if pair.power is not None and pair.can_be_told_apart and pair.power.spread
     )
-    if not found or math.isinf(found[0][0]):
+    if not detectable_differences or math.isinf(detectable_differences[0][0]):
         least = min(pair.least or 0.0 for pair in pairs)
         if all(pair.power is not None and not pair.power.spread for pair in pairs):
             return f"the {seeds} seeds each have no spread."
         return f"no p-value of {seeds} seeds each is below {least:.3f}, whatever the difference."
-    sizes = list(dict.fromkeys([found[0][1], found[-1][1]]))
+    sizes = list(dict.fromkeys([detectable_differences[0][1], detectable_differences[-1][1]]))
     return (
         f"{seeds} seeds each detect a true difference of {' to '.join(sizes)}"
         f"{' points' if percent else ''} in {100 * comparison.options.power:g} % of cases, in a"
@@ -132,15 +123,21 @@ def _what_is_detected(comparison: Comparison, pairs: Sequence[Pair], *, percent:
     )
 
 
-def curve_notes(found: LearningComparison) -> list[str]:
+def curve_notes(learning: LearningComparison) -> list[str]:
     """List groups whose curves end early, or are partly those of agents with other partners."""
-    return [*_ragged(found), *_other_partners(found)]
+    ends_early = [
+        f"{row.group.label}: {row.cut_off} of {len(row.ends)} runs continue after the first has"
+        f" ended ({learning.axis}: {position(min(row.ends))}), where the curve ends."
+        for row in learning.rows
+        if row.cut_off and (min(row.ends) < MUCH_EARLIER * max(row.ends))
+    ]
+    return ends_early + _other_partners(learning)
 
 
-def _other_partners(found: LearningComparison) -> list[str]:
+def _other_partners(learning: LearningComparison) -> list[str]:
     """List groups with phases in which fixed partners replace some agents, by their last phase."""
     groups: dict[str, list[str]] = {}
-    for row in found.rows:
+    for row in learning.rows:
         run, last = row.group.runs[0], 0
         iterations, named = 0, ""
         for phase in run.hyper_params.get("phases") or ():
@@ -151,8 +148,10 @@ def _other_partners(found: LearningComparison) -> list[str]:
                 named = ", ".join(f"{name}: {_kind(each)}" for name, each in partners.items())
         points = [p for p in run.points if p.stage == "train" and p.iteration < last]
         if points:
-            end = max(positions_of(run, found.axis, points))
-            text = f"up to {position(end)} {found.axis} agents learn with fixed partners ({named})"
+            end = max(positions_of(run, learning.axis, points))
+            text = (
+                f"up to {position(end)} {learning.axis} agents learn with fixed partners ({named})"
+            )
             groups.setdefault(text, []).append(row.group.label)
     return [
         f"{', '.join(labels)}: {text}; this part of the curve is not that of the trained agents."
@@ -162,15 +161,6 @@ def _other_partners(found: LearningComparison) -> list[str]:
 
 def _kind(partner: object) -> str:
     return str(partner["kind"] if isinstance(partner, Mapping) else partner)
-
-
-def _ragged(found: LearningComparison) -> list[str]:
-    return [
-        f"{row.group.label}: {row.cut_off} of {len(row.ends)} runs continue after the first has"
-        f" ended ({found.axis}: {position(min(row.ends))}), where the curve ends."
-        for row in found.rows
-        if row.cut_off and (min(row.ends) < MUCH_EARLIER * max(row.ends))
-    ]
 
 
 def _note_on_improvements(comparison: Comparison, level: str) -> str:
@@ -186,7 +176,7 @@ def _note_on_improvements(comparison: Comparison, level: str) -> str:
 
 
 def _notes_on_differences(comparison: Comparison) -> list[str]:
-    pairs = [pair for found in comparison.metrics for pair in found.pairs]
+    pairs = [pair for metric_comparison in comparison.metrics for pair in metric_comparison.pairs]
     if not pairs:
         return []
     options = comparison.options
@@ -288,99 +278,23 @@ def _introduction(comparison: Comparison) -> str:
     return f"{text}."
 
 
-def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
-    percent = found.metric.is_share
-    level = f"{100 * comparison.options.level:g} % interval"
-    title = found.metric.title
-    unit = ", in percent" if percent else ""
-    columns = [group_heading(comparison.grouping), "seeds", "IQM", level, "median", "mean"]
-    if found.metric.kind != "metric":
-        columns.append("optimality gap")
-    rows = [_row(row, percent=percent) for row in found.rows]
-    if found is comparison.metrics[0]:
-        columns.append("used in training")
-        rows = [
-            [*cells, str(used_per_run(row.group))]
-            for cells, row in zip(rows, found.rows, strict=True)
-        ]
-    less = "; less is better" if found.metric.less_is_better else ""
-    parts = [f"## {title[:1].upper()}{title[1:]}{unit}{less}\n{table(columns, rows)}"]
-    if lines := comparison.lines_of(found):
+def _metric_parts(comparison: Comparison, metric_comparison: MetricComparison) -> list[str]:
+    metric = metric_comparison.metric
+    unit = ", in percent" if metric.is_share else ""
+    less = "; less is better" if metric.less_is_better else ""
+    scores = scores_table(comparison, metric_comparison)
+    parts = [f"## {upper_first(metric.title)}{unit}{less}\n{scores.to_markdown()}"]
+    if lines := comparison.lines_of(metric_comparison):
         known = [f"{line.label} {number(line.value)}" for line in lines]
         parts.append(f"Known values, drawn as lines: {'; '.join(known)}.")
-    labels = [row.group.label for row in found.rows]
-    if len(labels) > 1 and not comparison.options.pairs:
-        matrix = [
-            [f"**{one}**", *(_bold(found.improvement(one, two)) for two in labels)]
-            for one in labels
-        ]
-        parts.append(f"P(row better than column), in percent\n\n{table(['', *labels], matrix)}")
-    if found.pairs:
-        parts.append(f"Differences{unit}\n\n{_shown(pair_table(comparison, found))}")
-        parts += verdicts(comparison, found)
+    if len(metric_comparison.rows) > 1 and not comparison.options.pairs:
+        improvements = improvement_table(metric_comparison)
+        parts += [improvements.title, improvements.to_markdown()]
+    if metric_comparison.pairs:
+        pairs = pair_table(comparison, metric_comparison)
+        parts += [f"Differences{unit}", pairs.to_markdown()]
+        parts += verdicts(comparison, metric_comparison)
     return parts
-
-
-def _shown(shown: DisplayTable) -> str:
-    return table(shown.columns, shown.rows)
-
-
-def _learning_part(comparison: Comparison, found: LearningComparison) -> str:
-    unit = ", in percent" if found.is_share else ""
-    title = learning_title(found)
-    return "\n\n".join(
-        [
-            f"## {title[:1].upper()}{title[1:]}{unit}",
-            _shown(learning_table(comparison, found)),
-            *curve_notes(found),
-        ]
-    )
-
-
-def _row(row: GroupScores, *, percent: bool) -> list[str]:
-    cells = [
-        row.group.label,
-        " + ".join(str(len(task)) for task in row.group.tasks),
-        number(row.iqm.value, percent=percent),
-        interval(row.iqm, percent=percent),
-        number(row.median.value, percent=percent),
-        number(row.mean.value, percent=percent),
-    ]
-    return cells if row.gap is None else [*cells, number(row.gap.value, percent=percent)]
-
-
-def _group_part(groups: TestGroups, test: str, found: Sequence[MetricComparison]) -> str:
-    labels = [row.group.label for row in found[0].rows]
-    rows = [
-        [each.metric.title, *(f"{number(r.iqm.value)} {_ends(r.iqm)}".strip() for r in each.rows)]
-        for each in found
-    ]
-    return (
-        f"## By {groups.title} ({test})\n"
-        f"IQM of the accuracy in percent, with its interval.\n\n{table(['', *labels], rows)}"
-    )
-
-
-def _ends(estimate: Estimate) -> str:
-    return "" if math.isnan(estimate.low) else interval(estimate)
-
-
-def _bold(estimate: Estimate | None) -> str:
-    return f"**{chance(estimate)}**" if is_different(estimate) else chance(estimate)
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a Markdown table; the first column left-aligned, the others right-aligned."""
-    head = [_line(columns), _line(["---", *["---:"] * (len(columns) - 1)])]
-    return "\n".join([*head, *(_line(row) for row in rows)])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _bullets(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"## {title}", *(f"- {line}" for line in lines)])
 
 
 def _plural(count: int, word: str) -> str:

@@ -14,13 +14,12 @@ from typing import Literal
 import numpy as np
 
 from ratchet.parameters.agents import DEFAULT_AGENT
-from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.reports.comparison.runs import ComparedRun
+from ratchet.reports.comparison.runs import ComparedRun, Group
 from ratchet.statistics.stratified import FloatArray
 from ratchet.tracking.manifest import ITERATION_STAGES
 from ratchet.tracking.metrics import MetricPoint
 
-_ORDER = {stage: place for place, stage in enumerate(ITERATION_STAGES)}
+_ORDER = {stage: position for position, stage in enumerate(ITERATION_STAGES)}
 _WHOLE = len(_ORDER)  # a stage that covers a complete iteration
 
 
@@ -41,10 +40,10 @@ class CumulativeCost:
     def at(self, points: Sequence[MetricPoint]) -> list[float]:
         """Return the amount used up to each point, its own stage included."""
         moments = [_moment(point.stage, point.iteration) for point in points]
-        found: list[float] = self._totals[
+        amounts: list[float] = self._totals[
             np.searchsorted(self._moments, moments, side="right")
         ].tolist()
-        return found
+        return amounts
 
 
 def cumulative_cost(
@@ -176,8 +175,8 @@ def used_by_stage(run: ComparedRun) -> dict[str, Used]:
     The source of imitated rollouts of another run is counted there, and training of base models not
     at all.
     """
-    found = {stage: Used(frames=frames) for stage, frames in _earlier_frames(run).items()}
-    found |= _warm_up(run)
+    used_amounts = {stage: Used(frames=frames) for stage, frames in _earlier_frames(run).items()}
+    used_amounts |= _warm_up(run)
     size = next(
         (p.values[_TRAIN_SIZE] for p in run.points if _TRAIN_SIZE in p.values), 0.0
     )  # of build_scenario
@@ -187,11 +186,13 @@ def used_by_stage(run: ComparedRun) -> dict[str, Used]:
         if family == "pretrain":
             used = Used(labels=size)
         if used != Used():
-            found[point.stage] = found.get(point.stage, Used()) + used
+            used_amounts[point.stage] = used_amounts.get(point.stage, Used()) + used
     frames = cumulative_cost(run, "frames")
     if frames is not None:
-        found["train"] = found.get("train", Used()) + Used(frames=float(frames.amounts.sum()))
-    return found
+        used_amounts["train"] = used_amounts.get("train", Used()) + Used(
+            frames=float(frames.amounts.sum())
+        )
+    return used_amounts
 
 
 def used_in_training(run: ComparedRun) -> Used:
@@ -199,20 +200,9 @@ def used_in_training(run: ComparedRun) -> Used:
     return sum(used_by_stage(run).values(), Used())
 
 
-def planned_frames(hyper_params: HyperParameters) -> dict[str, int]:
-    """Return the frames that training with networks collects, by stage, from its parameters.
-
-    For runs without recorded metrics. Runs that stop early collect fewer.
-    """
-    each = hyper_params.rl.frames_per_batch
-    iterations = sum(phase.num_iterations for phase in hyper_params.phases or ())
-    imitation = hyper_params.imitation
-    agents = () if imitation.run is not None else imitation.agents
-    planned = {f"imitate-{agent}": imitation.num_iterations * each for agent in agents}
-    if hyper_params.rl.normalize_observations:
-        batches = math.ceil(hyper_params.rl.num_normalization_steps / each)
-        planned[NORMALIZATION] = batches * each
-    return planned | {"train": (iterations or hyper_params.rl.num_iterations) * each}
+def used_per_run(group: Group) -> Used:
+    """Return what training used, averaged over the runs of a group."""
+    return sum(map(used_in_training, group.runs), Used()) / len(group.runs)
 
 
 def _warm_up(run: ComparedRun) -> dict[str, Used]:
@@ -224,14 +214,14 @@ def _warm_up(run: ComparedRun) -> dict[str, Used]:
     if not isinstance(agents, Mapping):
         return {}
     named = [agent for name, agent in agents.items() if name != DEFAULT_AGENT]
-    found: dict[str, Used] = {}
+    demonstrations: dict[str, Used] = {}
     for agent in named or [agents[DEFAULT_AGENT]]:
-        given = agent.get("warm_up") or {"num_steps": 0}
-        if given["num_steps"]:
-            stage = WARM_UP if not given["until_loss"] else f"{WARM_UP}, at most"
-            examples = float(given["num_steps"] * given["batch_size"])
-            found[stage] = found.get(stage, Used()) + Used(labels=examples)
-    return found
+        warm_up = agent.get("warm_up") or {"num_steps": 0}
+        if warm_up["num_steps"]:
+            stage = WARM_UP if not warm_up["until_loss"] else f"{WARM_UP}, at most"
+            examples = float(warm_up["num_steps"] * warm_up["batch_size"])
+            demonstrations[stage] = demonstrations.get(stage, Used()) + Used(labels=examples)
+    return demonstrations
 
 
 NORMALIZATION, WARM_UP = "normalization", "warm-up"
@@ -253,14 +243,14 @@ def _earlier_frames(run: ComparedRun) -> dict[str, float]:
     Normalisation is fitted on the initial agents' frames; each iteration of imitation collects a
     batch, unless it reads the rollouts of another run.
     """
-    found: dict[str, float] = {}
+    frames: dict[str, float] = {}
     rl, each = run.hyper_params.get("rl"), _frames_per_iteration(run.hyper_params)
     if isinstance(rl, Mapping) and rl.get("normalize_observations") and _played_frames(run):
-        found[NORMALIZATION] = math.ceil(float(rl["num_normalization_steps"]) / each) * each
+        frames[NORMALIZATION] = math.ceil(float(rl["num_normalization_steps"]) / each) * each
     imitation = run.hyper_params.get("imitation")
     if isinstance(imitation, Mapping) and str(imitation.get("source", "")).startswith("run"):
-        return found
+        return frames
     for point in run.points:
         if point.stage.startswith("imitate-"):
-            found[point.stage] = found.get(point.stage, 0.0) + each
-    return found
+            frames[point.stage] = frames.get(point.stage, 0.0) + each
+    return frames

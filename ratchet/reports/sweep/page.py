@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import RatchetError, RunNotFoundError
-from ratchet.reports.comparison.figures import forest_height
+from ratchet.errors import RunNotFoundError
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.page import figures_json, page_environment, shared_plotly_script
 from ratchet.reports.plots import Figure, rounded
@@ -68,8 +67,9 @@ class SweepPage:
     @property
     def best(self) -> str:
         """The best group of completed members; before any completes, the best member."""
-        if self.groups:
-            group = self.groups[0]
+        groups = [group for group in self.groups if group.scores]
+        if groups:
+            group = groups[0]
             count = len(group.scores)
             seeds = "one seed" if count == 1 else f"the IQM of {count} seeds"
             return f"{self.status.shown_score(group.iqm.value)} ({seeds}) with {group.label}"
@@ -82,12 +82,12 @@ class SweepPage:
     @property
     def importance_table(self) -> DisplayTable:
         """Importance of each parameter; empty while it is not available."""
-        found = self.importance.parameters if self.importance is not None else ()
+        importances = self.importance.parameters if self.importance is not None else ()
         return DisplayTable(
             "importance of parameters",
             ("parameter", "importance", "spread"),
-            [(each.path, f"{each.value:.2f}", f"{each.spread:.2f}") for each in found],
-            [asdict(each) for each in found],
+            [(each.path, f"{each.value:.2f}", f"{each.spread:.2f}") for each in importances],
+            [asdict(each) for each in importances],
         )
 
     @property
@@ -100,6 +100,7 @@ class SweepPage:
             f" {self.status.record.sweep_id}`) before relying on it. Members, parallel coordinates"
             " and importance are of the first arm; groups of all arms, over completed members.",
             *self._sources,
+            *self.status.score_notes,
         ]
         if any(member.status == "pruned" for member in self.status.members):
             notes.append(
@@ -112,22 +113,22 @@ class SweepPage:
                 f"Parameter importance needs at least {MIN_RUNS} scored members and a varying"
                 " parameter other than the seed.",
             ]
-        found = self.importance
-        explained = f"{max(0.0, found.explained):.0%}"
+        importance = self.importance
+        explained = f"{max(0.0, importance.explained):.0%}"
         notes.append(
-            f"Importance: a random forest was fitted to four fifths of the {found.num_runs} scored"
-            " members and predicted the others, five times; a parameter's importance is the"
+            f"Importance: a random forest was fitted to four fifths of the {importance.num_runs}"
+            " scored members and predicted the others, five times; a parameter's importance is the"
             " increase of the squared error when its values are shuffled, over the variance of the"
             " scores (permutation importance, out of sample; bars: standard deviation over"
             " shuffles)."
             f" The forest predicts {explained} of the variance; the rest includes seeds and chance."
         )
-        if found.explained <= 0:
+        if importance.explained <= 0:
             notes.append("It has no predictive power so far, so the importances are meaningless.")
         notes.append(
             "Importance holds for the values tried and has no direction; parameters that always"
-            " change together share it. Members without a score are excluded, which biases it if"
-            " those are the slow or failed ones."
+            " change together share it. Members without a finite score are excluded, which biases"
+            " it if those are the slow or failed ones."
         )
         return notes
 
@@ -140,19 +141,16 @@ class SweepPage:
             note = " (+: with changes or untracked files)" if changed else ""
             notes.append(f"Code: {', '.join(self.status.codes)}{note}.")
         if self.status.data:
-            digests = [f"{name} {', '.join(found)}" for name, found in self.status.data.items()]
+            digests = [
+                f"{name} {', '.join(dataset_digests)}"
+                for name, dataset_digests in self.status.data.items()
+            ]
             notes.append(f"Data, by digest: {'; '.join(digests)}.")
         return notes
 
 
 def make_sweep_page(runs: Path | str, name: str, metric: str | None = None) -> SweepPage:
-    """Read the current status of a sweep; errors as ``read_sweep`` and ``read_status``.
-
-    Raises
-    ------
-    RunNotFoundError
-        If the sweep does not exist.
-    """
+    """Read the current status of a sweep; errors as ``read_sweep`` and ``read_status``."""
     record = read_sweep(runs, name)
     if record is None:
         raise RunNotFoundError(
@@ -213,12 +211,12 @@ class LiveSweepPage:
             self._news.wait(STAGE_SECONDS)
 
     def _write(self) -> None:
-        """Write the page; log failures instead of raising."""
+        """Write the page; log failures instead of raising: a page must not end a sweep."""
         try:
             page = make_sweep_page(self._runs, self._sweep_id)
             write_sweep_page(page, Path(self._runs) / self._sweep_id)
-        except (RatchetError, OSError):
-            logger.exception("the page of sweep %s", self._sweep_id)
+        except Exception:
+            logger.exception("The page of sweep %s was not written.", self._sweep_id)
 
 
 MAX_LINES = 300
@@ -241,26 +239,27 @@ def coordinates_figure(status: SweepStatus) -> Figure | None:
         [member.changes.get(path) for member in members] for path in status.paths
     ]
     columns.append([member.score for member in members])
-    places, annotations = [], []
+    column_heights, annotations = [], []
     for x, column in enumerate(columns):
         heights, ticks = _axis(column, status if x == len(columns) - 1 else None)
-        places.append(heights)
+        column_heights.append(heights)
         is_last = x == len(columns) - 1
         annotations += [_tick(x, height, text, right=is_last) for height, text in ticks]
+    *parameter_heights, score_heights = column_heights
     traces = [
         {
             "type": "scatter",
             "mode": "lines",
             "x": list(range(len(columns))),
-            "y": rounded([heights[k] + _apart(places[-1][k]) for heights in places[:-1]])
-            + rounded([places[-1][k]]),
+            "y": rounded([heights[k] + _apart(score_heights[k]) for heights in parameter_heights])
+            + rounded([score_heights[k]]),
             "line": {"width": 1.5},
             "opacity": 0.8,
             "text": f"{member.label}: {status.shown_score(member.score)}",
             "hovertemplate": "%{text}<extra></extra>",
             "meta": {
                 "color": 0,
-                "shade": 1 - places[-1][k] if status.minimize else places[-1][k],
+                "shade": 1 - score_heights[k] if status.minimize else score_heights[k],
             },
         }
         for k, member in enumerate(members)
@@ -308,9 +307,8 @@ def importance_figure(importance: Importance) -> Figure:
         "bargap": 0.5,
         "showlegend": False,
     }
-    return Figure(
-        "importance", "Importance", "Sweep", [trace], layout, height=min(380, forest_height(names))
-    )
+    height = min(380, max(290, 70 + 36 * len(names)))
+    return Figure("importance", "Importance", "Sweep", [trace], layout, height=height)
 
 
 def _axis(

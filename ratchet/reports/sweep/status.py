@@ -53,7 +53,7 @@ class MemberStatus:
         Its parameters by dotted path.
     score, arm_scores
         Its first arm's score in the sweep's measure, None while not available, and those of all
-        arms that have one.
+        arms that have one. A score that is not finite is the worst one.
     iteration, latest
         Last recorded training iteration, and the training measure at it.
     """
@@ -99,13 +99,32 @@ class SweepStatus:
 
     @property
     def scored(self) -> list[MemberStatus]:
-        """Members with a score, the best first; pruned ones last.
+        """Members with a finite score, the best first; pruned ones last.
 
         Early scores of pruned members are not comparable with final scores.
         """
-        found = [member for member in self.members if member.score is not None]
+        finite = [m for m in self.members if m.score is not None and math.isfinite(m.score)]
         sign = 1 if self.minimize else -1
-        return sorted(found, key=lambda m: (m.status == "pruned", sign * (m.score or 0.0)))
+        return sorted(finite, key=lambda m: (m.status == "pruned", sign * (m.score or 0.0)))
+
+    @property
+    def diverged(self) -> list[MemberStatus]:
+        """Members whose score is not finite."""
+        return [m for m in self.members if m.score is not None and not math.isfinite(m.score)]
+
+    @property
+    def score_notes(self) -> list[str]:
+        """Name the members whose score is not finite, and completed ones without a score."""
+        missing = [m for m in self.members if m.status == "completed" and m.score is None]
+        notes = [
+            (self.diverged, f"{self.measure} is not finite, which counts as the worst score"),
+            (missing, f"{self.measure} was not recorded, so that they have no score"),
+        ]
+        return [
+            f"{text}: {', '.join(f'{m.label or m.run_id} ({m.run_id})' for m in members)}."
+            for members, text in notes
+            if members
+        ]
 
     @property
     def is_share(self) -> bool:
@@ -115,21 +134,23 @@ class SweepStatus:
     @property
     def counts(self) -> str:
         """Number of members by state, as text."""
-        found = Counter(member.status for member in self.members)
-        return ", ".join(f"{found[status]} {status}" for status in _ORDER if found[status])
+        num_by_status = Counter(member.status for member in self.members)
+        return ", ".join(
+            f"{num_by_status[status]} {status}" for status in _ORDER if num_by_status[status]
+        )
 
     def shown_score(self, value: float | None) -> str:
         """Format a score; a dash for None."""
         if value is None:
             return "–"
-        return f"{100 * value:.1f} %" if self.is_share else number(value)
+        return f"{100 * value:.1f} %" if self.is_share and math.isfinite(value) else number(value)
 
     @property
     def table(self) -> DisplayTable:
         """All members: those with a score first, the best on top; others by state."""
         rest = [member for member in self.members if member.score is None]
         rest.sort(key=lambda member: _ORDER.index(member.status))
-        ordered = [*self.scored, *rest]
+        ordered = [*self.scored, *self.diverged, *rest]
         paths = self.paths
         training = [self.training] if self.training != self.measure else []
         columns = [*paths, "state", self.measure, "iteration", *training, "run"]
@@ -168,15 +189,9 @@ def read_status(runs: Path | str, record: SweepRecord, metric: str | None = None
     metric
         ``STAGE/NAME`` of a recorded metric whose last value is a member's score; default: the
         sweep's metric, or the accuracy on the test set, or the first agent's return there.
-
-    Raises
-    ------
-    DataError
-        If members have started and none has recorded ``metric``. The sweep's own metric may be
-        recorded only at their ends.
     """
-    own_metric = record.spec.get("metric")
-    minimize = metric in (None, own_metric) and record.spec.get("direction") == "minimize"
+    spec_metric = record.spec.get("metric")
+    minimize = metric in (None, spec_metric) and record.spec.get("direction") == "minimize"
     folders = {
         member.run_id: RunFolder(path)
         for member in record.members
@@ -184,38 +199,40 @@ def read_status(runs: Path | str, record: SweepRecord, metric: str | None = None
     }
     all_points = {run_id: folder.read_metrics() for run_id, folder in folders.items()}
     points = {
-        run_id: [point for point in own if point.arm == MAIN_ARM]
-        for run_id, own in all_points.items()
+        run_id: [point for point in run_points if point.arm == MAIN_ARM]
+        for run_id, run_points in all_points.items()
     }
     names = dict.fromkeys(
-        f"{point.stage}/{name}" for own in points.values() for point in own for name in point.values
+        f"{point.stage}/{name}"
+        for run_points in points.values()
+        for point in run_points
+        for name in point.values
     )
     if metric is not None and names and metric not in names:
         raise DataError(
             f"sweep {record.sweep_id}: no member has recorded {metric!r}.{nearest(metric, names)}"
         )
-    metric = metric or own_metric
+    metric = metric or spec_metric
     training = _training_metric(list(names))
     scores: Mapping[str, Mapping[str, float]]
     if metric is not None:
         measure = metric
-        scores = {run_id: _last_by_arm(own, metric) for run_id, own in all_points.items()}
+        scores = {run_id: _last_by_arm(each, metric) for run_id, each in all_points.items()}
     else:
         measure, scores = _tested(folders.values())
     members = []
     for member in record.members:
-        own = scores.get(member.run_id, {})
+        arm_scores = scores.get(member.run_id, {})
         status = _member_status(member, folders, points, training)
-        members.append(replace(status, score=own.get(MAIN_ARM), arm_scores=own))
+        members.append(replace(status, score=arm_scores.get(MAIN_ARM), arm_scores=arm_scores))
     is_running = bool(runners(Path(runs) / record.sweep_id)) or any(
         member.status == "running" for member in members
     )
-    training_label = training or "in training"
     return SweepStatus(
         record,
         members,
         measure,
-        training_label,
+        training or "in training",
         is_running,
         minimize,
         codes=sorted({label for folder in folders.values() if (label := _code(folder))}),
@@ -230,12 +247,12 @@ def _code(folder: RunFolder) -> str:
 
 def _digests(folders: Iterable[RunFolder]) -> dict[str, list[str]]:
     """Return the digests of each data set of all arms of all members."""
-    found: dict[str, set[str]] = {}
+    digests_by_dataset: dict[str, set[str]] = {}
     for folder in folders:
         for hashes in folder.manifest.dataset_hashes.values():
             for name, digest in hashes.items():
-                found.setdefault(name, set()).add(str(digest)[:16])
-    return {name: sorted(digests) for name, digests in sorted(found.items())}
+                digests_by_dataset.setdefault(name, set()).add(str(digest)[:16])
+    return {name: sorted(digests) for name, digests in sorted(digests_by_dataset.items())}
 
 
 def _last_by_arm(points: Sequence[MetricPoint], metric: str) -> dict[str, float]:
@@ -246,13 +263,15 @@ def _last_by_arm(points: Sequence[MetricPoint], metric: str) -> dict[str, float]
 
 def _tested(folders: Iterable[RunFolder]) -> tuple[str, dict[str, dict[str, float]]]:
     """Return the test measure, common to all members, and the scores by run and arm."""
-    results = {folder.run_id: found for folder in folders if (found := _results(folder))}
-    names = [name for own in results.values() for name, _ in own.values()]
-    mains = [own[MAIN_ARM][0] for own in results.values() if MAIN_ARM in own]
+    results = {
+        folder.run_id: test_scores for folder in folders if (test_scores := _results(folder))
+    }
+    names = [name for by_arm in results.values() for name, _ in by_arm.values()]
+    mains = [by_arm[MAIN_ARM][0] for by_arm in results.values() if MAIN_ARM in by_arm]
     measure = next(iter(mains + names), TEST)
     return measure, {
-        run: {arm: score for arm, (name, score) in own.items() if name == measure}
-        for run, own in results.items()
+        run: {arm: score for arm, (name, score) in by_arm.items() if name == measure}
+        for run, by_arm in results.items()
     }
 
 
@@ -283,22 +302,21 @@ def _training_metric(names: Sequence[str]) -> str:
 
 def _last(points: Sequence[MetricPoint], metric: str) -> tuple[int | None, float | None]:
     stage, _, name = metric.partition("/")
-    own = [point for point in points if point.stage == stage and name in point.values]
-    if not own:
+    recorded_points = [point for point in points if point.stage == stage and name in point.values]
+    if not recorded_points:
         return None, None
-    last = max(own, key=lambda point: point.iteration)
-    value = float(last.values[name])
-    return last.iteration, value if math.isfinite(value) else None
+    last = max(recorded_points, key=lambda point: point.iteration)
+    return last.iteration, float(last.values[name])
 
 
 def _results(folder: RunFolder) -> dict[str, tuple[str, float]]:
     """Return the name and value of the test score of each arm that is tested."""
-    found = {
+    scores_by_arm = {
         table.arm: _result(table)
         for table in folder.read_tables()
         if table.name == TEST and len(table)
     }
-    return {arm: result for arm, result in found.items() if result is not None}
+    return {arm: result for arm, result in scores_by_arm.items() if result is not None}
 
 
 def _result(table: ResultTable) -> tuple[str, float] | None:

@@ -41,13 +41,7 @@ NUM_SIGHTS = ERASED + 1
 
 
 def build_erasure_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
-    """Create ``train``, ``test``, and ``validation`` if it has a size.
-
-    Raises
-    ------
-    ParameterError
-        If the dataset's name is unknown or a side would be empty.
-    """
+    """Create ``train``, ``test``, and ``validation`` if it has a size."""
     section: BinaryErasureChannelParameters = hyper_params.binary_erasure_channel
     if hyper_params.dataset != GENERATED:
         raise ParameterError(

@@ -45,8 +45,8 @@ RunPrograms: TypeAlias = "Callable[[Sequence[Program]], list[ProgramResult]]"
 def bug_prompt(question: str, solution: str) -> tuple[ChatMessage, ...]:
     """Return the prompt about a problem and a program that solves it."""
     system, user = (file.read_text(encoding="utf-8") for file in FILES.values())
-    told = Template(user).substitute(question=question, solution=solution)
-    return ChatMessage("system", system.strip()), ChatMessage("user", told.strip())
+    user_text = Template(user).substitute(question=question, solution=solution)
+    return ChatMessage("system", system.strip()), ChatMessage("user", user_text.strip())
 
 
 def read_program(reply: str) -> str | None:
@@ -68,15 +68,15 @@ def plain_form(program: str) -> str | None:
 
 def remarks(program: str) -> set[str]:
     """Return a program's text for people: comments, and string expressions without effect."""
-    said = {
+    texts = {
         token.string.lstrip("#").strip()
         for token in tokenize.generate_tokens(io.StringIO(program).readline)
         if token.type == tokenize.COMMENT
     }
     for node in ast.walk(parse_python(program)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            said.add(str(node.value.value).strip())
-    return said
+            texts.add(str(node.value.value).strip())
+    return texts
 
 
 def dummy_reply(request: ChatRequest) -> Completion:
@@ -143,14 +143,8 @@ class BugWriter:
         """Return buggy programs by task name, except for tasks whose attempts all failed.
 
         All tasks are requested concurrently; tasks whose reply is rejected are retried. No two
-        programs of a question are the same. ``run`` runs programs on their tests.
-
-        Raises
-        ------
-        LanguageModelError
-            If calls failed; completed ones are stored.
-        SandboxError
-            If programs cannot be run.
+        programs of a question are the same. ``run`` runs programs on their tests. Raises
+        LanguageModelError if calls failed; completed ones are stored.
         """
         written: dict[str, str] = {}
         known: dict[str, set[str]] = {}
@@ -176,12 +170,12 @@ class BugWriter:
         counts = self.counts
         lacking = counts["wanted"] - counts["written"]
         level = logging.WARNING if lacking else logging.INFO
-        told = ", ".join(f"{name}: {counts[name]}" for name in sorted(counts))
+        tally = ", ".join(f"{name}: {counts[name]}" for name in sorted(counts))
         _LOGGER.log(
             level,
             "bug_generator: %s wrote %d of %d buggy programs of the %s set; %d %s (%s)",
             *(self.parameters.model_name, counts["written"], counts["wanted"], what),
-            *(lacking, instead, told),
+            *(lacking, instead, tally),
         )
 
     def _ask(self, tasks: Iterable[BugTask], attempt: int) -> dict[str, str]:
@@ -211,12 +205,12 @@ class BugWriter:
     ) -> Iterable[_Candidate]:
         """Iterate over the replies that deserve a run; count the others."""
         for task in tasks:
-            found = _read(task, replies[task.name], known[task.question])
-            if isinstance(found, str):
-                self.counts[found] += 1
+            parsed_reply = _read(task, replies[task.name], known[task.question])
+            if isinstance(parsed_reply, str):
+                self.counts[parsed_reply] += 1
             else:
-                known[task.question].add(found.plain)
-                yield found
+                known[task.question].add(parsed_reply.plain)
+                yield parsed_reply
 
 
 def _read(task: BugTask, reply: str, known: set[str]) -> _Candidate | Fault:

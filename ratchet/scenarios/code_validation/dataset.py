@@ -59,11 +59,6 @@ def add_written_bugs(
         Of the set named ``side``.
     most
         So many at most, of problems that are sampled by the seed; None for all.
-
-    Raises
-    ------
-    DataError
-        If there is no such problem.
     """
     buggy = {example.question for example in examples if example.y == 0}
     right: dict[str, Example] = {}
@@ -105,15 +100,6 @@ def build_code_validation_datasets(
     Their fields: ``question``, ``solution``, ``source`` text; ``y``, ``datapoint_id``, ``level``
     (-1 unknown) and ``bug`` (a number of ``bug_kinds``) int64. If a chat model writes the buggy
     programs, it is called through ``calls``, and the datasets' notes contain the outcome.
-
-    Raises
-    ------
-    ParameterError
-        If the dataset's name has no known form, or a model is set without ``calls``.
-    DataError
-        If it can't be created or read.
-    LanguageModelError
-        If calls failed; completed ones are stored.
     """
     section: CodeValidationParameters = hyper_params.code_validation
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
@@ -125,10 +111,12 @@ def build_code_validation_datasets(
         examples = _load(hyper_params, section, seed, writers)
     largest = largest_sizes(hyper_params)
     source = _source(name)
-    made = {side: examples_to_dataset(examples[side], source).take(largest[side]) for side in SIDES}
+    datasets = {
+        side: examples_to_dataset(examples[side], source).take(largest[side]) for side in SIDES
+    }
     return {
         side: data.with_notes(writers[side].counts) if writers else data
-        for side, data in made.items()
+        for side, data in datasets.items()
     }
 
 
@@ -242,8 +230,8 @@ def _load(
     run = partial(run_programs, time_limit=section.time_limit, memory_mb=section.memory_mb)
     for side, writer in writers.items():
         size = largest[side]
-        most = None if size is None else -(-size // 2)
-        splits[side] = add_written_bugs(splits[side], side, writer, run, seed=seed, most=most)
+        max_bugs = None if size is None else -(-size // 2)
+        splits[side] = add_written_bugs(splits[side], side, writer, run, seed=seed, most=max_bugs)
     return {
         side: _arrange(
             splits[side], side, seed, balanced=hyper_params.dataset_options.make_balanced
@@ -293,8 +281,8 @@ def _arrange(examples: list[Example], side: str, seed: int, *, balanced: bool) -
     if balanced:
         by_class = [[e for e in shuffled if e.y == y] for y in (0, 1)]
         fewest = min(map(len, by_class))
-        kept = [by_class[y][i] for i in range(fewest) for y in (0, 1)]
-        shuffled = [kept[int(i)] for i in rng.permutation(len(kept))]
+        balanced_examples = [by_class[y][i] for i in range(fewest) for y in (0, 1)]
+        shuffled = [balanced_examples[int(i)] for i in rng.permutation(len(balanced_examples))]
     if not shuffled:
         what = "right and buggy programs" if balanced else "programs"
         raise DataError(

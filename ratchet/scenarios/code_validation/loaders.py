@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,27 +39,15 @@ Row: TypeAlias = "Mapping[str, Any]"
 
 
 def read_solutions(text: str, place: str) -> list[str]:
-    """Read the programs of a row; none from an empty text.
-
-    Raises
-    ------
-    DataError
-        If they are no JSON list of texts.
-    """
-    found = _read(text, "solutions", place) if text.strip() else []
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    """Read the programs of a row; none from an empty text."""
+    solutions = _read(text, "solutions", place) if text.strip() else []
+    if not isinstance(solutions, list) or not all(isinstance(one, str) for one in solutions):
         raise DataError(f"{place}: solutions: got {text[:60]!r}, expected a JSON list of programs.")
-    return found
+    return solutions
 
 
 def read_tests(value: object, place: str) -> TestSuite | None:
-    """Read a problem's own tests, as JSON text or plain data; None if it has none.
-
-    Raises
-    ------
-    DataError
-        If they have a different format.
-    """
+    """Read a problem's own tests, as JSON text or plain data; None if it has none."""
     data = value
     if isinstance(value, str):
         data = _read(value, "input_output", place) if value.strip() else None
@@ -70,18 +58,22 @@ def read_tests(value: object, place: str) -> TestSuite | None:
             f"{place}: input_output: got {type(data).__name__}, expected an object with inputs and"
             " outputs."
         )
-    given, expected = (data.get(name) for name in ("inputs", "outputs"))
-    if not isinstance(given, list) or not isinstance(expected, list) or len(given) != len(expected):
+    inputs, expected = (data.get(name) for name in ("inputs", "outputs"))
+    if (
+        not isinstance(inputs, list)
+        or not isinstance(expected, list)
+        or len(inputs) != len(expected)
+    ):
         raise DataError(
             f"{place}: input_output: got {list(data)}, expected inputs and outputs, two lists of"
             " the same length."
         )
-    if not given:
+    if not inputs:
         return None
     entry = data.get("fn_name")
     mode: TestMode = "stdio" if entry is None else "call"
     write = _joined_text if entry is None else _plain
-    cases = tuple(TestCase(write(g), write(e)) for g, e in zip(given, expected, strict=True))
+    cases = tuple(TestCase(write(g), write(e)) for g, e in zip(inputs, expected, strict=True))
     return TestSuite(mode, cases, entry)
 
 
@@ -89,10 +81,10 @@ def tested_source(source: str, tests: TestSuite) -> str:
     """Return a program as its tests take it: with the site's imports, a method as a function."""
     if tests.mode != "call":
         return source
-    found = f"{_PRELUDE}\n{source}\n"
+    program = f"{_PRELUDE}\n{source}\n"
     if "class Solution" in source:
-        found += f"\n{tests.entry} = Solution().{tests.entry}\n"
-    return found
+        program += f"\n{tests.entry} = Solution().{tests.entry}\n"
+    return program
 
 
 def _joined_text(value: Value) -> str:
@@ -106,11 +98,11 @@ def _plain(value: Value) -> Value:
     return value
 
 
-def _read(text: str, field: str, place: str) -> Any:  # noqa: ANN401 -- JSON holds anything
+def _read(text: str, field: str, location: str) -> Any:  # noqa: ANN401 -- JSON holds anything
     try:
         return json.loads(text, parse_int=_whole)
     except ValueError as error:
-        raise DataError(f"{place}: {field}: got {text[:60]!r}, no JSON: {error}.") from error
+        raise DataError(f"{location}: {field}: got {text[:60]!r}, no JSON: {error}.") from error
 
 
 def _whole(digits: str) -> int | float:
@@ -150,13 +142,7 @@ class _Untested:
 
 
 def load_jsonl_examples(path: Path, options: LoadingOptions) -> dict[str, list[Example]]:
-    """Read a JSONL file (the split ``all``), or ``train.jsonl`` and ``test.jsonl`` in a folder.
-
-    Raises
-    ------
-    DataError
-        With file, line and field.
-    """
+    """Read a JSONL file (the split ``all``), or ``train.jsonl`` and ``test.jsonl`` in a folder."""
     if path.is_dir():
         files = {split: path / f"{split}.jsonl" for split in ("train", "test")}
     else:
@@ -165,18 +151,16 @@ def load_jsonl_examples(path: Path, options: LoadingOptions) -> dict[str, list[E
 
 
 def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -> list[Example]:
-    """Convert rows, each with its location for messages, to examples.
-
-    Raises
-    ------
-    DataError
-        With the location and the invalid field, or if a label and the tests disagree.
-    """
-    found: list[Example | _Untested] = []
-    for place, row in rows:
-        if _is_wanted(row, options, place):
-            found += _read_row(row, place, options)
-    untested = [item for item in found if isinstance(item, _Untested)]
+    """Convert rows, each with its location for messages, to examples."""
+    loaded_examples: list[Example | _Untested] = []
+    for location, row in rows:
+        difficulties = options.difficulties
+        if difficulties and _text(row, "difficulty", location) not in difficulties:
+            continue
+        if options.exclude_flagged and row.get("flags"):
+            continue
+        loaded_examples += _read_row(row, location, options)
+    untested = [item for item in loaded_examples if isinstance(item, _Untested)]
     programs = [_program(item, item.example.solution) for item in untested]
     results = run_programs(programs, time_limit=options.time_limit, memory_mb=options.memory_mb)
     labels = [_label(item, result) for item, result in zip(untested, results, strict=True)]
@@ -188,7 +172,7 @@ def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -
         )
     tested = iter(labels)
     examples = []
-    for item in found:
+    for item in loaded_examples:
         if isinstance(item, Example):
             examples.append(item)
         elif (y := next(tested)) is not None:
@@ -218,7 +202,7 @@ def _label(item: _Untested, result: ProgramResult) -> int | None:
 
 def _read_lines(file: Path) -> Iterator[tuple[str, Row]]:
     try:
-        text = file.read_bytes().decode()
+        text = file.read_bytes().decode("utf-8-sig")  # a byte order mark is ignored
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"dataset: cannot read {file}: {error}. Expected a file in UTF-8 with one JSON object"
@@ -227,27 +211,21 @@ def _read_lines(file: Path) -> Iterator[tuple[str, Row]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        place = f"{file}:{number}"
+        location = f"{file}:{number}"
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{place}: no JSON: {error}. Expected one object on a line.") from error
+            raise DataError(
+                f"{location}: no JSON: {error}. Expected one object on a line."
+            ) from error
         if not isinstance(row, dict):
-            raise DataError(f"{place}: got {_kind(row)}, expected a JSON object.")
-        yield place, row
+            raise DataError(f"{location}: got {_kind(row)}, expected a JSON object.")
+        yield location, row
 
 
-def _is_wanted(row: Row, options: LoadingOptions, place: str) -> bool:
-    if options.difficulties:
-        difficulty = _text(row, "difficulty", place)
-        if difficulty not in options.difficulties:
-            return False
-    return not (options.exclude_flagged and row.get("flags"))
-
-
-def _read_row(row: Row, place: str, options: LoadingOptions) -> Sequence[Example | _Untested]:
-    question = _text(row, "question", place)
-    level = _level(row, place)
+def _read_row(row: Row, location: str, options: LoadingOptions) -> Sequence[Example | _Untested]:
+    question = _text(row, "question", location)
+    level = _level(row, location)
     if "buggy_solutions" in row or "solutions" in row:
         fields = [(1, "solutions")]
         if not isinstance(row.get("solutions"), str):  # else it is of APPS itself
@@ -255,86 +233,87 @@ def _read_row(row: Row, place: str, options: LoadingOptions) -> Sequence[Example
         examples = [
             Example(question, solution, y, level)
             for y, field in fields
-            for solution in _solutions(row, field, place, options.solution_number)
+            for solution in _solutions(row, field, location, options.solution_number)
         ]
-        tests = read_tests(row.get("input_output"), place) if options.run_own_tests else None
+        tests = read_tests(row.get("input_output"), location) if options.run_own_tests else None
         if tests is None:
             return examples
-        return [_Untested(e, e.y, tests, place, may_be_left_out=True) for e in examples]
-    solution = _text(row, "solution", place)
-    label = _label_of(row, place)
+        return [_Untested(e, e.y, tests, location, may_be_left_out=True) for e in examples]
+    solution = _text(row, "solution", location)
+    label = _label_of(row, location)
     if row.get("tests") is None:
         if label is None:
-            raise DataError(f"{place}: y: missing, expected 0 or 1, or tests that decide it.")
+            raise DataError(f"{location}: y: missing, expected 0 or 1, or tests that decide it.")
         return [Example(question, solution, label, level)]
-    tests = _tests(row["tests"], place)
-    return [_Untested(Example(question, solution, -1, level), label, tests, place)]
+    tests = _tests(row["tests"], location)
+    return [_Untested(Example(question, solution, -1, level), label, tests, location)]
 
 
-def _label_of(row: Row, place: str) -> int | None:
+def _label_of(row: Row, location: str) -> int | None:
     label = row.get("y")
     if label is not None and (isinstance(label, bool) or label not in (0, 1)):
-        raise DataError(f"{place}: y: got {label!r}, expected 0 (buggy) or 1 (right).")
+        raise DataError(f"{location}: y: got {label!r}, expected 0 (buggy) or 1 (right).")
     return None if label is None else int(label)
 
 
-def _level(row: Row, place: str) -> int:
+def _level(row: Row, location: str) -> int:
     level = row.get("level")
     if level is not None:
         if isinstance(level, bool) or not isinstance(level, int) or level < -1:
-            raise DataError(f"{place}: level: got {level!r}, expected a whole number from -1.")
+            raise DataError(f"{location}: level: got {level!r}, expected a whole number from -1.")
         return level
     difficulty = row.get("difficulty")
     return DIFFICULTIES.index(difficulty) + 1 if difficulty in DIFFICULTIES else -1
 
 
-def _solutions(row: Row, field: str, place: str, number: int | None) -> list[str]:
+def _solutions(row: Row, field: str, location: str, number: int | None) -> list[str]:
     items = row.get(field)
     if isinstance(items, str):
-        texts = read_solutions(items, place)
+        texts = read_solutions(items, location)
         return texts if number is None else texts[number : number + 1]
     if isinstance(items, Mapping):  # a list of objects, turned around by some readers
         items = [{"solution": solution} for solution in items.get("solution", ())]
     if not isinstance(items, Sequence) or isinstance(items, str):
-        raise DataError(f"{place}: {field}: got {_kind(items)}, expected a list of objects.")
+        raise DataError(f"{location}: {field}: got {_kind(items)}, expected a list of objects.")
     for i, item in enumerate(items):
         if not isinstance(item, Mapping):
-            raise DataError(f"{place}: {field}[{i}]: got {_kind(item)}, expected an object.")
-    return [_text(item, "solution", f"{place}: {field}[{i}]") for i, item in enumerate(items)]
+            raise DataError(f"{location}: {field}[{i}]: got {_kind(item)}, expected an object.")
+    return [_text(item, "solution", f"{location}: {field}[{i}]") for i, item in enumerate(items)]
 
 
-def _tests(value: Any, place: str) -> TestSuite:  # noqa: ANN401 -- JSON holds anything
+def _tests(value: Any, location: str) -> TestSuite:  # noqa: ANN401 -- JSON holds anything
     """Read ``{"mode": …, "entry": …, "cases": [{"given": …, "expected": …}]}``."""
     if not isinstance(value, Mapping):
-        raise DataError(f"{place}: tests: got {_kind(value)}, expected an object.")
+        raise DataError(f"{location}: tests: got {_kind(value)}, expected an object.")
     mode = value.get("mode", "call")
     if mode not in get_args(TestMode):
         raise DataError(
-            f"{place}: tests.mode: got {mode!r}, expected one of {', '.join(get_args(TestMode))}."
+            f"{location}: tests.mode: got {mode!r}, expected one of"
+            f" {', '.join(get_args(TestMode))}."
         )
-    entry = _text(value, "entry", f"{place}: tests") if mode == "call" else None
+    entry = _text(value, "entry", f"{location}: tests") if mode == "call" else None
     cases: list[dict[str, Value]] | None = value.get("cases")
     if not isinstance(cases, list) or not cases:
-        raise DataError(f"{place}: tests.cases: got {_kind(cases)}, expected a list of tests.")
+        raise DataError(f"{location}: tests.cases: got {_kind(cases)}, expected a list of tests.")
     kinds: dict[str, type] = {"call": list, "variables": dict, "stdio": str}
-    made: list[TestCase] = []
+    test_cases: list[TestCase] = []
     for i, case in enumerate(cases):
         if not isinstance(case, Mapping) or not {"given", "expected"} <= case.keys():
-            raise DataError(f"{place}: tests.cases[{i}]: expected an object: given, expected.")
+            raise DataError(f"{location}: tests.cases[{i}]: expected an object: given, expected.")
         if not isinstance(case["given"], kinds[mode]):
             raise DataError(
-                f"{place}: tests.cases[{i}].given: got {_kind(case['given'])}, expected"
+                f"{location}: tests.cases[{i}].given: got {_kind(case['given'])}, expected"
                 f" {kinds[mode].__name__} in the mode {mode}."
             )
-        made.append(TestCase(case["given"], case["expected"]))
-    return TestSuite(mode, tuple(made), entry)
+        test_cases.append(TestCase(case["given"], case["expected"]))
+    return TestSuite(mode, tuple(test_cases), entry)
 
 
-def _text(row: Row, field: str, place: str) -> str:
+def _text(row: Row, field: str, location: str) -> str:
     value = row.get(field)
     if not isinstance(value, str) or not value.strip():
         got = "nothing" if field not in row else repr(value)[:60]
-        raise DataError(f"{place}: {field}: got {got}, expected a text that is not empty.")
+        raise DataError(f"{location}: {field}: got {got}, expected a text that is not empty.")
     return value
 
 
@@ -343,20 +322,10 @@ def _kind(value: object) -> str:
 
 
 def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Example]]:
-    """Read a dataset with ``datasets``: examples by split.
-
-    Raises
-    ------
-    DataError
-        If it can't be read, or the layout of a row is not supported.
-    """
+    """Read a dataset with ``datasets``: examples by split."""
     splits = load_hub_splits(name, "dataset=hub:FOLDER")
-    return {
-        split: rows_to_examples(_places(rows, f"{name}[{split}]"), options)
-        for split, rows in splits.items()
-    }
-
-
-def _places(rows: Iterable[Row], name: str) -> Iterator[tuple[str, Row]]:
-    for index, row in enumerate(rows):
-        yield f"{name} row {index}", row
+    examples = {}
+    for split, rows in splits.items():
+        located = ((f"{name}[{split}] row {index}", row) for index, row in enumerate(rows))
+        examples[split] = rows_to_examples(located, options)
+    return examples

@@ -72,21 +72,23 @@ WRONG_VARIABLE = "wrong_variable"
 
 def names_in(tree: ast.Module) -> Names:
     """Return each node's variables: those of its function, set further up."""
-    found: dict[ast.AST, tuple[str, ...]] = {}
+    names_by_node: dict[ast.AST, tuple[str, ...]] = {}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     scopes = [(set[str](), tree.body)]
     scopes += [({argument.arg for argument in f.args.args}, f.body) for f in functions]
     for known, body in scopes:
         for statement in body:
-            _note_names(statement, known, found)
-    return found
+            _note_names(statement, known, names_by_node)
+    return names_by_node
 
 
-def _note_names(node: ast.AST, known: set[str], found: dict[ast.AST, tuple[str, ...]]) -> None:
+def _note_names(
+    node: ast.AST, known: set[str], names_by_node: dict[ast.AST, tuple[str, ...]]
+) -> None:
     """Walk in the order of execution; what a comprehension binds is known in it alone."""
     if isinstance(node, ast.FunctionDef):
         return
-    found[node] = tuple(sorted(known))
+    names_by_node[node] = tuple(sorted(known))
     if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
         known = known | {name for part in node.generators for name in _stored(part.target)}
     children = list(ast.iter_child_nodes(node))
@@ -95,7 +97,7 @@ def _note_names(node: ast.AST, known: set[str], found: dict[ast.AST, tuple[str, 
     if isinstance(node, ast.For):
         children = [node.iter, node.target, *node.body, *node.orelse]
     for child in children:
-        _note_names(child, known, found)
+        _note_names(child, known, names_by_node)
     known.update(_stored(node))
 
 
@@ -200,7 +202,9 @@ def wrong_variable(node: ast.AST, names: Names) -> list[Replacement]:
 
 def shifted_range(node: ast.AST, names: Names) -> list[Replacement]:
     """``range(n)`` → ``range(1, n)``, ``range(n - 1)``, ``range(n + 1)``."""
-    if not _calls(node, "range") or not isinstance(node, ast.Call) or not node.args:
+    if not isinstance(node, ast.Call) or not node.args:
+        return []
+    if not isinstance(node.func, ast.Name) or node.func.id != "range":
         return []
     stop = 0 if len(node.args) == 1 else 1
     changed: list[Replacement] = [
@@ -213,13 +217,12 @@ def shifted_range(node: ast.AST, names: Names) -> list[Replacement]:
 
 def shifted_index(node: ast.AST, names: Names) -> list[Replacement]:
     """``a[i]`` → ``a[i + 1]``, ``a[i - 1]``."""
-    if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Slice):
+    if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Slice | ast.Tuple):
         return []
-    return [
-        ast.Subscript(node.value, _plus(node.slice, shift), node.ctx)
-        for shift in (-1, 1)
-        if not isinstance(node.slice, ast.Constant | ast.Tuple) or _is_int(node.slice)
-    ]
+    index = node.slice
+    if isinstance(index, ast.Constant) and not isinstance(index.value, int):
+        return []
+    return [ast.Subscript(node.value, _plus(index, shift), node.ctx) for shift in (-1, 1)]
 
 
 def shifted_slice(node: ast.AST, names: Names) -> list[Replacement]:
@@ -301,18 +304,10 @@ def early_return(node: ast.AST, names: Names) -> list[Replacement]:
     return [changed]
 
 
-def _calls(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-
-
 def _with_argument(node: ast.Call, index: int, argument: ast.expr) -> ast.Call:
     return ast.Call(
         node.func, [*node.args[:index], argument, *node.args[index + 1 :]], node.keywords
     )
-
-
-def _is_int(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
 def _plus(node: ast.expr, shift: int) -> ast.expr:
@@ -426,15 +421,15 @@ def mutants(
     """Return different programs in random order, each with one to ``max_mutations`` bugs."""
     seen = {normalize(source)}
     for first in random_mutations(source, rng, kinds):
-        changed, made = apply_mutation(source, first), [first.kind]
+        changed, applied_kinds = apply_mutation(source, first), [first.kind]
         for _ in range(int(rng.integers(max_mutations))):
             further = next(random_mutations(changed, rng, kinds), None)
             if further is not None:
                 changed = apply_mutation(changed, further)
-                made.append(further.kind)
+                applied_kinds.append(further.kind)
         if changed not in seen:
             seen.add(changed)
-            yield Mutant(changed, tuple(made))
+            yield Mutant(changed, tuple(applied_kinds))
 
 
 class _Replace(ast.NodeTransformer):

@@ -53,7 +53,7 @@ BUG_LABELS = {
     NO_BUG: "no bug",
     UNKNOWN_BUG: "not known",
     SEVERAL_BUGS: "several kinds",
-    **{place: name.replace("_", " ") for place, name in enumerate(BUG_KINDS, start=1)},
+    **{number: name.replace("_", " ") for number, name in enumerate(BUG_KINDS, start=1)},
 }
 """Number → name of the kind."""
 
@@ -61,13 +61,7 @@ MAX_LEVEL = 4
 
 
 def bug_number(kinds: Collection[str]) -> int:
-    """Return the number of a program's kinds of bugs; several kinds have a separate number.
-
-    Raises
-    ------
-    UnknownNameError
-        If a kind is unknown.
-    """
+    """Return the number of a program's kinds of bugs; several kinds have a separate number."""
     for kind in kinds:
         if kind not in BUG_KINDS:
             raise UnknownNameError(f"kind of bug: unknown {kind!r}.{nearest(kind, BUG_KINDS)}")
@@ -193,8 +187,8 @@ class BugGeneratorParameters(SubParameters, read_for=Purpose.DATA):
     @model_validator(mode="after")
     def _check(self) -> BugGeneratorParameters:
         check_sampling(self.temperature, self.top_p)
-        given = sorted(self.model_fields_set) if not self.is_on else []
-        unread = [name for name in given if getattr(self, name) != self._default(name)]
+        parameter_names = sorted(self.model_fields_set) if not self.is_on else []
+        unread = [name for name in parameter_names if getattr(self, name) != self._default(name)]
         if unread:
             raise ValueError(
                 f"got {', '.join(unread)}, but no model_name, so no model is called; set the"

@@ -76,13 +76,7 @@ class SystemPrompts:
         handler: ProtocolHandler,
         base_dir: Path | None = None,
     ) -> SystemPrompts:
-        """Load and check the templates of all agents; paths start from ``base_dir``.
-
-        Raises
-        ------
-        PromptTemplateError
-            If a template is missing, or lacks a variable or has one too many.
-        """
+        """Load and check the templates of all agents; paths start from ``base_dir``."""
         files = _template_files(hyper_params, handler, base_dir)
         return cls(
             {name: _load(file, name, handler) for name, (_, file) in files.items()},
@@ -108,13 +102,7 @@ class SystemPrompts:
 def template_files(
     hyper_params: HyperParameters, handler: ProtocolHandler, base_dir: Path | None = None
 ) -> dict[str, Path]:
-    """Return the file of each agent's template, by a name without its path.
-
-    Raises
-    ------
-    PromptTemplateError
-        As :meth:`SystemPrompts.of`.
-    """
+    """Return the file of each agent's template, by a name without its path."""
     files = _template_files(hyper_params, handler, base_dir)
     for agent, (_, file) in files.items():
         _load(file, agent, handler)
@@ -155,8 +143,10 @@ def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tupl
         The protocol: templates may be next to its file.
     """
     name = class_name(protocol)
-    beside = Path(inspect.getfile(type(handler))).parent / "templates" / kind / name
-    return (beside,) if is_class_spec(protocol) else (TEMPLATES / kind / name, beside)
+    handler_folder = Path(inspect.getfile(type(handler))).parent / "templates" / kind / name
+    return (
+        (handler_folder,) if is_class_spec(protocol) else (TEMPLATES / kind / name, handler_folder)
+    )
 
 
 def _template_files(
@@ -169,15 +159,15 @@ def _template_files(
         folders = template_folders(hyper_params.interaction_protocol, kind, handler)
     else:
         folders = (_own_folder(kind, base),)
-    found = {}
+    templates = {}
     for name in handler.agent_names:
         path = getattr(hyper_params.agents[name], _TEMPLATE_PATH)
         if path is not None:
-            found[name] = (OWN, _find((base / Path(path).expanduser(),), name))
+            templates[name] = (OWN, _find((base / Path(path).expanduser(),), name))
             continue
         file = _find([folder / f"{name}.txt" for folder in folders], name)
-        found[name] = (f"{kind}/{file.parent.name}" if kind in built_in_kinds() else OWN, file)
-    return found
+        templates[name] = (f"{kind}/{file.parent.name}" if kind in built_in_kinds() else OWN, file)
+    return templates
 
 
 def _own_folder(path: str, base: Path) -> Path:
@@ -220,11 +210,11 @@ def _check(template: Template, file: Path, agent: str, handler: ProtocolHandler)
             f"{file}: '$' without a variable; expected ${', $'.join(VARIABLES)}, or"
             " '$$' for the sign itself."
         )
-    found = template.get_identifiers()
+    variables = template.get_identifiers()
     is_prover = agent in handler.prover_names
     not_its_own = _HOW_TO_DECIDE if is_prover else _STANCE
     known = [name for name in VARIABLES if name != not_its_own]
-    for name in found:
+    for name in variables:
         if name not in known:
             raise PromptTemplateError(
                 f"{file}: unknown variable ${name} for agent {agent!r}.{nearest(name, known)}"
@@ -235,11 +225,11 @@ def _check(template: Template, file: Path, agent: str, handler: ProtocolHandler)
         needed = (*_NEEDED, _STANCE)
     if not is_prover and handler.common.verifier_decision_scale != "accept_reject":
         needed = (*needed, _HOW_TO_DECIDE)
-    missing = [name for name in needed if name not in found]
+    missing = [name for name in needed if name not in variables]
     if missing:
         raise PromptTemplateError(
             f"{file}: has no ${', $'.join(missing)}, so agent {agent!r} would not see it;"
-            f" got ${', $'.join(found) or 'none'}. Add it, or use the built-in templates"
+            f" got ${', $'.join(variables) or 'none'}. Add it, or use the built-in templates"
             " `full`, which include it." + _HINT * ("{{" in template.template)
         )
 
@@ -271,9 +261,9 @@ class CodeValidationScenario(TextScenario):
         parameters = hyper_params.bug_generator
         if not parameters.is_on:
             return ()
-        wanted = most_bugs(hyper_params)
-        most = None if wanted is None else wanted * parameters.num_attempts
-        return (AuxiliaryModel(parameters, wanted, most, parameters.max_tokens),)
+        calls = most_bugs(hyper_params)
+        most_calls = None if calls is None else calls * parameters.num_attempts
+        return (AuxiliaryModel(parameters, calls, most_calls, parameters.max_tokens),)
 
     def data_prompts(self, hyper_params: HyperParameters) -> Mapping[str, Path]:
         """Return the templates of that model's prompt."""

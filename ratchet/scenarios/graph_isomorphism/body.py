@@ -187,7 +187,9 @@ class GraphIsomorphismBody(AgentBody):
         if self.linear_in is not None and inputs.linear_history is not None:
             heard = self.linear_in(inputs.linear_history.flatten(1))
             tokens.insert(0, heard.unsqueeze(1))
-            mask = _with_heard(mask)
+            # All tokens attend to the prepended token, and it attends like pooled tokens.
+            mask = F.pad(mask, (1, 0, 1, 0), value=1.0)
+            mask[:, 1:, 0] = mask[:, 1:, 1]
             num_pooled += 1
         x = self.transformer(torch.cat(tokens, dim=1), mask)
         norm = self.out_norm
@@ -218,18 +220,18 @@ class GraphIsomorphismBody(AgentBody):
         b, _, n, _ = adjacency.shape
         if self.exchanges is not None:
             history = tie_rounds(history, self.exchanges)
-        said = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
+        messages = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
         has_bare_copy = self.copies == 2 and inputs.invariant is None
-        return NeighbourSums.of(said, adjacency, bare_copy=has_bare_copy, share=share)
+        return NeighbourSums.of(messages, adjacency, bare_copy=has_bare_copy, share=share)
 
     def _run_gnn(self, inputs: AgentInput) -> Tensor:
         """Return node features [2b, n, copies · d]; the dual's come last."""
-        found = inputs.precomputed
-        if not isinstance(found, NeighbourSums):
-            found = self._neighbour_sums(inputs, share=False)
+        neighbour_sums = inputs.precomputed
+        if not isinstance(neighbour_sums, NeighbourSums):
+            neighbour_sums = self._neighbour_sums(inputs, share=False)
         encoder = torch.cat([self.encoder.weight, self.first_features.unsqueeze(1)], dim=1)
         nodes: Tensor = self.gnn(
-            F.linear(found.sums, encoder), found.index, inputs.data["adjacency"]
+            F.linear(neighbour_sums.sums, encoder), neighbour_sums.index, inputs.data["adjacency"]
         )
         if inputs.invariant is not None:
             nodes = torch.cat([nodes, inputs.invariant.flatten(0, 1)], dim=-1)
@@ -255,13 +257,6 @@ class GraphIsomorphismBody(AgentBody):
             return pooled
         first, second = pooled.unbind(1)
         return torch.stack([(first + second) * 0.5, (first - second).abs() * 0.5], dim=1)
-
-
-def _with_heard(mask: Tensor) -> Tensor:
-    """Prepend a token that all tokens attend to, and that attends like pooled tokens."""
-    mask = F.pad(mask, (1, 0, 1, 0), value=1.0)
-    mask[:, 1:, 0] = mask[:, 1:, 1]
-    return mask
 
 
 def _build_transformer(

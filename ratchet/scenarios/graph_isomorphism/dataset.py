@@ -39,13 +39,6 @@ def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictD
 
     The sides share no graph, not even a relabelled one. Each set has separate random numbers, so
     that e.g. a different training mix does not change the test set.
-
-    Raises
-    ------
-    ParameterError
-        If the dataset's name is unknown or a side would be empty.
-    DataError
-        If pairs of a requested score cannot be found.
     """
     section: GraphIsomorphismParameters = hyper_params.graph_isomorphism
     num_pairs, uniform = _read_name(hyper_params.dataset, section)
@@ -131,11 +124,6 @@ def pairs_to_dataset(pairs: GraphPairs, *, max_wl_rounds: int) -> TensorDictData
 
     They are ``adjacency`` uint8 [N, 2, n, n], ``node_mask`` bool [N, 2, n], ``y``, ``wl_score`` and
     ``num_nodes`` int64 [N], ``edge_probability`` float32 [N].
-
-    Raises
-    ------
-    DataError
-        If refinement of the padded graphs contradicts a label.
     """
     num_pairs, _, n, _ = pairs.adjacency.shape
     node_mask = np.arange(n) < pairs.num_nodes[:, None, None]

@@ -82,9 +82,9 @@ def switch_edges(
     # A switch of a graph is a switch of its complement; sparse graphs have more of them to find.
     result[dense] = complement(result[dense])
     for switch in range(int(num_switches.max(initial=0))):
-        wanted = num_switches > switch
-        nodes, found = _find_switch(result, matched, rng)
-        index = np.flatnonzero(wanted & found)
+        pending = num_switches > switch
+        nodes, possible = _find_switch(result, matched, rng)
+        index = np.flatnonzero(pending & possible)
         a, b, c, d = nodes[index].T
         for left, right, value in ((a, b, 0), (c, d, 0), (a, c, 1), (b, d, 1)):
             result[index, left, right] = value
@@ -108,9 +108,9 @@ def _find_switch(
     picks = np.minimum(draws.astype(np.int64) + first[:, None, None], len(tails) - 1)
     a, b = tails[picks[:, 0]], heads[picks[:, 0]]
     c, d = tails[picks[:, 1]], heads[picks[:, 1]]
-    taken = (adjacency | np.eye(n, dtype=np.uint8)).astype(bool)
+    occupied = (adjacency | np.eye(n, dtype=np.uint8)).astype(bool)
     graph = np.arange(num_graphs)[:, None]
-    fits = ~taken[graph, a, c] & ~taken[graph, b, d] & (num_edges > 0)[:, None]
+    fits = ~occupied[graph, a, c] & ~occupied[graph, b, d] & (num_edges > 0)[:, None]
     alike = (degrees[graph, b] == degrees[graph, c]) & (degrees[graph, a] == degrees[graph, d])
     fits &= alike | ~matched[:, None]
     best = fits.argmax(-1)
@@ -139,10 +139,7 @@ class GraphPool:
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         """Sample one Erdős–Rényi graph of this side for each probability [N]: [N, n, n], keys [N].
 
-        Raises
-        ------
-        DataError
-            If no graph of that size is on this side.
+        Raises DataError if no graph of that size is on this side.
         """
         graphs = np.zeros((len(probabilities), n, n), dtype=np.uint8)
         keys = np.zeros(len(probabilities), dtype=np.uint64)
@@ -194,8 +191,8 @@ class PairPool:
         for pair, score, cell, key in zip(
             pairs, scores.tolist(), cells.tolist(), pair_keys.tolist(), strict=True
         ):
-            wanted = self.counts[kind, cell] < quotas[kind, cell]
-            if wanted and (score == 0 or self._copies[key] < MAX_COPIES) and self._is_new(pair):
+            has_room = self.counts[kind, cell] < quotas[kind, cell]
+            if has_room and (score == 0 or self._copies[key] < MAX_COPIES) and self._is_new(pair):
                 self._keep(pair, score, cell, kind)
                 self.counts[kind, cell] += 1
                 self._copies[key] += score > 0
@@ -275,21 +272,15 @@ class GraphPairs:
 
 
 def generate_pairs(mix: PairMix, pool: GraphPool, rng: np.random.Generator) -> GraphPairs:
-    """Create a shuffled set of distinct graph pairs, of the pool's side.
-
-    Raises
-    ------
-    DataError
-        If pairs of a wanted score do not exist, or are too rare, at all sizes together.
-    """
+    """Create a shuffled set of distinct graph pairs, of the pool's side."""
     cells = [(n, p) for n in mix.graph_sizes for p in mix.edge_probabilities]
     reused, *kinds = mix.counts()
     quotas = np.stack([_spread(count, len(cells), mix.uniform, rng) for count in kinds])
-    found = PairPool(cells, num_kinds=len(kinds))
-    _fill(mix, pool, found, quotas, rng)
-    _fill_from_elsewhere(mix, pool, found, quotas, rng)
-    _reuse_graphs(found, reused, rng, evenly=mix.balanced)
-    return _assemble(found, max(mix.graph_sizes), rng)
+    pair_pool = PairPool(cells, num_kinds=len(kinds))
+    _fill(mix, pool, pair_pool, quotas, rng)
+    _fill_from_elsewhere(mix, pool, pair_pool, quotas, rng)
+    _reuse_graphs(pair_pool, reused, rng, evenly=mix.balanced)
+    return _assemble(pair_pool, max(mix.graph_sizes), rng)
 
 
 def _spread(
@@ -306,25 +297,25 @@ def _spread(
 def _fill(
     mix: PairMix,
     pool: GraphPool,
-    found: PairPool,
+    pair_pool: PairPool,
     quotas: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
     """Find pairs until the quotas [kind, cell] are met or candidates have run out."""
     num_p = len(mix.edge_probabilities)
-    bounds = range(0, len(found.cells) + 1, num_p)
+    bounds = range(0, len(pair_pool.cells) + 1, num_p)
     for kind in range(quotas.shape[0]):
         for start, stop in pairwise(bounds):  # the cells of one size
             finds = np.ones(stop - start, dtype=np.int64)
             for _ in range(MAX_BATCHES):
-                missing = quotas[kind, start:stop] - found.counts[kind, start:stop]
+                missing = quotas[kind, start:stop] - pair_pool.counts[kind, start:stop]
                 missing = np.where(finds > 0, missing.clip(0), 0)
                 if not missing.any():
                     break
-                before = found.counts[kind, start:stop].copy()
+                before = pair_pool.counts[kind, start:stop].copy()
                 cells = start + np.repeat(np.arange(num_p), _batch_sizes(missing, kind))
-                _propose(mix, pool, found, quotas, kind, cells, rng)
-                finds = found.counts[kind, start:stop] - before
+                _propose(mix, pool, pair_pool, quotas, kind, cells, rng)
+                finds = pair_pool.counts[kind, start:stop] - before
 
 
 def _batch_sizes(missing: NDArray[np.int64], kind: int) -> NDArray[np.int64]:
@@ -338,19 +329,19 @@ def _batch_sizes(missing: NDArray[np.int64], kind: int) -> NDArray[np.int64]:
 def _propose(
     mix: PairMix,
     pool: GraphPool,
-    found: PairPool,
+    pair_pool: PairPool,
     quotas: NDArray[np.int64],
     kind: int,
     cells: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
     """Create one candidate per entry of ``cells`` (all of one size), and keep suitable ones."""
-    n = found.cells[int(cells[0])][0]
-    probabilities = np.array([found.cells[cell][1] for cell in cells])
+    n = pair_pool.cells[int(cells[0])][0]
+    probabilities = np.array([pair_pool.cells[cell][1] for cell in cells])
     first, first_keys = pool.draw(n, probabilities, rng)
     if kind == NEW_ISOMORPHIC:
         pairs = np.stack([first, relabel(first, rng)], axis=1)
-        found.add(pairs, np.zeros(len(cells), np.int64), cells, first_keys, kind, quotas)
+        pair_pool.add(pairs, np.zeros(len(cells), np.int64), cells, first_keys, kind, quotas)
         return
     if kind == SCORE_1:
         second, _ = pool.draw(n, probabilities, rng)
@@ -368,32 +359,32 @@ def _propose(
     ours = pool.accepts(second_keys)
     keep, second_keys = keep[ours], second_keys[ours]
     pair_keys = first_keys[keep] + second_keys  # wraps around; the same in either order
-    found.add(pairs[keep], scores[keep], cells[keep], pair_keys, kind, quotas)
+    pair_pool.add(pairs[keep], scores[keep], cells[keep], pair_keys, kind, quotas)
 
 
 def _fill_from_elsewhere(
     mix: PairMix,
     pool: GraphPool,
-    found: PairPool,
+    pair_pool: PairPool,
     quotas: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
     """Fill missing pairs of some cells from other cells, several times if necessary."""
     for _ in range(8):
-        missing = (quotas - found.counts).clip(0)
+        missing = (quotas - pair_pool.counts).clip(0)
         if not missing.any():
             return
         for kind in range(quotas.shape[0]):
             lack = int(missing[kind].sum())
-            rich = np.flatnonzero((missing[kind] == 0) & (found.counts[kind] > 0))
+            rich = np.flatnonzero((missing[kind] == 0) & (pair_pool.counts[kind] > 0))
             if lack and rich.size:
-                quotas[kind] = found.counts[kind]
+                quotas[kind] = pair_pool.counts[kind]
                 quotas[kind, rich] += _spread(lack, rich.size, True, rng)
-        _fill(mix, pool, found, quotas, rng)
+        _fill(mix, pool, pair_pool, quotas, rng)
     kinds = ("isomorphic", "WL score 1", "WL score 2", f"WL score 3 to {mix.max_wl_rounds}")
     lacks = ", ".join(
         f"{count} of {kind}"
-        for kind, count in zip(kinds, (quotas - found.counts).clip(0).sum(1), strict=True)
+        for kind, count in zip(kinds, (quotas - pair_pool.counts).clip(0).sum(1), strict=True)
         if count
     )
     raise DataError(
@@ -404,13 +395,13 @@ def _fill_from_elsewhere(
 
 
 def _reuse_graphs(
-    found: PairPool, count: int, rng: np.random.Generator, *, evenly: bool = False
+    pair_pool: PairPool, count: int, rng: np.random.Generator, *, evenly: bool = False
 ) -> None:
     """Add isomorphic pairs: graphs of the non-isomorphic pairs with relabelled copies.
 
     ``evenly`` takes a graph of each pair before a second one of any.
     """
-    pairs, _, cells, kinds = found.gather()
+    pairs, _, cells, kinds = pair_pool.gather()
     index = np.flatnonzero(kinds != NEW_ISOMORPHIC)
     if not count or not index.size:
         return
@@ -424,7 +415,7 @@ def _reuse_graphs(
         pair, member = source[position % len(source)]
         first = pairs[pair][member][None]
         both = np.stack([first, relabel(first, rng)], axis=1)
-        added += found.add_reused(both, int(cells[pair]))
+        added += pair_pool.add_reused(both, int(cells[pair]))
         position += 1
         if position > 20 * (count + len(source)):
             raise DataError(
@@ -444,14 +435,14 @@ def _rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     return ranks
 
 
-def _assemble(found: PairPool, n_max: int, rng: np.random.Generator) -> GraphPairs:
+def _assemble(pair_pool: PairPool, n_max: int, rng: np.random.Generator) -> GraphPairs:
     """Pad and shuffle."""
-    pairs, scores, cells, _ = found.gather()
+    pairs, scores, cells, _ = pair_pool.gather()
     adjacency = np.zeros((len(pairs), 2, n_max, n_max), dtype=np.uint8)
-    sizes = np.array([n for n, _ in found.cells], dtype=np.int64)[cells]
+    sizes = np.array([n for n, _ in pair_pool.cells], dtype=np.int64)[cells]
     for position, pair in enumerate(pairs):
         n = pair.shape[-1]
         adjacency[position, :, :n, :n] = pair
     order = rng.permutation(len(pairs))
-    probabilities = np.array([p for _, p in found.cells])[cells]
+    probabilities = np.array([p for _, p in pair_pool.cells])[cells]
     return GraphPairs(adjacency[order], sizes[order], probabilities[order], scores[order])

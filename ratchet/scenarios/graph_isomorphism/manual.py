@@ -52,13 +52,7 @@ def build_manual_agent(
     section: GraphIsomorphismAgentParameters,
     name: str,
 ) -> Agent:
-    """Build the scripted prover or verifier.
-
-    Raises
-    ------
-    ParameterError
-        If the protocol is not ``nip`` with one position and no linear messages.
-    """
+    """Build the scripted prover or verifier."""
     got = (
         hyper_params.interaction_protocol,
         hyper_params.message_size,
@@ -99,9 +93,9 @@ class ManualBody(AgentBody):
         """
         present = inputs.data["node_mask"].flatten(1)
         # Messages: the normalised history is positive exactly where a one was.
-        said = (inputs.history > 0).flatten(2)[:, self.first_question :]  # [b, R', 2n]
-        pairs = said.shape[1] // 2
-        complete = said[:, : 2 * pairs].reshape(len(said), pairs, 2, said.shape[2])
+        messages = (inputs.history > 0).flatten(2)[:, self.first_question :]  # [b, R', 2n]
+        pairs = messages.shape[1] // 2
+        complete = messages[:, : 2 * pairs].reshape(len(messages), pairs, 2, messages.shape[2])
         answered = complete.any(-1).all(-1)[..., None]  # [b, pairs, 1]
         marks = complete.any(2) & answered  # [b, pairs, 2n]
         same = present.unsqueeze(2) & present.unsqueeze(1)
@@ -160,11 +154,11 @@ class ManualProverHead(AgentPolicyHead):
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Return logits for b rows."""
         present, colours = _refined(representation)
-        asked = inputs.message.flatten(1).bool()  # [b, 2n]
-        alike = (colours & asked[:, None, :, None]).any(2).sum(1)  # rounds alike, [b, 2n]
-        n = asked.shape[1] // 2
-        elsewhere = ~asked.view(-1, 2, n).any(-1).repeat_interleave(n, dim=1)
-        score = alike + (elsewhere & present) * 100
+        question = inputs.message.flatten(1).bool()  # [b, 2n]
+        alike = (colours & question[:, None, :, None]).any(2).sum(1)  # rounds alike, [b, 2n]
+        n = question.shape[1] // 2
+        other_graph = ~question.view(-1, 2, n).any(-1).repeat_interleave(n, dim=1)
+        score = alike + (other_graph & present) * 100
         return PolicyLogits(message=_choose(score, ties=self.ties).float())
 
 

@@ -43,8 +43,10 @@ def graph_transcripts(
     its positions.
     """
     reader = _Reader(rollouts.cpu(), handler)
-    found = [episode for _, episode in zip(range(_MAX_EPISODES), reader.episodes(), strict=False)]
-    transcripts = [reader.read(number, episode) for number, episode in enumerate(found)]
+    episodes = [
+        episode for _, episode in zip(range(_MAX_EPISODES), reader.episodes(), strict=False)
+    ]
+    transcripts = [reader.read(number, episode) for number, episode in enumerate(episodes)]
     was_right: dict[int, bool] = {}
     for one in transcripts:
         which = one["datapoint_id"]
@@ -70,8 +72,8 @@ def _picture(adjacency: Tensor, present: Tensor) -> dict[str, Any]:
     graph.add_edges_from((int(a), int(b)) for a, b in edges)
     placed = nx.spring_layout(graph, k=4 / sqrt(max(len(there), 1)), iterations=200, seed=0)
     points = np.zeros((int(there.max(initial=-1)) + 1, 2))
-    for node, place in placed.items():
-        points[node] = place
+    for node, position in placed.items():
+        points[node] = position
     low, high = points[there].min(0, initial=0.0), points[there].max(0, initial=0.0)
     scaled = (points - low) / np.maximum(high - low, 1e-9)
     return {
@@ -118,11 +120,11 @@ class _Reader:
         names, first = list(self.handler.agent_names), (environment, steps[0])
         rounds = [self._round(environment, step) for step in steps]
         verifier = next(iter(self.handler.verifier_names), None)
-        made = [one["decision"].get(verifier, NO_DECISION) for one in rounds]
-        decision = next((d for d in reversed(made) if d != NO_DECISION), NO_DECISION)
+        decisions = [one["decision"].get(verifier, NO_DECISION) for one in rounds]
+        decision = next((d for d in reversed(decisions) if d != NO_DECISION), NO_DECISION)
         y = int(self._array("y")[first])
         reward = self.reward[environment, steps.start : steps.stop].sum(0)
-        said = [message["text"] for one in rounds for message in one["messages"]]
+        texts = [message["text"] for one in rounds for message in one["messages"]]
         return {
             "rollout": number,
             "datapoint_id": int(self._array("datapoint_id")[first]),
@@ -130,7 +132,7 @@ class _Reader:
             "y": y,
             "truth": f"the graphs are {'the same' if y == 1 else 'different'}",
             "prover_stance": 1,
-            "question": " ".join(said) or "nothing said",
+            "question": " ".join(texts) or "nothing said",
             "solution": "",
             "decision": decision,
             "correct": decision == y,

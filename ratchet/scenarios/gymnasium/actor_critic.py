@@ -171,9 +171,9 @@ class FeatureNormalizer(Normalizer):
         """Fit mean and (population) deviation; a number that never changes is only shifted."""
         values = frames.get(OBSERVATION).flatten(0, -3).double()
         mean, std = values.mean(0), values.std(0, correction=0)
-        for places in (list(group) for group in self.alike if len(group) > 1):
-            together = values[:, places].flatten(0, 1)
-            mean[places], std[places] = together.mean(0), together.std(0, correction=0)
+        for indices in (list(group) for group in self.alike if len(group) > 1):
+            together = values[:, indices].flatten(0, 1)
+            mean[indices], std[indices] = together.mean(0), together.std(0, correction=0)
         mean[self.images], std[self.images] = 0.0, 1.0
         self.get_buffer("observation_mean").copy_(mean)
         self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
@@ -185,13 +185,7 @@ class FeatureNormalizer(Normalizer):
 
 
 class ControlActorCritic(ActorCritic):
-    """Module that runs all agents together; every name of the spaces must be among them.
-
-    Raises
-    ------
-    UnknownNameError
-        If an agent is missing.
-    """
+    """Module that runs all agents together; every name of the spaces must be among them."""
 
     def __init__(
         self,
@@ -215,11 +209,11 @@ class ControlActorCritic(ActorCritic):
             spaces, {n: a.parameters for n, a in self.agents.items()}
         )
         alike: dict[str, list[int]] = {}
-        for place, agent in enumerate(self.agents.values()):
+        for index, agent in enumerate(self.agents.values()):
             if (group := agent.parameters.shared_model_group) is not None:
-                alike.setdefault(group, []).append(place)
+                alike.setdefault(group, []).append(index)
         shape = (len(agents), spaces.observation_width)
-        images = [place for place, agent in enumerate(self.agents.values()) if agent.sees_images]
+        images = [index for index, agent in enumerate(self.agents.values()) if agent.sees_images]
         self.normalizer = FeatureNormalizer(
             shape, device, alike=list(alike.values()), images=images
         )
@@ -323,15 +317,15 @@ class ControlActorCritic(ActorCritic):
     ) -> TensorDictBase:
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
         columns = self.score(td, agents=agents)
-        found = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
+        evaluations = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
         size = columns[0].shape[:1]
-        return TensorDict({"agents": TensorDict(found, batch_size=size)}, batch_size=size)
+        return TensorDict({"agents": TensorDict(evaluations, batch_size=size)}, batch_size=size)
 
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
-        taken = td.get(_ACTION).flatten(0, -3)
+        actions = td.get(_ACTION).flatten(0, -3)  # [B, A, K]
         rows: list[tuple[Tensor, Tensor, Tensor]] = []
         for name, x in self._inputs(td).items():
             if agents is not None and name not in agents:
@@ -340,7 +334,11 @@ class ControlActorCritic(ActorCritic):
                 continue
             outputs, value = self.agents[name].policy_and_value(x)
             distribution = distribution_of(self.agents[name], outputs)
-            scores = distribution.log_prob_and_entropy(self._chosen(taken, name))
+            index, space = self.agent_names.index(name), self.spaces.by_name[name].actions
+            chosen = actions[:, index, : space.num_factors]
+            dtype = torch.int64 if isinstance(space, DiscreteActions) else torch.float32
+            chosen = chosen if chosen.dtype == dtype else chosen.to(dtype)
+            scores = distribution.log_prob_and_entropy(chosen)
             rows.append((*scores, value))
         log_prob, entropy, value = (_side_by_side(column) for column in zip(*rows, strict=True))
         return log_prob, entropy, value
@@ -385,13 +383,6 @@ class ControlActorCritic(ActorCritic):
             name: x._replace(past=RecurrentState(memory, begins))
             for (name, x), memory in zip(inputs.items(), memories, strict=True)
         }
-
-    def _chosen(self, actions: Tensor, name: str) -> Tensor:
-        """Select one agent's actions from [B, A, K]."""
-        index, space = self.agent_names.index(name), self.spaces.by_name[name].actions
-        chosen = actions[:, index, : space.num_factors]
-        wanted = torch.int64 if isinstance(space, DiscreteActions) else torch.float32
-        return chosen if chosen.dtype == wanted else chosen.to(wanted)
 
     def _pack(self, actions: list[Tensor]) -> Tensor:
         """Arrange the agents' actions as [B, A, K]."""

@@ -76,21 +76,21 @@ class NetworkInputSpec:
     @property
     def size(self) -> int:
         """The number of numbers."""
-        told = 0 if self.identity is None else self.identity[1]
-        return sum(space.observation_size for space in self.spaces) + told
+        identity_size = 0 if self.identity is None else self.identity[1]
+        return sum(space.observation_size for space in self.spaces) + identity_size
 
     def show(self, observation: Tensor) -> Tensor:
         """Select the visible part of observations f32 [B, A, D]: [B, size]."""
-        shown = [
-            observation[:, place, : space.observation_size]
-            for place, space in zip(self.places, self.spaces, strict=True)
+        columns = [
+            observation[:, index, : space.observation_size]
+            for index, space in zip(self.places, self.spaces, strict=True)
         ]
         if self.identity is not None:
             who, count = self.identity
-            told = observation.new_zeros(len(observation), count)
-            told[:, who] = 1
-            shown.append(told)
-        return shown[0] if len(shown) == 1 else torch.cat(shown, -1)
+            one_hot = observation.new_zeros(len(observation), count)
+            one_hot[:, who] = 1
+            columns.append(one_hot)
+        return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
 
 
 class AgentInputSpecs(NamedTuple):
@@ -101,9 +101,11 @@ class AgentInputSpecs(NamedTuple):
 
     def show(self, observation: Tensor) -> NetworkInputs:
         """Select the inputs of an agent's networks from observations f32 [B, A, D]."""
-        own = self.policy.show(observation)
+        policy_inputs = self.policy.show(observation)
         same = self.policy is self.critic
-        return NetworkInputs(own, own if same else self.critic.show(observation))
+        return NetworkInputs(
+            policy_inputs, policy_inputs if same else self.critic.show(observation)
+        )
 
 
 def agent_input_specs(
@@ -111,15 +113,16 @@ def agent_input_specs(
 ) -> dict[str, AgentInputSpecs]:
     """Return the inputs of each agent's networks."""
     everybody = tuple(range(len(spaces.names))), tuple(spaces.by_name.values())
-    found = {}
-    for place, (name, space) in enumerate(spaces.by_name.items()):
+    input_specs = {}
+    for index, (name, space) in enumerate(spaces.by_name.items()):
         section = sections[name]
-        identity = (place, len(spaces.names)) if section.observes_agent_id else None
-        own = NetworkInputSpec((place,), (space,), identity)
-        found[name] = AgentInputSpecs(
-            own, NetworkInputSpec(*everybody, identity) if section.centralised_critic else own
+        identity = (index, len(spaces.names)) if section.observes_agent_id else None
+        policy_spec = NetworkInputSpec((index,), (space,), identity)
+        input_specs[name] = AgentInputSpecs(
+            policy_spec,
+            NetworkInputSpec(*everybody, identity) if section.centralised_critic else policy_spec,
         )
-    return found
+    return input_specs
 
 
 class RecurrentBody(AgentPart):
@@ -167,8 +170,8 @@ class RecurrentBody(AgentPart):
 
         shape = past.begins.shape
         features = self.inner(x).view(*shape, -1)
-        own = past.memory[..., : self.memory_size]
-        before = own.reshape(*shape, len(self.states), 1, self.size)
+        memory = past.memory[..., : self.memory_size]
+        before = memory.reshape(*shape, len(self.states), 1, self.size)
         td = TensorDict(
             {
                 "features": features,
@@ -234,7 +237,7 @@ class ConvolutionalBody(AgentPart):
         if not layers:
             is_large = min(first.shape[-2:]) >= _LARGE_SIDE
             layers = _OF_LARGE_IMAGES if is_large else _OF_SMALL_IMAGES
-        made: list[nn.Conv2d] = []
+        convolutions: list[nn.Conv2d] = []
         _, channels, height, width = first.shape
         for index, (d_out, kernel, stride) in enumerate(layers):
             if min(height, width) < kernel:
@@ -243,10 +246,10 @@ class ConvolutionalBody(AgentPart):
                     f" its input is {height} × {width}; observations are {self.shape}."
                     " Expected smaller kernels or strides, e.g. [[16, 3, 1], [32, 3, 2]]."
                 )
-            made.append(init.convolution(channels, d_out, kernel, stride))
+            convolutions.append(init.convolution(channels, d_out, kernel, stride))
             channels = d_out
             height, width = ((side - kernel) // stride + 1 for side in (height, width))
-        self.convolutions = nn.ModuleList(made)
+        self.convolutions = nn.ModuleList(convolutions)
         size = channels * height * width + input_spec.size - self.num_pixels
         self.top = Body([size, *parameters.hidden_sizes], init, self.activation_name)
         self.num_features = self.top.num_features
@@ -290,13 +293,7 @@ def build_body(
     init: Initializer,
     where: str,
 ) -> AnyBody:
-    """Build the body for network inputs; ``where`` is the section in the experiment.
-
-    Raises
-    ------
-    ParameterError
-        If images are expected but missing, or too small for the convolutions.
-    """
+    """Build the body for network inputs; ``where`` is the section in the experiment."""
     body: Body | ConvolutionalBody
     if sees_images(input_spec, parameters):
         body = ConvolutionalBody(input_spec, parameters, init, where)

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
-from ratchet.lazy import require_packages
+from ratchet.lazy import is_installed, require_packages
 from ratchet.parameters.trainers import TORCHRL_TRAINERS
 from ratchet.plugins import is_class_spec, load_class
 from ratchet.registry import is_file
@@ -43,6 +43,11 @@ _Base = TypeVar("_Base")
 
 SUITES = ("dm_control", "vmas")
 """Packages whose environments only TorchRL's trainers play: the first part of their ids."""
+_SIMULATORS = {
+    "gymnasium.envs.mujoco": ("mujoco", "imageio"),
+    "gymnasium.envs.box2d": ("Box2D",),
+}
+"""Module of gymnasium's environments → the packages that it imports."""
 PARALLEL = "parallel_env"
 
 
@@ -51,38 +56,26 @@ def wrapped(
     wrappers: Iterable[Reference],
     base_dir: Path | str | None = None,
 ) -> gymnasium.Env[Any, Any]:
-    """Apply wrappers to an environment, the first one innermost.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such wrapper, it does not take its arguments, or could not be resumed.
-    """
+    """Apply wrappers to an environment, the first one innermost."""
     import gymnasium
 
     for reference in wrappers:
-        found = class_by_name(
+        wrapper = class_by_name(
             reference.name, gymnasium.wrappers, gymnasium.Wrapper, _PATH, base_dir
         )
-        if found.__name__ in _RUNNING_MEANS and found.__module__.startswith("gymnasium."):
+        if wrapper.__name__ in _RUNNING_MEANS and wrapper.__module__.startswith("gymnasium."):
             raise ParameterError(
                 f"{_PATH}: got {reference.name!r}, whose running means no stage keeps, so that a"
                 " resumed run would differ. Take rl.normalize_observations, or for TorchRL's"
                 " trainers torchrl.transforms: [VecNormV2]."
             )
         with checked_arguments(reference.name, reference.given, _PATH):
-            environment = found(environment, **reference.given)
+            environment = wrapper(environment, **reference.given)
     return environment
 
 
 def refuse_wrappers(wrappers: Iterable[Reference], name: str) -> None:
-    """Refuse wrappers of an environment that is not a gymnasium environment.
-
-    Raises
-    ------
-    ParameterError
-        If wrappers are set.
-    """
+    """Refuse wrappers of an environment that is not a gymnasium environment."""
     names = [reference.name for reference in wrappers]
     if names:
         raise ParameterError(
@@ -97,24 +90,17 @@ def class_by_name(
     """Return a class of a library's module, or that of ``path/to/file.py:ClassName``.
 
     ``path`` is that of the parameter that names it.
-
-    Raises
-    ------
-    UnknownNameError
-        If the module has no such class; with the nearest one.
-    ParameterError
-        If it can't be loaded from the file.
     """
     if is_file(name):
         return load_class(name, base_dir, base=base)
-    found = getattr(home, name, None)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    candidate = getattr(home, name, None)
+    if not (isinstance(candidate, type) and issubclass(candidate, base)):
         known = [n for n, v in inspect.getmembers(home, inspect.isclass) if issubclass(v, base)]
         raise UnknownNameError(
             f"{path}: {home.__name__} has no class {name!r}.{nearest(name, known)} Give a custom"
             " class as 'path/to/file.py:ClassName'."
         )
-    return found
+    return candidate
 
 
 def classes_of_files(
@@ -128,13 +114,7 @@ def classes_of_files(
 def checked_arguments(
     name: str, kwargs: Mapping[str, Any], path: str = "gymnasium.environment_kwargs"
 ) -> Iterator[None]:
-    """Add the arguments of a constructor to errors raised within the context.
-
-    Raises
-    ------
-    ParameterError
-        If it does not accept them.
-    """
+    """Add the arguments of a constructor to errors raised within the context."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -200,13 +180,6 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
     """Return the environment whose id is ``dataset``, configured by the section ``gymnasium``.
 
     The path of a user's file starts from ``base_dir``, the working folder if not given.
-
-    Raises
-    ------
-    UnknownNameError
-        If the environment is unknown; with the nearest id.
-    ParameterError
-        If it does not support ``gymnasium.implementation``.
     """
     name, section = hyper_params.dataset, hyper_params.gymnasium
     if suite_of(name) is not None:
@@ -214,10 +187,10 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
         refuse_wrappers(section.wrappers, name)
         return LibraryGame(lambda: _refuse_to_simulate(name))
     if is_file(name) or name in ENVIRONMENTS.names():
-        found = ENVIRONMENTS.find(name, base_dir)
-        stands_in = issubclass(found, Dynamics) and not is_file(name)
+        environment_class = ENVIRONMENTS.find(name, base_dir)
+        stands_in = issubclass(environment_class, Dynamics) and not is_file(name)
         if not (stands_in and _wants_simulator(hyper_params)):
-            return _from_class(found, section, TIME_LIMITS.get(name), base_dir)
+            return _from_class(environment_class, section, TIME_LIMITS.get(name), base_dir)
     elif section.implementation == "batched":
         raise ParameterError(
             "gymnasium.implementation: got 'batched', but there are no dynamics on tensors for"
@@ -254,49 +227,52 @@ def _is_known(name: str) -> bool:
 
 
 def _from_class(
-    found: type, section: GymnasiumParameters, limit: int | None, base_dir: Path | None
+    environment_class: type, section: GymnasiumParameters, limit: int | None, base_dir: Path | None
 ) -> Game:
     """Return the spec of a class found by name or in a user's file."""
-    if issubclass(found, Dynamics):
-        refuse_wrappers(section.wrappers, found.__qualname__)
-        return _batched(found, section, limit or found.max_episode_steps)
+    if issubclass(environment_class, Dynamics):
+        refuse_wrappers(section.wrappers, environment_class.__qualname__)
+        return _batched(environment_class, section, limit or environment_class.max_episode_steps)
     import gymnasium
     import pettingzoo
 
     from ratchet.scenarios.gymnasium.simulators import GymnasiumSimulator, PettingZooSimulator
 
     kwargs, cut_off = section.environment_kwargs, section.max_episode_steps
-    if issubclass(found, gymnasium.Env):
+    if issubclass(environment_class, gymnasium.Env):
 
         def make() -> Simulator:
-            environment = wrapped(found(**kwargs), section.wrappers, base_dir)
+            environment = wrapped(environment_class(**kwargs), section.wrappers, base_dir)
             return GymnasiumSimulator(environment, cut_off)
 
-        return SimulatedEnvSpec(make, found)
-    refuse_wrappers(section.wrappers, found.__qualname__)
-    if issubclass(found, pettingzoo.ParallelEnv):
-        return SimulatedEnvSpec(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
-    if _is_torchrls(found):
+        return SimulatedEnvSpec(make, environment_class)
+    refuse_wrappers(section.wrappers, environment_class.__qualname__)
+    if issubclass(environment_class, pettingzoo.ParallelEnv):
+        return SimulatedEnvSpec(
+            lambda: PettingZooSimulator(environment_class(**kwargs), cut_off), environment_class
+        )
+    if _is_torchrls(environment_class):
 
         def make() -> Simulator:
             from ratchet.scenarios.gymnasium.torchrl_simulator import TorchRlSimulator
 
-            with checked_arguments(found.__qualname__, kwargs):
-                return TorchRlSimulator(found(**kwargs), cut_off)
+            with checked_arguments(environment_class.__qualname__, kwargs):
+                return TorchRlSimulator(environment_class(**kwargs), cut_off)
 
-        return LibraryGame(make, found)
+        return LibraryGame(make, environment_class)
     raise ParameterError(
-        f"dataset: {found.__qualname__!r} has the bases {[b.__name__ for b in found.__bases__]},"
+        f"dataset: {environment_class.__qualname__!r} has the bases"
+        f" {[b.__name__ for b in environment_class.__bases__]},"
         " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env,"
         " pettingzoo.ParallelEnv or torchrl.envs.EnvBase."
     )
 
 
-def _is_torchrls(found: type) -> bool:
+def _is_torchrls(environment_class: type) -> bool:
     """Return whether a class is a TorchRL environment; TorchRL is then already imported."""
     return any(
         base.__name__ == "EnvBase" and base.__module__.startswith("torchrl.")
-        for base in found.__mro__
+        for base in environment_class.__mro__
     )
 
 
@@ -367,8 +343,21 @@ def _packages_of(name: str) -> list[str]:
     if suite is not None:
         return ["gymnasium", suite]
     if not _is_module(name):
-        return ["gymnasium"]
+        return ["gymnasium", *_packages_of_id(name)]
     return ["gymnasium", "pettingzoo", name.partition(".")[0]]
+
+
+def _packages_of_id(name: str) -> list[str]:
+    """Return the packages that gymnasium's module of an environment imports."""
+    if not is_installed("gymnasium"):
+        return []
+    import gymnasium
+
+    spec = gymnasium.registry.get(name)
+    module = str(getattr(spec, "entry_point", ""))
+    return [
+        p for home, packages in _SIMULATORS.items() if module.startswith(home) for p in packages
+    ]
 
 
 def suite_of(name: str) -> str | None:
@@ -386,9 +375,9 @@ def parallel_module(name: str) -> str | None:
     if not _is_module(name):
         return None
     try:
-        found = importlib.util.find_spec(name)
+        module_spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
-    if found is None or not hasattr(import_module(name), PARALLEL):
+    if module_spec is None or not hasattr(import_module(name), PARALLEL):
         return None
     return name

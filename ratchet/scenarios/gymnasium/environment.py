@@ -64,11 +64,6 @@ def environment_shape(
 
     In tests all episodes together, or for costly environments the number that completes them in
     ``rl.num_test_iterations`` rounds.
-
-    Raises
-    ------
-    ParameterError
-        If environments times steps differ from the frames.
     """
     if not train:
         together = math.ceil(num_datapoints / rl.num_test_iterations)
@@ -296,11 +291,12 @@ class BatchedEnvironment(ControlEnvironment):
     def _check_observations(self) -> None:
         """Check that the dynamics show what their spaces say."""
         seeds = self.dataset["seed"][:2]
-        found = self.dynamics.observe(self.dynamics.first_state(seeds))
+        observations = self.dynamics.observe(self.dynamics.first_state(seeds))
         expected = (len(seeds), len(self.spaces.names), self.spaces.observation_width)
         dtype = self.spaces.observation_dtype
-        if tuple(found.shape) != expected or found.dtype != dtype:
+        if tuple(observations.shape) != expected or observations.dtype != dtype:
             raise ParameterError(
-                f"{type(self.dynamics).__qualname__}.observe: got {found.dtype}"
-                f" {tuple(found.shape)}, expected {dtype} {expected}: episodes, agents, numbers."
+                f"{type(self.dynamics).__qualname__}.observe: got {observations.dtype}"
+                f" {tuple(observations.shape)}, expected {dtype} {expected}: episodes, agents,"
+                " numbers."
             )

@@ -32,13 +32,7 @@ _TICK = 10
 
 
 def rendering_simulator(hyper_params: HyperParameters, base_dir: Path | None = None) -> Simulator:
-    """Return a simulator of an experiment's environment that renders.
-
-    Raises
-    ------
-    ParameterError
-        If the environment doesn't render.
-    """
+    """Return a simulator of an experiment's environment that renders."""
     game = find_game(hyper_params.replace({"gymnasium.implementation": "simulated"}), base_dir)
     if not isinstance(game, SimulatedEnvSpec) or isinstance(game, LibraryGame):
         raise _no_pictures(hyper_params, "is not a gymnasium or PettingZoo environment")
@@ -60,7 +54,7 @@ def check_pictures(hyper_params: HyperParameters, base_dir: Path | None = None) 
     simulator = rendering_simulator(hyper_params, base_dir)
     try:
         simulator.reset(0)
-        found = simulator.render()
+        picture = simulator.render()
     except NotImplementedError:
         raise _no_pictures(hyper_params, "cannot be rendered") from None
     except DependencyNotInstalled as error:
@@ -68,9 +62,9 @@ def check_pictures(hyper_params: HyperParameters, base_dir: Path | None = None) 
         raise _no_pictures(hyper_params, why) from error
     finally:
         simulator.close()
-    shape = getattr(found, "shape", None)
+    shape = getattr(picture, "shape", None)
     if shape is None or len(shape) != 3 or shape[-1] != 3:
-        what = f"an array of shape {shape}" if shape else repr(found)
+        what = f"an array of shape {shape}" if shape else repr(picture)
         raise _no_pictures(hyper_params, f"renders {what}, expected bytes of shape (H, W, 3)")
 
 

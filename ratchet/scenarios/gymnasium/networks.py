@@ -99,11 +99,11 @@ class ControlAgent:
         if inputs.past is not None and self.memory_size:
             return self.remember(inputs, inputs.past)[:2]
         hidden = self.body(x)
-        said = self.policy_head(hidden)
+        outputs = self.policy_head(hidden)
         worth = self.value_head(
             hidden if self.value_body is None else self.value_body(inputs.critic)
         )
-        return said.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
+        return outputs.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
 
     def remember(
         self, inputs: NetworkInputs, past: RecurrentState
@@ -116,7 +116,7 @@ class ControlAgent:
         assert self.policy_head is not None
         assert self.value_head is not None
         hidden, after = self.body(inputs.policy, past)
-        said, memories = self.policy_head(hidden), [after]
+        outputs, memories = self.policy_head(hidden), [after]
         if self.value_body is not None:
             assert isinstance(self.value_body, RecurrentBody)
             size = self.body.memory_size
@@ -125,8 +125,8 @@ class ControlAgent:
             )
             memories.append(after)
         worth, dtype = self.value_head(hidden), inputs.policy.dtype
-        kept = memory[:, self.memory_size :]  # of agents with a larger state
-        return said.to(dtype), worth.to(dtype), torch.cat([*memories, kept], -1).to(dtype)
+        unused = memory[:, self.memory_size :]  # of agents with a larger state
+        return outputs.to(dtype), worth.to(dtype), torch.cat([*memories, unused], -1).to(dtype)
 
     def policy(self, x: Tensor) -> Tensor:
         """Apply the policy alone, which remembers nothing: f32 [B, d] → [B, outputs]."""
@@ -208,13 +208,7 @@ def build_all_agents(
     sections: Mapping[str, GymnasiumAgentParameters],
     device: str | torch.device = "cpu",
 ) -> dict[str, ControlAgent]:
-    """Build agents; a ``shared_model_group`` has the network of its first agent.
-
-    Raises
-    ------
-    ParameterError
-        If agents of a group are not alike.
-    """
+    """Build agents; a ``shared_model_group`` has the network of its first agent."""
     input_specs = agent_input_specs(spaces, sections)
     firsts: dict[str, str] = {}
     agents: dict[str, ControlAgent] = {}

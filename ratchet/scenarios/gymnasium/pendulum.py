@@ -42,8 +42,8 @@ class Pendulum(Dynamics):
     def observe(self, state: State) -> Tensor:
         """Show everything."""
         theta, speed = state["physics"].unbind(-1)
-        shown = torch.stack([theta.cos(), theta.sin(), speed], -1)
-        return shown.to(torch.float32).unsqueeze(1)
+        observation = torch.stack([theta.cos(), theta.sin(), speed], -1)
+        return observation.to(torch.float32).unsqueeze(1)
 
     def step(self, state: State, actions: Tensor) -> Transition:
         """Turn, by the half-implicit Euler method."""

@@ -29,12 +29,8 @@ def register_dynamics(
     """Register dynamics under an id, for ``dataset`` in experiments.
 
     Under the id of a gymnasium environment, they replace its simulator. ``max_episode_steps`` is
-    the time limit under that id (default: the class's).
-
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
+    the time limit under that id (default: the class's). Raises ParameterError if another class has
+    the name.
     """
 
     def decorate(dynamics: _Dynamics) -> _Dynamics:

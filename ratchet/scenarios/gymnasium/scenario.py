@@ -103,13 +103,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         trainer_type: str,
         device: str | torch.device = "cpu",
     ) -> dict[str, ControlAgent]:
-        """Build the agents with their initial weights.
-
-        Raises
-        ------
-        ParameterError
-            If the parameters of an agent or its training are not supported.
-        """
+        """Build the agents with their initial weights."""
         if trainer_type == "solo_agent" or hyper_params.pretrain_agents:
             path = "pretrain_agents" if hyper_params.pretrain_agents else "trainer"
             raise ParameterError(

@@ -81,9 +81,9 @@ class SimulatedEnvironment(ControlEnvironment):
 
     def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
         observations = []
-        for place, seed in zip(where.tolist(), self.dataset["seed"][ids].tolist(), strict=True):
-            self._past[place] = []
-            observations.append(self._simulators[place].reset(seed))
+        for index, seed in zip(where.tolist(), self.dataset["seed"][ids].tolist(), strict=True):
+            self._past[index] = []
+            observations.append(self._simulators[index].reset(seed))
         first = self._first(ids, seeds, torch.from_numpy(np.stack(observations)).to(self.device))
         nobody = torch.zeros(first["agents"]["observation"].shape[:-1], dtype=torch.bool)
         first["agents"]["done"] = nobody.to(self.device)
@@ -93,9 +93,9 @@ class SimulatedEnvironment(ControlEnvironment):
         """Run a step of every simulator; see :class:`TensorEnvironment`."""
         actions = td.get(("agents", "action")).cpu().numpy()
         steps: list[SimulatedStep] = []
-        for place, action in enumerate(actions):
-            self._past[place].append(action)
-            steps.append(self._simulators[place].step(action))
+        for index, action in enumerate(actions):
+            self._past[index].append(action)
+            steps.append(self._simulators[index].step(action))
         columns = [
             torch.from_numpy(np.stack(column)).to(self.device)
             for column in zip(*steps, strict=True)
@@ -141,23 +141,22 @@ class SimulatedEnvironment(ControlEnvironment):
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
         """Replay the episodes up to their saved position.
 
-        Raises
-        ------
-        StateError
-            If that leads elsewhere: the simulator draws on more than its seed.
+        Raises StateError if that leads elsewhere: the simulator draws on more than its seed.
         """
         lengths = saved[_LENGTHS].tolist()
         actions = iter(saved[_ACTIONS].numpy())
         states = {name: saved[name] for name in saved if name not in (_ACTIONS, _LENGTHS)}
         td = super().restore_episodes(states)
-        found = self.reset(td["datapoint_id"], td["seed"])["agents", "observation"].cpu().clone()
-        for place, length in enumerate(lengths):
+        observations = (
+            self.reset(td["datapoint_id"], td["seed"])["agents", "observation"].cpu().clone()
+        )
+        for index, length in enumerate(lengths):
             for _ in range(length):
                 action = next(actions)
-                self._past[place].append(action)
-                step = self._simulators[place].step(action)
-                found[place] = torch.from_numpy(step.observation)
-        if not torch.equal(found, td["agents", "observation"].cpu()):
+                self._past[index].append(action)
+                step = self._simulators[index].step(action)
+                observations[index] = torch.from_numpy(step.observation)
+        if not torch.equal(observations, td["agents", "observation"].cpu()):
             raise StateError(
                 f"environment {self.hyper_params.dataset!r}: playing the saved actions again from"
                 " the same seeds leads to other observations, expected the same: the simulator"

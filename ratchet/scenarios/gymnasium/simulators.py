@@ -190,13 +190,7 @@ def numpy_dtype(agents: AgentSpaces) -> type[np.float32] | type[np.uint8]:
 
 
 def read_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> AgentSpace:
-    """Return an agent's spaces.
-
-    Raises
-    ------
-    ParameterError
-        If its actions are neither choices nor real numbers.
-    """
+    """Return an agent's spaces."""
     try:
         size = spaces.flatdim(observation)
     except (NotImplementedError, ValueError) as error:

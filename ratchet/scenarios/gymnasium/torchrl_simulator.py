@@ -45,11 +45,6 @@ class TorchRlSimulator(Simulator):
 
     Many sample from torch's global generator. Each episode has a separate state of it, initialised
     by the seed, and restores the process's.
-
-    Raises
-    ------
-    ParameterError
-        If it has several agents or episodes, or its actions are of an unsupported kind.
     """
 
     def __init__(self, env: EnvBase, max_episode_steps: int | None = None) -> None:

@@ -87,8 +87,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map f32 [b, c_in, h, w] to [b, c_out, h / stride, w / stride]."""
-        beside = x if self.shortcut is None else self.shortcut(x)
-        return self._activation(beside + self.second(self._activation(self.first(x))))
+        residual = x if self.shortcut is None else self.shortcut(x)
+        return self._activation(residual + self.second(self._activation(self.first(x))))
 
 
 BLOCKS: dict[str, type[ConvBlock] | type[ResidualBlock]] = {
@@ -220,8 +220,8 @@ class ImageBody(AgentBody):
         overall = torch.cat(pooled, dim=1)
         symbols = None
         if self.symbols_out is not None:
-            beside = overall.unsqueeze(1).expand(-1, latent.shape[1], -1)
-            symbols = self.symbols_out(torch.cat([latent, beside], dim=2))
+            pixel_context = overall.unsqueeze(1).expand(-1, latent.shape[1], -1)
+            symbols = self.symbols_out(torch.cat([latent, pixel_context], dim=2))
         return Representation(
             pooled=None if self.pooled_out is None else self.pooled_out(overall), symbols=symbols
         )
@@ -229,9 +229,9 @@ class ImageBody(AgentBody):
     def _latent_pixels(self, inputs: AgentInput) -> Tensor:
         """Run everything up to the grid of latent pixels: f32 [b, S, c]."""
         _, height, width = self.shape.image
-        said = inputs.history.reshape(len(inputs.history), -1, *self.shape.grid)  # [b, F, h, w]
-        said = F.interpolate(said, size=(height, width), mode="nearest")
-        x: Tensor = self.pixel_in(torch.cat([inputs.data["image"], said], dim=1))
+        history = inputs.history.reshape(len(inputs.history), -1, *self.shape.grid)  # [b, F, h, w]
+        history = F.interpolate(history, size=(height, width), mode="nearest")
+        x: Tensor = self.pixel_in(torch.cat([inputs.data["image"], history], dim=1))
         x = self._activation(self.pixel_out(self._activation(x)))
         for group in self.groups:
             x = group(x)

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ratchet.errors import DataError
+from ratchet.lazy import PRETRAINED_LOCK
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.hub import hash_files
 
@@ -57,10 +58,7 @@ def content_name(name: str) -> str:
 def embedding_channels(name: str) -> int:
     """Return the number of features at each position of a backbone's output, by its configuration.
 
-    Raises
-    ------
-    DataError
-        If there is no such backbone, or its configuration does not say.
+    Raises DataError if there is no such backbone.
     """
     from transformers import AutoConfig
 
@@ -105,13 +103,7 @@ class Preprocessing:
 
 
 class Backbone:
-    """A pretrained backbone, for inference: a folder, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
-
-    Raises
-    ------
-    DataError
-        If it can't be read.
-    """
+    """A pretrained backbone, for inference: a folder, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``."""
 
     def __init__(self, name: str, device: str | torch.device = "cpu") -> None:
         from transformers import AutoModel
@@ -135,11 +127,6 @@ class Backbone:
         """Map images uint8 [b, 1 or 3, H, W] to features f32 [b, c, h, w], on the CPU.
 
         A transformer's tokens that do not represent a patch are dropped.
-
-        Raises
-        ------
-        DataError
-            If the backbone's output is neither a grid nor a square of tokens.
         """
         pixels = self.preprocessing(images.to(self.device))
         features: Tensor = self.model(pixel_values=pixels).last_hidden_state
@@ -164,14 +151,15 @@ def _where(name: str) -> tuple[str, str | None]:
 
 
 def _from_pretrained(loader: Any, name: str, **options: Any) -> Any:  # noqa: ANN401 -- untyped
-    place, revision = _where(name)
+    location, revision = _where(name)
     try:
-        return loader.from_pretrained(place, revision=revision or "main", **options)
+        with PRETRAINED_LOCK:
+            return loader.from_pretrained(location, revision=revision or "main", **options)
     except (OSError, ValueError) as error:
         raise DataError(
             f"pretrained_embeddings_model {name}: cannot be read: {error}. Expected a vision"
             " backbone on the Hugging Face hub (needs the network once, HF_HUB_OFFLINE unset), or"
-            f" a local copy: hf download {place} --local-dir FOLDER, then"
+            f" a local copy: hf download {location} --local-dir FOLDER, then"
             " pretrained_embeddings_model=FOLDER. Weights must be safetensors."
         ) from error
 
@@ -179,9 +167,9 @@ def _from_pretrained(loader: Any, name: str, **options: Any) -> Any:  # noqa: AN
 def _preprocessor_content(name: str) -> dict[str, Any]:
     from transformers.utils.hub import cached_file
 
-    place, revision = _where(name)
+    location, revision = _where(name)
     path = cached_file(
-        place,
+        location,
         "preprocessor_config.json",
         revision=revision,
         _raise_exceptions_for_missing_entries=False,
@@ -217,11 +205,6 @@ def add_embeddings(
 
     The returned datasets have a field f16 [N, c, h, w] for each backbone; row i is image i's. Reads
     the settings ``home``, ``device`` and ``pretrained_embeddings_batch_size``.
-
-    Raises
-    ------
-    DataError
-        If a backbone can't be read, or stored embeddings are damaged.
     """
     added = dict(datasets)
     root = Path(settings.home) / FOLDER
@@ -229,11 +212,11 @@ def add_embeddings(
         backbone = Backbone(model, settings.device)
         for name, dataset in added.items():
             images = dataset["image"]
-            kept = root / _key(images, backbone)
-            if not kept.is_dir():
-                _compute(kept, images, backbone, settings.pretrained_embeddings_batch_size)
+            folder = root / _key(images, backbone)
+            if not folder.is_dir():
+                _compute(folder, images, backbone, settings.pretrained_embeddings_batch_size)
             td = dataset.td.copy()
-            td[embedding_field(model)] = _read(kept, len(images))
+            td[embedding_field(model)] = _read(folder, len(images))
             added[name] = TensorDictDataset(td)
     return added
 
@@ -249,53 +232,53 @@ def _key(images: Tensor, backbone: Backbone) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _compute(kept: Path, images: Tensor, backbone: Backbone, batch_size: int) -> None:
+def _compute(folder: Path, images: Tensor, backbone: Backbone, batch_size: int) -> None:
     """Embed all images, and move the result into place."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=kept.parent))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work_folder = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     try:
         array: Any = None
         for start in range(0, len(images), batch_size):
             features = backbone.embed(images[start : start + batch_size]).to(torch.float16).numpy()
             if array is None:
                 array = np.lib.format.open_memmap(
-                    aside / ARRAY_FILE, "w+", np.float16, (len(images), *features.shape[1:])
+                    work_folder / ARRAY_FILE, "w+", np.float16, (len(images), *features.shape[1:])
                 )
             array[start : start + len(features)] = features
         array.flush()
-        description = {"schema": SCHEMA, "shape": list(array.shape), "sha256": _hash(aside)}
+        description = {"schema": SCHEMA, "shape": list(array.shape), "sha256": _hash(work_folder)}
         del array
-        (aside / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n")
-        if not kept.is_dir():
-            aside.rename(kept)
+        (work_folder / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n")
+        if not folder.is_dir():
+            work_folder.rename(folder)
     except OSError:
-        if not kept.is_dir():  # another process may have stored the same
+        if not folder.is_dir():  # another process may have stored the same
             raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(work_folder, ignore_errors=True)
 
 
-def _read(kept: Path, size: int) -> Tensor:
+def _read(folder: Path, size: int) -> Tensor:
     """Map embeddings [N, c, h, w] into memory and check their content."""
     try:
-        description = json.loads((kept / DESCRIPTION_FILE).read_text())
-        array = np.load(kept / ARRAY_FILE, mmap_mode="c", allow_pickle=False)
-        whole = (
+        description = json.loads((folder / DESCRIPTION_FILE).read_text())
+        array = np.load(folder / ARRAY_FILE, mmap_mode="c", allow_pickle=False)
+        is_intact = (
             description["schema"] == SCHEMA
             and description["shape"] == list(array.shape)
             and len(array) == size
-            and description["sha256"] == _hash(kept)
+            and description["sha256"] == _hash(folder)
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(_damaged(kept, str(error))) from error
-    if not whole:
-        raise DataError(_damaged(kept, "its content has changed"))
+        raise DataError(_damaged(folder, str(error))) from error
+    if not is_intact:
+        raise DataError(_damaged(folder, "its content has changed"))
     return torch.from_numpy(array)
 
 
-def _damaged(kept: Path, why: str) -> str:
+def _damaged(folder: Path, why: str) -> str:
     return (
-        f"the embeddings in {kept} are damaged: {why}. Remove the folder; they are recomputed"
+        f"the embeddings in {folder} are damaged: {why}. Remove the folder; they are recomputed"
         " when they are needed."
     )
 

@@ -62,40 +62,29 @@ def read_dataset_name(name: str) -> tuple[str, ImageSource, str | None]:
 
     Returns the name, its description, and the location: a folder or a name on the hub, None for
     ``digits``.
-
-    Raises
-    ------
-    ParameterError
-        If the dataset is unknown, or a copy of ``digits`` is requested.
     """
-    kind, _, place = name.partition(":")
+    kind, _, location = name.partition(":")
     if kind not in SOURCES:
         raise ParameterError(
             f"dataset: got {name!r}, expected one of {', '.join(SOURCES)}, or e.g. 'mnist:FOLDER'"
             f" for a local copy.{nearest(kind, SOURCES)}"
         )
     source = SOURCES[kind]
-    if source.hub_name is None and place:
+    if source.hub_name is None and location:
         raise ParameterError(f"dataset: got {name!r}, expected {kind!r}: it is built in.")
-    return kind, source, place or source.hub_name
+    return kind, source, location or source.hub_name
 
 
 def latent_grid(hyper_params: HyperParameters) -> tuple[int, int]:
-    """Return height and width of the grid of latent pixels: halved, rounded down, in each group.
-
-    Raises
-    ------
-    ParameterError
-        If no pixel of an image remains.
-    """
+    """Return height and width of the grid of latent pixels: halved, rounded down, in each group."""
     _, source, _ = read_dataset_name(hyper_params.dataset)
     groups: int = hyper_params.image_classification.num_block_groups
     _, height, width = source.shape
     if min(height, width) >> groups == 0:
-        most = min(height, width).bit_length() - 1
+        max_groups = min(height, width).bit_length() - 1
         raise ParameterError(
             f"image_classification.num_block_groups: got {groups}, too many for images"
-            f" of {height} x {width} pixels, expected at most {most}."
+            f" of {height} x {width} pixels, expected at most {max_groups}."
         )
     return height >> groups, width >> groups
 
@@ -116,23 +105,19 @@ class LabelledImages:
 
 
 def load_images(dataset: str) -> dict[str, LabelledImages]:
-    """Read a dataset by its name: ``train`` and ``test`` where the data have both, else ``all``.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such dataset.
-    DataError
-        If it can't be read, or its images are not those of the dataset.
-    """
-    kind, source, place = read_dataset_name(dataset)
-    if kind == DIGITS or place is None:
+    """Read a dataset by its name: ``train`` and ``test`` where the data have both, else ``all``."""
+    kind, source, location = read_dataset_name(dataset)
+    if kind == DIGITS or location is None:
         return {"all": _load_digits()}
-    splits = load_hub_splits(place, f"dataset={kind}:FOLDER", source.config)
-    wanted = ("train", "test") if {"train", "test"} <= splits.keys() else tuple(splits)
-    read = {split: _read_split(splits[split], source, f"{place}[{split}]") for split in wanted}
+    splits = load_hub_splits(location, f"dataset={kind}:FOLDER", source.config)
+    split_names = ("train", "test") if {"train", "test"} <= splits.keys() else tuple(splits)
+    read = {
+        split: _read_split(splits[split], source, f"{location}[{split}]") for split in split_names
+    }
     if len(read) > 1 and "test" not in read:
-        return {"all": _join(list(read.values()))}
+        images = np.concatenate([part.images for part in read.values()])
+        classes = np.concatenate([part.classes for part in read.values()])
+        return {"all": LabelledImages(images, classes)}
     return read if "test" in read else {"all": next(iter(read.values()))}
 
 
@@ -142,13 +127,6 @@ def _load_digits() -> LabelledImages:
     images, classes = load_digits(return_X_y=True)
     scaled = np.rint(images * (255 / _LARGEST_DIGIT_VALUE)).astype(np.uint8)
     return LabelledImages(scaled.reshape(-1, 1, 8, 8), classes.astype(np.int64))
-
-
-def _join(parts: list[LabelledImages]) -> LabelledImages:
-    return LabelledImages(
-        np.concatenate([part.images for part in parts]),
-        np.concatenate([part.classes for part in parts]),
-    )
 
 
 def _read_split(rows: Any, source: ImageSource, where: str) -> LabelledImages:  # noqa: ANN401
@@ -194,12 +172,6 @@ def label_by_class(options: DatasetOptions, num_classes: int, seed: int) -> NDAr
     ``selected_classes`` is 0, the second 1, others are omitted; classes 0 and 1 by default.
     ``random``: half of the classes, drawn with ``binarification_seed`` (``seed`` when not given),
     are 1. With an odd number of classes one more is labelled 1 than 0.
-
-    Raises
-    ------
-    ParameterError
-        If the selected classes are not two different ones of those there are, or are given for
-        another method.
     """
     if options.binarification_method != "select_two" and options.selected_classes is not None:
         raise ParameterError(
@@ -211,8 +183,10 @@ def label_by_class(options: DatasetOptions, num_classes: int, seed: int) -> NDAr
         return _select_two(options.selected_classes or (0, 1), num_classes)
     labels = (np.arange(num_classes) >= num_classes // 2).astype(np.int64)
     if options.binarification_method == "random":
-        own = options.binarification_seed
-        numpy_generator(seed if own is None else own, "binarification").shuffle(labels)
+        binarification_seed = options.binarification_seed
+        numpy_generator(
+            seed if binarification_seed is None else binarification_seed, "binarification"
+        ).shuffle(labels)
     return labels
 
 
@@ -234,13 +208,6 @@ def build_image_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictD
     They have ``image`` uint8 [N, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [N, C] (of the
     training images, values from 0 to 1), ``y`` and ``original_class`` int64 [N]. If the data have
     no test set, ``test_size`` of them are sampled for it.
-
-    Raises
-    ------
-    ParameterError
-        If the dataset is unknown, or its classes cannot be reduced to two in this way.
-    DataError
-        If it can't be read, or a label has no image.
     """
     section, options = hyper_params.image_classification, hyper_params.dataset_options
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed

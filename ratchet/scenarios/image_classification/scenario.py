@@ -70,8 +70,8 @@ class ImageClassificationScenario(MessageScenario):
 
     def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
         """Return the hashes of the files of a local copy."""
-        _, _, place = read_dataset_name(hyper_params.dataset)
-        return {} if place is None else hash_files(Path(place).expanduser())
+        _, _, location = read_dataset_name(hyper_params.dataset)
+        return {} if location is None else hash_files(Path(location).expanduser())
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Replace folders: of a dataset its kind is left, of a backbone a hash of its files."""
@@ -79,8 +79,8 @@ class ImageClassificationScenario(MessageScenario):
 
         parameters = super().without_places(parameters)
         if "dataset" in parameters:
-            kind, _, place = read_dataset_name(parameters["dataset"])
-            if place is not None and Path(place).expanduser().exists():
+            kind, _, location = read_dataset_name(parameters["dataset"])
+            if location is not None and Path(location).expanduser().exists():
                 parameters = {**parameters, "dataset": kind}
         agents = {}
         for name, agent in parameters.get("agents", {}).items():

@@ -44,13 +44,7 @@ class Evaluator(ABC):
         """Score the last reply of a conversation, which may have been cut off."""
 
     def evaluate(self, task: Task, completion: str, messages: Sequence[ChatMessage]) -> Evaluation:
-        """Score and check the numbers.
-
-        Raises
-        ------
-        DataError
-            Naming evaluator and task, if something isn't a finite number.
-        """
+        """Score and check the numbers."""
         return checked(self.score(task, completion, messages), self.name, task)
 
 
@@ -75,78 +69,62 @@ class FunctionEvaluator(Evaluator):
 
 
 def checked(scored: object, evaluator: str, task: Task) -> Evaluation:
-    """Return a score as an evaluation of finite numbers.
-
-    Raises
-    ------
-    DataError
-        With evaluator and task, if it is not.
-    """
+    """Return a score as an evaluation of finite numbers."""
     evaluation = Evaluation(scored) if is_number(scored) else scored  # type: ignore[arg-type]
-    about = f"evaluator {evaluator}, task {task.task_id!r}"
+    prefix = f"evaluator {evaluator}, task {task.task_id!r}"
     if not isinstance(evaluation, Evaluation):
         raise DataError(
-            f"{about}: got {type(scored).__name__}, expected a number or an Evaluation."
+            f"{prefix}: got {type(scored).__name__}, expected a number or an Evaluation."
         )
     try:
         return evaluation.checked()
     except ValueError as error:
-        raise DataError(f"{about}: {error}.") from error
+        raise DataError(f"{prefix}: {error}.") from error
 
 
 def load_evaluator(reference: Reference, base_dir: Path | None) -> Callable[..., object]:
-    """Return the class or function that an experiment names as its evaluator.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        If the name is unknown, or it is neither.
-    """
+    """Return the class or function that an experiment names as its evaluator."""
     if not is_class_spec(reference.name):
         return EVALUATORS.find(reference.name)
     path, _, name = reference.name.rpartition(":")
     module = load_module(path, base_dir)
-    found = getattr(module, name, None)
-    if found is None:
-        own = [each for each, value in vars(module).items() if callable(value)]
+    evaluator = getattr(module, name, None)
+    if evaluator is None:
+        callables = [each for each, value in vars(module).items() if callable(value)]
         raise UnknownNameError(
-            f"language_task.evaluator: no {name!r} in {path}.{nearest(name, own)}"
+            f"language_task.evaluator: no {name!r} in {path}.{nearest(name, callables)}"
         )
-    if not callable(found):
+    if not callable(evaluator):
         raise ParameterError(
-            f"language_task.evaluator: {reference.name} is {found!r}, expected a function or class."
+            f"language_task.evaluator: {reference.name} is {evaluator!r}, expected a function or"
+            " class."
         )
-    return found  # type: ignore[no-any-return]
+    return evaluator  # type: ignore[no-any-return]
 
 
 def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evaluator:
     """Build the evaluator that an experiment names.
 
     Instances of a class that is not an :class:`Evaluator` must be callable like a function.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        If the name is unknown, or it does not accept the parameters next to its name.
     """
-    found = load_evaluator(reference, base_dir)
-    if not isinstance(found, type):
-        return FunctionEvaluator(found, dict(reference.given))
+    factory = load_evaluator(reference, base_dir)
+    if not isinstance(factory, type):
+        return FunctionEvaluator(factory, dict(reference.given))
     try:
-        made = found(**reference.given)
+        evaluator = factory(**reference.given)
     except TypeError as error:
         raise ParameterError(
             f"language_task.evaluator: {reference.name} does not accept"
             f" {dict(reference.given)}: {error}."
         ) from error
-    if isinstance(made, Evaluator):
-        return made
-    if not callable(made):
+    if isinstance(evaluator, Evaluator):
+        return evaluator
+    if not callable(evaluator):
         raise ParameterError(
-            f"language_task.evaluator: {reference.name} creates {type(made).__name__}, expected an"
-            " Evaluator, or something to be called with task, completion and messages."
+            f"language_task.evaluator: {reference.name} creates {type(evaluator).__name__},"
+            " expected an Evaluator, or something to be called with task, completion and messages."
         )
-    return FunctionEvaluator(made)
+    return FunctionEvaluator(evaluator)
 
 
 @EVALUATORS.register("exact")
@@ -169,9 +147,9 @@ class PartialMatch(Evaluator):
         self, task: Task, completion: str, messages: Sequence[ChatMessage]
     ) -> float | Evaluation:
         """Compare symbol by symbol."""
-        said, right = completion.strip(), task.answer.strip()
-        same = sum(one == other for one, other in zip(said, right, strict=False))
-        longest = max(len(said), len(right))
+        predicted, right = completion.strip(), task.answer.strip()
+        same = sum(one == other for one, other in zip(predicted, right, strict=False))
+        longest = max(len(predicted), len(right))
         reward = same / longest if longest else 1.0
         return Evaluation(reward, metrics={EXACT_MATCH: float(_is_right(task, completion))})
 

@@ -74,7 +74,7 @@ class LanguageTaskInstance(_Instance):
         environment = self.environments[dataset]
         (agent,) = self.agents.values()
         return play(
-            [environment.dataset[place] for place in places],
+            [environment.dataset[index] for index in places],
             engine=engine,
             tokenizer=tokenizer,
             rules=replace(environment.rules, max_sequence_length=language.max_sequence_length),

@@ -115,7 +115,7 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     - ``small_model``: shape of ``small``.
     - ``warm_up``: supervised training before reinforcement learning.
     - ``lora``: adapter that is trained instead of all weights.
-    - ``precision``: data type of the model's weights.
+    - ``precision``: data type in which the model computes; its optimizer updates float32 weights.
     - ``temperature``: sampling temperature during training.
     - ``top_p``: probability mass of the tokens that are sampled from.
     - ``max_tokens``: maximum number of tokens of a reply.

@@ -119,16 +119,16 @@ def rollout_metrics(
 
     Trainers report the others (scores, lengths, reasons of ends) for the rollouts that they use.
     """
-    kept = [rollout for rollout in rollouts if not rollout.is_dropped]
+    completed = [rollout for rollout in rollouts if not rollout.is_dropped]
     counts = {
-        "rollouts": len(kept),
+        "rollouts": len(completed),
         "trajectories": len(trajectories),
         "failures": sum(rollout.num_failures for rollout in rollouts),
-        "dropped": len(rollouts) - len(kept),
+        "dropped": len(rollouts) - len(completed),
     }
-    found = {f"rollout/num_{name}": float(count) for name, count in counts.items()}
-    if not kept:
-        return found
-    found["rollout/reward"] = fmean(rollout.evaluation.reward for rollout in kept)
-    found["rollout/turns"] = fmean(rollout.played.num_turns for rollout in kept)
-    return found
+    metrics = {f"rollout/num_{name}": float(count) for name, count in counts.items()}
+    if not completed:
+        return metrics
+    metrics["rollout/reward"] = fmean(rollout.evaluation.reward for rollout in completed)
+    metrics["rollout/turns"] = fmean(rollout.played.num_turns for rollout in completed)
+    return metrics

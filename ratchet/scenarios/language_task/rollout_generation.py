@@ -20,7 +20,7 @@ from ratchet.language_models.types import ChatMessage
 from ratchet.plugins import custom_code_location, readable_name
 from ratchet.scenarios.language_task.evaluators import checked
 from ratchet.scenarios.language_task.rollout import Attempt, Rollout, Segment, rollout_metrics
-from ratchet.scenarios.language_task.task import prompt_format
+from ratchet.scenarios.language_task.task import check_names, prompt_format
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -39,15 +39,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @contextmanager
 def blamed(who: str, task_id: str) -> Iterator[None]:
-    """Add the responsible code and the task to an error of custom code.
-
-    Raises
-    ------
-    TaskCodeError
-        For errors that would recur.
-    RolloutError
-        For errors that may not recur.
-    """
+    """Add the responsible code and the task to an error of custom code."""
     try:
         yield
     except (RatchetError, MemoryError):
@@ -99,11 +91,11 @@ class MinimumSuccesses(FailurePolicy):
 
     def check_group(self, group_id: str, left: int, size: int) -> None:
         """Check that enough rollouts succeeded; all of them, in smaller groups."""
-        wanted = min(self.fewest, size)
-        if left < wanted:
+        required = min(self.fewest, size)
+        if left < required:
             raise DataError(
                 f"group {group_id}: {size - left} of {size} rollouts failed, expected at least"
-                f" {wanted} that did not. The log has their errors."
+                f" {required} that did not. The log has their errors."
             )
 
 
@@ -180,11 +172,6 @@ def play(
     Groups are named by iteration and task, and by ``attempt`` if an iteration is retried.
     ``failure`` handles errors of single rollouts (default: :class:`FailFast`); engine errors are
     raised.
-
-    Raises
-    ------
-    DataError
-        If a prompt leaves no space for a reply, or too few of a group remain.
     """
     policy = FailFast() if failure is None else failure
     stage = "test" if is_validation else "roll_out"
@@ -198,9 +185,9 @@ def play(
     )
     groups = _group_ids(tasks, iteration, attempt)
     rollouts = [
-        Rollout(task, group, f"{group}/{place}")
+        Rollout(task, group, f"{group}/{index}")
         for task, group in zip(tasks, groups, strict=True)
-        for place in range(group_size)
+        for index in range(group_size)
     ]
     player.play(rollouts)
     dropped = Counter(rollout.group_id for rollout in rollouts if rollout.is_dropped)
@@ -239,11 +226,11 @@ class _Player:
             for rollout, completion in zip(active, completions, strict=True):
                 self._guard(self._go_on, rollout, completion)
 
-    def _guard(self, step: Callable[..., None], rollout: Rollout, *given: Completion) -> None:
+    def _guard(self, step: Callable[..., None], rollout: Rollout, *completions: Completion) -> None:
         """Run a rollout's step; apply the policy if it fails."""
         while True:
             try:
-                return step(rollout, *given)
+                return step(rollout, *completions)
             except Exception as error:
                 rollout.num_failures += 1
                 rollout.attempt = None
@@ -256,7 +243,7 @@ class _Player:
                 if not again:
                     rollout.is_dropped = True
                     return None
-                step, given = self._begin, ()
+                step, completions = self._begin, ()
 
     def _seed(self, rollout: Rollout, purpose: str) -> int:
         again = f"/again{rollout.num_failures}" if rollout.num_failures else ""
@@ -274,20 +261,22 @@ class _Player:
         if messages not in self._openings:
             self._openings[messages] = self.writer.prompt(messages)
         segment.read(self._openings[messages])
-        most = self.rules.max_sequence_length
-        if most is not None and len(segment.tokens) >= most:
+        max_length = self.rules.max_sequence_length
+        if max_length is not None and len(segment.tokens) >= max_length:
             raise DataError(
                 f"task {rollout.task.task_id!r}: its prompt has {len(segment.tokens)} tokens, which"
-                f" leaves no room for a reply in a max_sequence_length of {most}. Raise that, or"
-                " leave the task out."
+                f" leaves no room for a reply in a max_sequence_length of {max_length}. Raise that,"
+                " or leave the task out."
             )
         rollout.played.segments.append(segment)
 
     def _room(self, segment: Segment) -> int:
         """The tokens that the next reply may have."""
-        most = self.rules.max_sequence_length
-        wanted = self.sampling.max_tokens
-        return wanted if most is None else min(wanted, most - len(segment.tokens))
+        max_length = self.rules.max_sequence_length
+        max_tokens = self.sampling.max_tokens
+        return (
+            max_tokens if max_length is None else min(max_tokens, max_length - len(segment.tokens))
+        )
 
     def _request(self, rollout: Rollout) -> SampleRequest:
         segment = rollout.played.segments[-1]
@@ -329,26 +318,36 @@ class _Player:
         attempt.messages += turn.messages
         if turn.done:
             return attempt.end("environment")
-        said = None
+        new_tokens = None
         if turn.history is None:
-            said = self.writer.more(before, attempt.reply, turn.messages)
-        if said is None:
+            new_tokens = self.writer.more(before, attempt.reply, turn.messages)
+        if new_tokens is None:
             return self._begin_segment(rollout)
         segment = attempt.segments[-1]
-        most = self.rules.max_sequence_length
-        if most is not None and len(segment.tokens) + len(said) >= most:
+        max_length = self.rules.max_sequence_length
+        if max_length is not None and len(segment.tokens) + len(new_tokens) >= max_length:
             return attempt.end("length")
-        return segment.read(said)
+        return segment.read(new_tokens)
 
     def _evaluate(self, rollout: Rollout) -> Evaluation:
         attempt, task = rollout.played, rollout.task
         evaluator = self.rules.evaluator
+        environment = readable_name(self.rules.environment)
         if evaluator is not None:
             with blamed(f"evaluator {evaluator.name}", task.task_id):
-                return evaluator.evaluate(task, attempt.reply, attempt.messages)
+                evaluation = evaluator.evaluate(task, attempt.reply, attempt.messages)
+        else:
+            with self._environment(rollout):
+                scored = attempt.episode.evaluate(attempt.reply, attempt.messages)
+            evaluation = checked(scored, environment, task)
         with self._environment(rollout):
-            scored = attempt.episode.evaluate(attempt.reply, attempt.messages)
-        return checked(scored, readable_name(self.rules.environment), task)
+            metrics = attempt.episode.metrics()
+        try:
+            check_names((*evaluation.parts, *evaluation.metrics), metrics)
+        except ValueError as error:
+            prefix = f"environment {environment}, task {task.task_id!r}"
+            raise DataError(f"{prefix}: {error}.") from error
+        return evaluation
 
     def _environment(self, rollout: Rollout) -> AbstractContextManager[None]:
         """Name the environment in errors of its code."""

@@ -27,7 +27,7 @@ from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
 from ratchet.scenarios.language_task.rollout_generation import Rules
 from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskFiles, TaskSource
-from ratchet.scenarios.language_task.task import TaskDataset
+from ratchet.scenarios.language_task.task import TaskDataset, check_ids
 from ratchet.scenarios.language_task.validation import VALIDATION, set_apart
 from ratchet.scenarios.language_task.verifiers_adapter import (
     PREFIX,
@@ -63,15 +63,7 @@ class LanguageTaskScenario(Scenario):
         return ("tokenizers",)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TaskDataset]:
-        """Sample or read the tasks.
-
-        Raises
-        ------
-        DataError
-            If there are not enough, a file can't be read, or a source makes sets of other names.
-        ParameterError
-            If ``validation.size`` is set, which sizes the split of other scenarios.
-        """
+        """Sample or read the tasks."""
         if hyper_params.validation.size:
             raise ParameterError(
                 f"validation.size: got {hyper_params.validation.size} with language tasks. Set"
@@ -79,21 +71,22 @@ class LanguageTaskScenario(Scenario):
             )
         section: LanguageTaskParameters = hyper_params.language_task
         seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
-        wanted, num_train = section.num_validation, section.num_train
-        both = None if num_train is None else num_train + wanted
+        num_validation, num_train = section.num_validation, section.num_train
+        both = None if num_train is None else num_train + num_validation
         sizes = Sizes(both, section.num_test, hyper_params.test_size)
         built = self._source(hyper_params).build(seed, sizes)
-        made = set_apart(built, wanted, num_train)
-        if untested := sorted(made.keys() - self.untested - {*self.test_sets(hyper_params)}):
+        datasets = set_apart(built, num_validation, num_train)
+        if untested := sorted(datasets.keys() - self.untested - {*self.test_sets(hyper_params)}):
             raise DataError(
                 f"dataset: {hyper_params.dataset} has the sets {untested}, which no stage tests"
                 " on. Expected 'train', 'test' and, optionally, 'validation'; further test sets are"
                 " files of a folder."
             )
-        most = hyper_params.dataset_options.max_train_size
+        check_ids(datasets)
+        max_train_size = hyper_params.dataset_options.max_train_size
         return {
-            name: TaskDataset(tasks[:most] if name == "train" else tasks)
-            for name, tasks in made.items()
+            name: TaskDataset(tasks[:max_train_size] if name == "train" else tasks)
+            for name, tasks in datasets.items()
         }
 
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:
@@ -232,16 +225,10 @@ class LanguageTaskScenario(Scenario):
 
 
 def build_environment(reference: Reference, base_dir: Path | None = None) -> LanguageEnvironment:
-    """Build the environment that an experiment names.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        If the name is unknown, or it does not accept the parameters next to its name.
-    """
-    found = ENVIRONMENTS.find(reference.name, base_dir)
+    """Build the environment that an experiment names."""
+    environment_class = ENVIRONMENTS.find(reference.name, base_dir)
     try:
-        return found(**reference.given)
+        return environment_class(**reference.given)
     except TypeError as error:
         raise ParameterError(
             f"language_task.environment: {reference.name} does not accept"

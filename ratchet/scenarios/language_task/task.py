@@ -11,7 +11,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -31,8 +31,16 @@ Prompt = str | tuple[ChatMessage, ...]
 """Text to be continued or one user's message, or several messages."""
 
 EXACT_MATCH = "exact_match"
-NUM_TURNS = "num_turns"
 """The metric of evaluators for correct answers: 1 or 0."""
+NUM_TURNS = "num_turns"
+
+_TEST_METRICS = ("num_datapoints", "mean_response_length", "truncated_fraction")
+_OF_AGENTS = ".mean_episode_reward"
+_ROLLOUT_METRICS = (
+    *("num_rollouts", "num_trajectories", "num_failures", "num_dropped", "reward", "turns"),
+    *("truncated", "finish_stop", "finish_length", "finish_environment", "staleness"),
+    *("model_version/min", "model_version/max"),
+)
 
 
 @dataclass(frozen=True)
@@ -87,8 +95,8 @@ class Task:
         KeyError, TypeError
             If the data are no task's.
         """
-        said = data["messages"] if "messages" in data else data["prompt"]
-        prompt = said if isinstance(said, str) else _read_messages(said)
+        raw_prompt = data["messages"] if "messages" in data else data["prompt"]
+        prompt = raw_prompt if isinstance(raw_prompt, str) else _read_messages(raw_prompt)
         answer, info = data["answer"], data.get("info") or {}
         if answer is None:
             raise TypeError(
@@ -117,12 +125,42 @@ class Evaluation:
         Raises
         ------
         ValueError
-            Naming what is no finite number.
+            Naming what is no finite number, or would replace another metric.
         """
+        check_names(self.parts, self.metrics)
         return Evaluation(
             _float("reward", self.reward),
             {name: _float("parts", value, name) for name, value in self.parts.items()},
             {name: _float("metrics", value, name) for name, value in self.metrics.items()},
+        )
+
+
+def built_in_metric(name: str, *, is_part: bool = False) -> str | None:
+    """Return Ratchet's metric that one of an evaluator or environment would replace, if any.
+
+    ``is_part``: whether it is a part of the reward, which has a separate name in rollouts.
+    """
+    if name in _TEST_METRICS or name.endswith(_OF_AGENTS):
+        return f"test_{name}"
+    if is_part:
+        return None
+    is_score = name.startswith("score/")  # the names of the reward's parts
+    return f"rollout/{name}" if is_score or name in (*_ROLLOUT_METRICS, NUM_TURNS) else None
+
+
+def check_names(parts: Iterable[str], metrics: Iterable[str]) -> None:
+    """Raise ValueError if a part or metric would replace another one, naming both."""
+    names = {f"parts[{name!r}]": built_in_metric(name, is_part=True) for name in parts}
+    names |= {f"metrics[{name!r}]": built_in_metric(name) for name in metrics}
+    for name, built_in in names.items():
+        if built_in is not None:
+            raise ValueError(
+                f"{name} would replace Ratchet's metric {built_in!r}. Choose another name"
+            )
+    both = set(parts) & set(metrics)
+    if both:
+        raise ValueError(
+            f"{min(both)!r} names two values of parts and metrics, expected different names"
         )
 
 
@@ -133,8 +171,8 @@ def is_number(value: object) -> bool:
 
 def _float(what: str, value: float, part: str | None = None) -> float:
     if not is_number(value) or not math.isfinite(value):
-        about = what if part is None else f"{what}[{part!r}]"
-        raise ValueError(f"got {about} = {value!r}, expected finite numbers")
+        name = what if part is None else f"{what}[{part!r}]"
+        raise ValueError(f"got {name} = {value!r}, expected finite numbers")
     return float(value)
 
 
@@ -142,6 +180,19 @@ def _read_messages(messages: object) -> tuple[ChatMessage, ...]:
     if not isinstance(messages, list | tuple):
         raise TypeError(f"messages are {type(messages).__name__}, expected a list")
     return tuple(ChatMessage.from_dict(message) for message in messages)
+
+
+def check_ids(sides: Mapping[str, Sequence[Task]]) -> None:
+    """Check that an id names one prompt on all sides: results are stored by it."""
+    seen: dict[str, tuple[str, str]] = {}
+    for side, tasks in sides.items():
+        for task in tasks:
+            other, prompt = seen.setdefault(task.task_id, (side, task.prompt_key))
+            if prompt != task.prompt_key:
+                raise DataError(
+                    f"dataset: the id {task.task_id!r} names different prompts in {other} and"
+                    f" {side}, expected a different id for each. Rename one."
+                )
 
 
 class TaskDataset(StoredDataset):
@@ -224,8 +275,8 @@ class PromptFormat(ABC):
 
     def reply(self, text: str) -> list[int]:
         """Return the ids of a reply that the model did not generate, with its end token."""
-        said = self.tokenizer.spell_out(ChatMessage("assistant", text))
-        return [*self.tokenizer.encode(said), self.tokenizer.end_ids[0]]
+        rendered_reply = self.tokenizer.spell_out(ChatMessage("assistant", text))
+        return [*self.tokenizer.encode(rendered_reply), self.tokenizer.end_ids[0]]
 
 
 class TextFormat(PromptFormat):
@@ -254,9 +305,11 @@ class ChatFormat(PromptFormat):
         self, before: Sequence[ChatMessage], reply: str, new: Sequence[ChatMessage]
     ) -> list[int] | None:
         """Return the ids that the template adds after the reply's end token."""
-        said = ChatMessage("assistant", reply)
-        written = self.tokenizer.render(before, answer=True) + self.tokenizer.spell_out(said)
-        now = self.tokenizer.render([*before, said, *new], answer=True)
+        reply_message = ChatMessage("assistant", reply)
+        written = self.tokenizer.render(before, answer=True) + self.tokenizer.spell_out(
+            reply_message
+        )
+        now = self.tokenizer.render([*before, reply_message, *new], answer=True)
         if not now.startswith(written):
             return None  # the template shortens or moves earlier messages
         rest = now[len(written) :]

@@ -32,28 +32,32 @@ def task_transcripts(
     ``correct`` None if the evaluator doesn't determine it, and ``scores`` the parts of the reward.
     A round consists of the environment's messages and the model's reply.
     """
-    known = {task.task_id: (place, task) for place, task in enumerate(tasks)}
+    known = {task.task_id: (datapoint_id, task) for datapoint_id, task in enumerate(tasks)}
     runs: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         runs.setdefault(trajectory.attempt_id, []).append(trajectory)
-    found = [
+    transcripts = [
         _transcript(number, segments, *known[segments[0].task_id], tokenizer)
         for number, segments in enumerate(runs.values())
     ]
-    done = {one["datapoint_id"] for one in found if one["correct"]}
-    for one in found:
+    done = {one["datapoint_id"] for one in transcripts if one["correct"]}
+    for one in transcripts:
         one["always_failed"] = one["correct"] is not None and one["datapoint_id"] not in done
-    return sorted(found, key=itemgetter("datapoint_id", "rollout"))
+    return sorted(transcripts, key=itemgetter("datapoint_id", "rollout"))
 
 
 def _transcript(
-    number: int, segments: Sequence[Trajectory], place: int, task: Task, tokenizer: ChatTokenizer
+    number: int,
+    segments: Sequence[Trajectory],
+    datapoint_id: int,
+    task: Task,
+    tokenizer: ChatTokenizer,
 ) -> Transcript:
     last = segments[-1]
     right = last.metrics.get(EXACT_MATCH)
     return {
         "rollout": number,
-        "datapoint_id": place,
+        "datapoint_id": datapoint_id,
         "task_id": task.task_id,
         "question": "\n\n".join(message.content for message in task.messages),
         "solution": task.answer,
@@ -67,15 +71,15 @@ def _transcript(
 
 def _rounds(segments: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Iterator[dict[str, Any]]:
     """Iterate over the replies, each with the messages read since the previous one."""
-    number, is_prompt, said = 0, True, list[dict[str, str]]()
+    number, is_prompt, messages = 0, True, list[dict[str, str]]()
     for segment in segments:
         pairs = zip(segment.loss_mask, segment.tokens, strict=True)
         for wrote, part in groupby(pairs, key=itemgetter(0)):
             text = tokenizer.decode([token for _, token in part])
             who = segment.agent if wrote else ENVIRONMENT
             if not is_prompt:
-                said.append({"agent": who, "channel": "main", "text": text})
+                messages.append({"agent": who, "channel": "main", "text": text})
             is_prompt = False  # shown above, from the task
             if wrote:
-                yield {"round": number, "messages": said, "raw": {}, "decision": {}}
-                number, said = number + 1, []
+                yield {"round": number, "messages": messages, "raw": {}, "decision": {}}
+                number, messages = number + 1, []

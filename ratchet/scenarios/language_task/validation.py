@@ -27,16 +27,10 @@ VALIDATION = "validation"
 
 
 def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> None:
-    """Refuse options that environment or evaluator do not accept, without creating them.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        With the nearest option, or if the name is unknown.
-    """
+    """Refuse options that environment or evaluator do not accept, without creating them."""
     if section.environment is not None:
-        found = ENVIRONMENTS.find(section.environment.name, base_dir)
-        _check(section.environment, found, "language_task.environment")
+        environment_class = ENVIRONMENTS.find(section.environment.name, base_dir)
+        _check(section.environment, environment_class, "language_task.environment")
     if section.evaluator is not None:
         scoring = load_evaluator(section.evaluator, base_dir)
         first = 0 if isinstance(scoring, type) else _SCORED
@@ -44,31 +38,25 @@ def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> Non
 
 
 def check_sizes(section: LanguageTaskParameters, dataset: str) -> None:
-    """Refuse more tasks than a dataset can have, before anything is drawn.
-
-    Raises
-    ------
-    ParameterError
-        With the number of different tasks.
-    """
-    most = {
+    """Refuse more tasks than a dataset can have, before anything is drawn."""
+    max_tasks = {
         "reverse": section.reverse.num_symbols**section.reverse.length,
         "arithmetic": len(section.arithmetic.operations)
         * 10 ** (2 * section.arithmetic.num_digits),
     }.get(dataset)
-    wanted = (section.num_train or 0) + section.num_validation + (section.num_test or 0)
-    if most is not None and wanted > most:
+    num_tasks = (section.num_train or 0) + section.num_validation + (section.num_test or 0)
+    if max_tasks is not None and num_tasks > max_tasks:
         raise ParameterError(
             f"language_task.num_train: got {section.num_train}, with num_validation"
             f" {section.num_validation} and num_test {section.num_test}, but {dataset} has at most"
-            f" {most} different tasks as configured; expected no more in total. Choose longer"
+            f" {max_tasks} different tasks as configured; expected no more in total. Choose longer"
             " ones, or for fewer."
         )
 
 
-def _check(reference: Reference, found: Callable[..., object], path: str, first: int = 0) -> None:
+def _check(reference: Reference, factory: Callable[..., object], path: str, first: int = 0) -> None:
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(factory)
     except (TypeError, ValueError):  # callables written in C have no signature
         return
     try:
@@ -89,45 +77,32 @@ def set_apart(
 
     If the tasks have such a set, its first ``wanted`` tasks are used (all for 0). Its prompts are
     removed from training.
-
-    Raises
-    ------
-    DataError
-        If no training task remains.
     """
-    train, own = tasks["train"], tasks.get(VALIDATION)
-    if own is None and not wanted:
+    train, validation_tasks = tasks["train"], tasks.get(VALIDATION)
+    if validation_tasks is None and not wanted:
         return dict(tasks)
-    if own is None and len(train) <= wanted:
+    if validation_tasks is None and len(train) <= wanted:
         raise DataError(
             f"language_task.num_validation: got {wanted}, expected fewer than the {len(train)}"
             " tasks that are for training and validation. Give more tasks, or set fewer apart."
         )
-    chosen = train[-wanted:] if own is None else own[: wanted or None]
+    chosen = train[-wanted:] if validation_tasks is None else validation_tasks[: wanted or None]
     prompts = {task.prompt_key for task in chosen}
     left = [task for task in train if task.prompt_key not in prompts]
     return {**tasks, "train": left[:num_train], VALIDATION: chosen}
 
 
 def check_validation(hyper_params: HyperParameters, base_dir: Path | None) -> None:
-    """Refuse ``validate_every`` without validation tasks.
-
-    Raises
-    ------
-    ParameterError
-        If there are no validation tasks.
-    UnknownNameError, DataError
-        If the dataset is unknown.
-    """
+    """Refuse ``validate_every`` without validation tasks."""
     every = hyper_params.language.validate_every
     if every is None or hyper_params.language_task.num_validation:
         return
-    dataset, place = hyper_params.dataset, file_at(hyper_params.dataset, base_dir)
-    if not (place.exists() or is_class_spec(dataset) or dataset.startswith(PREFIX)):
-        if place.suffix == ".jsonl":
-            raise DataError(f"dataset: there is no file {place}.")
+    dataset, path = hyper_params.dataset, file_at(hyper_params.dataset, base_dir)
+    if not (path.exists() or is_class_spec(dataset) or dataset.startswith(PREFIX)):
+        if path.suffix == ".jsonl":
+            raise DataError(f"dataset: there is no file {path}.")
         SOURCES.check(dataset)
-    if not place.joinpath(f"{VALIDATION}.jsonl").is_file():
+    if not path.joinpath(f"{VALIDATION}.jsonl").is_file():
         raise ParameterError(
             f"language.validate_every: got {every}, but there are no tasks to validate with."
             " Expected language_task.num_validation, e.g. 100, or a folder of tasks with"

@@ -22,7 +22,7 @@ from ratchet.language_models.types import ChatMessage
 from ratchet.plugins import file_at, load_module
 from ratchet.scenarios.language_task.environments.base import Episode, LanguageEnvironment, Turn
 from ratchet.scenarios.language_task.sources.base import Sizes, TaskSource, divide, task_of_row
-from ratchet.scenarios.language_task.task import Evaluation, Task
+from ratchet.scenarios.language_task.task import Evaluation, Task, built_in_metric
 from ratchet.shadowing import explain_failed_import
 
 if TYPE_CHECKING:
@@ -43,30 +43,25 @@ def find_loader(dataset: str, base_dir: Path | None) -> Callable[..., Any]:
 
     The name is a package's (``owner/some-game`` and ``some-game`` are ``some_game``), that of a
     Python file, or of a folder with the package's file, relative to ``base_dir``.
-
-    Raises
-    ------
-    ParameterError
-        If it is missing, or has no ``load_environment``.
     """
     name = dataset.removeprefix(PREFIX)
     module = _find_module(name, base_dir)
-    found = getattr(module, _ENTRANCE, None)
-    if not callable(found):
+    loader = getattr(module, _ENTRANCE, None)
+    if not callable(loader):
         raise ParameterError(
             f"dataset: {dataset!r} has no function {_ENTRANCE}, expected a package or file for"
             " verifiers 0.1 or 0.2; the interface of later versions is not read."
         )
-    return found  # type: ignore[no-any-return]
+    return loader  # type: ignore[no-any-return]
 
 
 def _find_module(name: str, base_dir: Path | None) -> ModuleType:
     path = file_at(name, base_dir)
     if name.endswith(".py"):
         return load_module(path)
-    own = path / f"{path.name.replace('-', '_')}.py"
-    if own.is_file():
-        return load_module(own)
+    module_file = path / f"{path.name.replace('-', '_')}.py"
+    if module_file.is_file():
+        return load_module(module_file)
     package = name.rpartition("/")[2].replace("-", "_")
     try:
         return importlib.import_module(package)
@@ -93,19 +88,14 @@ def call_named(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:  
     """Call a function with those of the given arguments that it takes, and wait for it."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    taken = {name: value for name, value in given.items() if takes_all or name in parameters}
-    return settled(function(**taken))
+    arguments = {name: value for name, value in given.items() if takes_all or name in parameters}
+    return settled(function(**arguments))
 
 
 class Rubric:
     """The weighted reward functions of an environment's rubric, or of its group of rubrics.
 
     Functions of weight 0 are metrics. Their errors are raised.
-
-    Raises
-    ------
-    ParameterError
-        If there are no reward functions, or one scores groups.
     """
 
     def __init__(self, environment: Any) -> None:  # noqa: ANN401 -- of a package that isn't known
@@ -117,25 +107,31 @@ class Rubric:
                 " expected a rubric with funcs and weights."
             )
         for function, _, _ in self._scored:
-            taken = _OF_GROUPS.intersection(inspect.signature(function).parameters)
-            if taken:
+            group_parameters = _OF_GROUPS.intersection(inspect.signature(function).parameters)
+            if group_parameters:
                 raise ParameterError(
-                    f"dataset: the reward function {_name(function)} takes {sorted(taken)}: it"
-                    " scores whole groups, which is not supported. Expected one that scores an"
-                    " answer alone."
+                    f"dataset: the reward function {_name(function)} takes"
+                    f" {sorted(group_parameters)}: it scores whole groups, which is not supported."
+                    " Expected one that scores an answer alone."
                 )
         parser = getattr(environment, "parser", None) or getattr(rubric, "parser", None)
         self._parser = {} if parser is None else {"parser": parser}
 
     def score(self, state: Mapping[str, Any]) -> Evaluation:
-        """Return the weighted sum and its components."""
+        """Return the weighted sum and its components.
+
+        Names of Ratchet's metrics have the prefix ``rubric.``.
+        """
         names = ("prompt", "completion", "answer", "info", "task")
-        given = {**self._parser, **{name: state[name] for name in names}, "state": state}
+        arguments = {**self._parser, **{name: state[name] for name in names}, "state": state}
         reward, parts, metrics = 0.0, dict[str, float](), dict[str, float]()
         for function, weight, objects in self._scored:
-            score = float(call_named(function, {**given, **objects}))
+            score = float(call_named(function, {**arguments, **objects}))
             reward += weight * score
-            (parts if weight else metrics)[_name(function)] = score
+            name = _name(function)
+            if built_in_metric(name, is_part=bool(weight)) is not None:
+                name = f"rubric.{name}"
+            (parts if weight else metrics)[name] = score
         return Evaluation(reward, parts, metrics)
 
 
@@ -166,9 +162,9 @@ class VerifiersEnvironment(LanguageEnvironment):
     def __init__(self, found: Any) -> None:  # noqa: ANN401 -- of a package that isn't known
         self.found = found
         self.rubric = Rubric(found)
-        given = getattr(found, "max_turns", None)
+        max_turns = getattr(found, "max_turns", None)
         talks = callable(getattr(found, "env_response", None))
-        self.max_turns = (given if given and given > 0 else None) if talks else 1
+        self.max_turns = (max_turns if max_turns and max_turns > 0 else None) if talks else 1
 
     def begin(self, task: Task, seed: int) -> Episode:
         """Start with the environment's initial state."""
@@ -232,18 +228,23 @@ class VerifiersEpisode(Episode):
 
     def evaluate(self, completion: str, messages: Sequence[ChatMessage]) -> Evaluation | None:
         """Score with the rubric, including a last reply without a response."""
-        said = [message.content for message in messages if message.role == "assistant"]
+        replies = [message.content for message in messages if message.role == "assistant"]
         before = sum(message.role == "assistant" for message in self.opening)
-        if len(said) - before > self._num_replies:
+        if len(replies) - before > self._num_replies:
             self._record(completion)
         return self._environment.rubric.score(self.state)
 
     def _record(self, reply: str) -> None:
         """Record a reply."""
-        said = reply if self._is_text else [{"role": "assistant", "content": reply}]
-        step = {"prompt": self._messages(), "completion": said, "response": None, "extras": {}}
+        completion = reply if self._is_text else [{"role": "assistant", "content": reply}]
+        step = {
+            "prompt": self._messages(),
+            "completion": completion,
+            "response": None,
+            "extras": {},
+        }
         self.state["trajectory"].append(step)
-        self.state["completion"] = self.state["completion"] + said
+        self.state["completion"] = self.state["completion"] + completion
         self.state["turn"] = self._num_replies = self._num_replies + 1
 
     def _messages(self) -> Any:  # noqa: ANN401 -- a text or a list of dictionaries
@@ -251,14 +252,14 @@ class VerifiersEpisode(Episode):
 
     def _is_completed(self) -> bool:
         """Return whether the episode is over, in the interface of either version."""
-        asked = getattr(self._environment.found, "is_completed", None)
-        if asked is None:
+        is_completed = getattr(self._environment.found, "is_completed", None)
+        if is_completed is None:
             return False
-        given: Mapping[str, Any] = {"messages": self._messages(), "state": self.state}
-        takes = inspect.signature(asked).parameters
+        arguments: Mapping[str, Any] = {"messages": self._messages(), "state": self.state}
+        takes = inspect.signature(is_completed).parameters
         if "messages" in takes:
-            return bool(settled(asked(given["messages"], self.state)))
-        return bool(call_named(asked, {"state": self.state}))
+            return bool(settled(is_completed(arguments["messages"], self.state)))
+        return bool(call_named(is_completed, {"state": self.state}))
 
     def _in_their_words(self, messages: Sequence[ChatMessage]) -> str | list[dict[str, Any]]:
         if self._is_text:
@@ -266,11 +267,11 @@ class VerifiersEpisode(Episode):
         return [message.to_dict() for message in messages]
 
 
-def _in_our_words(said: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
-    if isinstance(said, str):
-        return (ChatMessage("user", said),)
+def _in_our_words(prompt: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
+    if isinstance(prompt, str):
+        return (ChatMessage("user", prompt),)
     return tuple(
-        ChatMessage.from_dict({**each, "content": each.get("content") or ""}) for each in said
+        ChatMessage.from_dict({**each, "content": each.get("content") or ""}) for each in prompt
     )
 
 
@@ -334,12 +335,12 @@ class VerifiersTasks(TaskSource):
     def _task(self, row: dict[str, Any]) -> Task:
         prompt = row.get("prompt") or self._messages(row["question"])
         info = row.get("info") or {}
-        kept = {
+        task_info = {
             "info": json.loads(info) if isinstance(info, str) else dict(info),
             "task": row.get("task") or "default",
             "example_id": row.get("example_id", row.get("id")),
         }
-        data = {"prompt": prompt, "answer": row.get("answer") or "", "info": kept}
+        data = {"prompt": prompt, "answer": row.get("answer") or "", "info": task_info}
         return task_of_row(data)
 
     def _messages(self, question: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.language_models.endpoints import EMBEDDED, EMBEDDED_URL_VARIABLE
 from ratchet.parameters.chat_agents import TextAgentParameters
-from ratchet.protocols.registry import build_protocol_handler
+from ratchet.protocols.registry import playing_agents
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.scenarios.base import Scenario, ScenarioInstance
 from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
@@ -62,8 +62,7 @@ class TextScenario(Scenario):
         """Return the packages of the embedded service, if a model uses it."""
         if os.environ.get(EMBEDDED_URL_VARIABLE):
             return ()
-        names = build_protocol_handler(hyper_params, base_dir=self.base_dir).agent_names
-        agents = [hyper_params.agents[name] for name in names]
+        agents = playing_agents(hyper_params, self.base_dir).values()
         models: list[ServedModel] = [a for a in agents if isinstance(a, TextAgentParameters)]
         models += [each.model for each in self.asked_for_data(hyper_params)]
         is_embedded = any(m.base_url == EMBEDDED and not m.use_dummy_api for m in models)
@@ -110,8 +109,10 @@ class TextScenario(Scenario):
         prompts = self.build_system_prompts(hyper_params, protocol_handler)
         agents = {}
         for name in protocol_handler.agent_names:
-            whole = PureTextWholeAgent(hyper_params, settings, name, protocol_handler, prompts)
-            agents[name] = TextAgent(name, whole, whole.parameters)
+            pure_text_agent = PureTextWholeAgent(
+                hyper_params, settings, name, protocol_handler, prompts
+            )
+            agents[name] = TextAgent(name, pure_text_agent, pure_text_agent.parameters)
         return agents
 
     def build_shared_model_groups(

@@ -137,13 +137,6 @@ class PureTextEnvironment:
         Uses ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
     dataset
         With ``question``, ``solution``, ``y`` and ``datapoint_id``.
-
-    Raises
-    ------
-    DataError
-        If the dataset lacks a field.
-    ProtocolSpecificationError, ParameterError
-        If the protocol or its parameters don't fit text, see :class:`RoundRules`.
     """
 
     def __init__(
@@ -179,8 +172,8 @@ class PureTextEnvironment:
         """Episodes in one iteration: as configured in training, else one per datapoint."""
         if not self.train:
             return len(self.dataset)
-        asked: int | None = self.hyper_params.rl.rollouts_per_iteration
-        return count_rollouts(self.hyper_params.text_rl, asked, len(self.dataset))
+        rollouts_per_iteration: int | None = self.hyper_params.rl.rollouts_per_iteration
+        return count_rollouts(self.hyper_params.text_rl, rollouts_per_iteration, len(self.dataset))
 
     @property
     def num_envs(self) -> int:
@@ -292,19 +285,15 @@ class PureTextEnvironment:
             States [B]. Actions out of turn have no effect. An ended episode does not change.
         reward
             float32 [B, A].
-
-        Raises
-        ------
-        ProtocolSpecificationError
-            If two agents write in one channel in a round, or an episode continues after its last
-            round.
         """
         active = self.active_agents(state)
-        asked = state.select(*_JUDGED)
+        judged_state = state.select(*_JUDGED)
         in_turn: Booleans = np.any(active, axis=-1)
-        asked["agents", "decision"] = np.where(in_turn, outputs["agents", "decision"], NO_DECISION)
+        judged_state["agents", "decision"] = np.where(
+            in_turn, outputs["agents", "decision"], NO_DECISION
+        )
         stance = torch.from_numpy(state["prover_stance"])
-        outcome = self.rules.judge(asked, stance, self._confidence(outputs, in_turn))
+        outcome = self.rules.judge(judged_state, stance, self._confidence(outputs, in_turn))
         reward: Floats = outcome.reward.numpy()
         if ("agents", "valid") in outputs:
             invalid = in_turn & ~outputs["agents", "valid"]
@@ -326,8 +315,8 @@ class PureTextEnvironment:
         if not self.rules.scale.has_degrees or ("agents", "confidence") not in outputs:
             return None
         verifier = self.rules.places[self.protocol_handler.verifier_names[0]]
-        said = outputs["agents", "confidence"][:, verifier]
-        return torch.from_numpy(np.where(in_turn[:, verifier], said, 1.0).astype(np.float64))
+        confidence = outputs["agents", "confidence"][:, verifier]
+        return torch.from_numpy(np.where(in_turn[:, verifier], confidence, 1.0).astype(np.float64))
 
     def _write_messages(
         self, state: NestedArrayDict, active: Booleans, outputs: NestedArrayDict

@@ -98,26 +98,22 @@ def _shown(text: str) -> str:
 def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:
     """Return the text after each header, by channel; a repeated header continues its text."""
     channels = list(headers)
-    found = list(_pattern(tuple(headers.values())).finditer(text))
-    starts = [match.start() for match in found] + [len(text)]
+    matches = list(_pattern(tuple(headers.values())).finditer(text))
+    starts = [match.start() for match in matches] + [len(text)]
     parts: dict[str, list[str]] = {}
-    for match, end in zip(found, starts[1:], strict=True):
-        channel = channels[_place(match)]
+    for match, end in zip(matches, starts[1:], strict=True):
+        assert match.lastgroup is not None  # each choice has one group, which always matches
+        # The group of a header's marks is named by the header's index.
+        channel = channels[int(match.lastgroup.removeprefix("marks"))]
         parts.setdefault(channel, []).append(text[match.end() : end].strip())
-    return {channel: "\n".join(filter(None, said)) for channel, said in parts.items()}
-
-
-def _place(match: re.Match[str]) -> int:
-    """Return which header it is: the group of its marks is named by its place."""
-    assert match.lastgroup is not None  # each choice has one group, which always matches
-    return int(match.lastgroup.removeprefix("marks"))
+    return {channel: "\n".join(filter(None, texts)) for channel, texts in parts.items()}
 
 
 @lru_cache(maxsize=256)
 def _pattern(headers: tuple[str, ...]) -> re.Pattern[str]:
     """Return the pattern of headers at the start of a line, longer ones first."""
-    order = sorted(range(len(headers)), key=lambda place: -len(headers[place]))
-    choices = [_header_pattern(headers[place], f"marks{place}") for place in order]
+    order = sorted(range(len(headers)), key=lambda index: -len(headers[index]))
+    choices = [_header_pattern(headers[index], f"marks{index}") for index in order]
     return re.compile(r"^[ \t>#]*(?:" + "|".join(choices) + ")", re.IGNORECASE | re.MULTILINE)
 
 

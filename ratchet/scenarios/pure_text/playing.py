@@ -72,21 +72,13 @@ def advance_episode(
         The actions of each agent whose turn it is.
     node_id
         The node of a tree that the step leads to.
-
-    Raises
-    ------
-    RolloutError
-        If the episode is over, or an agent whose turn it is has no action.
-    ProtocolSpecificationError
-        If two agents write in one channel in a round, or the episode continues after its last
-        round.
     """
     rules, position = environment.rules, episode.position
     turns = whose_turn(rules, episode)
     _check_actions(rules, episode, turns, actions)
     named = list(zip(rules.agent_names, turns, strict=True))
-    said = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
-    after = _judge(environment, episode, tuple(said), _confidence(rules, turns, actions))
+    decisions = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
+    after = _judge(environment, episode, tuple(decisions), _confidence(rules, turns, actions))
     if not after.done and position.round + 1 >= rules.num_rounds:
         raise endless(rules.handler)
     step = PlayedStep(
@@ -95,7 +87,7 @@ def advance_episode(
         actions={name: actions[name] for name in _acting(rules, turns)},
         decisions=tuple(
             rules.counted_decision(decision, episode.y) if turn.may_decide else NO_DECISION
-            for decision, turn in zip(said, turns, strict=True)
+            for decision, turn in zip(decisions, turns, strict=True)
         ),
         rewards=_penalized(rules, turns, actions, after.rewards),
         done=after.done,
@@ -150,35 +142,38 @@ def _penalized(
 
 
 def _judge(
-    environment: PureTextEnvironment, episode: Episode, said: tuple[int, ...], confidence: float
+    environment: PureTextEnvironment,
+    episode: Episode,
+    decisions: tuple[int, ...],
+    confidence: float,
 ) -> _After:
     position = episode.position
     outcome = environment.rules.outcome(
-        position.round, position.seed, episode.y, position.prover_stance, said, confidence
+        position.round, position.seed, episode.y, position.prover_stance, decisions, confidence
     )
     if outcome is None:
-        return _ask_handler(environment.rules, episode, said, confidence)
+        return _ask_handler(environment.rules, episode, decisions, confidence)
     over = outcome.decided or outcome.terminated
-    agents_done = (True,) * len(said) if over else episode.agents_done
+    agents_done = (True,) * len(decisions) if over else episode.agents_done
     return _After(outcome.rewards, agents_done, over, outcome.terminated)
 
 
 def _ask_handler(
-    rules: RoundRules, episode: Episode, said: tuple[int, ...], confidence: float
+    rules: RoundRules, episode: Episode, decisions: tuple[int, ...], confidence: float
 ) -> _After:
     """Judge a step of a protocol that has its own way, in a batch of one."""
     position = episode.position
-    asked: dict[str | tuple[str, str], torch.Tensor] = {
+    state: dict[str | tuple[str, str], torch.Tensor] = {
         "round": torch.tensor([position.round]),
         "seed": torch.tensor([position.seed]),
         "y": torch.tensor([episode.y]),
         "done": torch.tensor([episode.done]),
         "terminated": torch.tensor([episode.terminated]),
         ("agents", "done"): torch.tensor([episode.agents_done]),
-        ("agents", "decision"): torch.tensor([said]),
+        ("agents", "decision"): torch.tensor([decisions]),
     }
     sure = torch.tensor([confidence], dtype=torch.float64)
-    step = rules.judge(asked, torch.tensor([position.prover_stance]), sure)
+    step = rules.judge(state, torch.tensor([position.prover_stance]), sure)
     over = bool(step.shared_done | step.terminated)
     agents_done = tuple(done or over for done in step.agent_done[0].tolist())
     return _After(tuple(step.reward[0].tolist()), agents_done, over, bool(step.terminated))
@@ -211,7 +206,7 @@ def _written(
     over: bool,
 ) -> Position:
     """Add the messages of a round; messages out of turn are dropped."""
-    said: dict[int, SentMessage] = {}
+    sent_messages: dict[int, SentMessage] = {}
     raw: list[RawMessage] = []
     stance = position.prover_stance
     for name, turn in zip(rules.agent_names, turns, strict=True):
@@ -219,19 +214,21 @@ def _written(
             continue
         action = actions[name]
         raw.append(RawMessage(position.round, name, action.raw_message))
-        for place in turn.channels:
-            channel = rules.channel_names[place]
+        for index in turn.channels:
+            channel = rules.channel_names[index]
             if channel not in action.messages:
                 continue
-            if place in said:
-                speaks = [place in other.channels for other in turns]
-                raise crowded_channel(rules.handler, position.round, place, speaks)
-            said[place] = SentMessage(position.round, channel, name, action.messages[channel])
-            stance = rules.argued_stance(stance, name, said[place].text)
+            if index in sent_messages:
+                speaks = [index in other.channels for other in turns]
+                raise crowded_channel(rules.handler, position.round, index, speaks)
+            sent_messages[index] = SentMessage(
+                position.round, channel, name, action.messages[channel]
+            )
+            stance = rules.argued_stance(stance, name, sent_messages[index].text)
     return replace(
         position,
         prover_stance=stance,
         round=position.round if over else position.round + 1,
-        messages=(*position.messages, *(said[place] for place in sorted(said))),
+        messages=(*position.messages, *(sent_messages[index] for index in sorted(sent_messages))),
         raw_messages=(*position.raw_messages, *raw),
     )

@@ -51,9 +51,9 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     rollout["done"][0, num_played:] = episode.done
     rollout["terminated"][0, num_played:] = episode.terminated
     for message in position.messages:
-        place = (0, message.round, rules.channel_names.index(message.channel))
-        rollout["message_history"][place] = message.text
-        rollout["message_agent_id"][place] = rules.places[message.speaker]
+        index = (0, message.round, rules.channel_names.index(message.channel))
+        rollout["message_history"][index] = message.text
+        rollout["message_agent_id"][index] = rules.places[message.speaker]
     for raw in position.raw_messages:
         rollout["raw_message_history"][0, raw.round, rules.places[raw.speaker]] = raw.text
     for step in episode.steps:
@@ -83,25 +83,25 @@ def _write_step(
     agents["decision"][0, t] = step.decisions
     agents["reward"][0, t] = step.rewards
     for name, action in step.actions.items():
-        place = (0, t, rules.places[name])
+        index = (0, t, rules.places[name])
         for channel in step.channels[rules.places[name]]:
             text = action.messages.get(rules.channel_names[channel])
-            agents["message"][(*place, channel)] = text
+            agents["message"][(*index, channel)] = text
         prompt = [message.to_dict() for message in action.prompt]
-        agents["prompt"][place] = json.dumps(prompt, ensure_ascii=False)
-        agents["active"][place] = True
+        agents["prompt"][index] = json.dumps(prompt, ensure_ascii=False)
+        agents["active"][index] = True
         if rules.scale.has_degrees:
-            agents["confidence"][place] = action.confidence
-        agents["raw_message"][place] = action.raw_message
-        agents["retry_count"][place] = action.retry_count
-        agents["token_limit"][place] = action.token_limit
-        agents["valid"][place] = action.valid
-        agents["prompt_tokens"][place] = action.prompt_tokens
-        agents["completion_tokens"][place] = action.completion_tokens
-        agents["thinking"][place] = action.thinking or None
-        agents["invalid_reason"][place] = action.invalid_reason or None
+            agents["confidence"][index] = action.confidence
+        agents["raw_message"][index] = action.raw_message
+        agents["retry_count"][index] = action.retry_count
+        agents["token_limit"][index] = action.token_limit
+        agents["valid"][index] = action.valid
+        agents["prompt_tokens"][index] = action.prompt_tokens
+        agents["completion_tokens"][index] = action.completion_tokens
+        agents["thinking"][index] = action.thinking or None
+        agents["invalid_reason"][index] = action.invalid_reason or None
         if environment.asks_for_tokens and action.tokens is not None:
-            agents["tokens"][place] = action.tokens.to_json()
+            agents["tokens"][index] = action.tokens.to_json()
 
 
 class TextActor(Protocol):
@@ -153,6 +153,8 @@ async def play_step(
 ) -> Episode:
     """Run one step, in which all active agents act concurrently; return the episode after it.
 
+    Raises an agent's error after all others of this step have ended.
+
     Parameters
     ----------
     episode
@@ -162,11 +164,6 @@ async def play_step(
         need separate prefixes.
     node_id
         The node of a tree that the step leads to.
-
-    Raises
-    ------
-    RatchetError
-        An agent's error, after all others of this step have ended.
     """
     actions = await ask_agents(environment, agents, episode, call_context)
     return advance_episode(environment, episode, actions, node_id=node_id)

@@ -39,13 +39,7 @@ _JUDGEMENT = (
 
 
 def check_common(handler: ProtocolHandler) -> None:
-    """Check ``protocol_common``, regardless of how the handler was created.
-
-    Raises
-    ------
-    ParameterError
-        With zero knowledge, or sampled stances without exactly one prover.
-    """
+    """Check ``protocol_common``, regardless of how the handler was created."""
     common = handler.common
     if common.zero_knowledge:
         raise ParameterError(
@@ -63,13 +57,7 @@ def check_common(handler: ProtocolHandler) -> None:
 
 
 def check_speakers(handler: ProtocolHandler, num_seeds: int) -> None:
-    """Check for the first seeds that a channel never has two speakers in a round.
-
-    Raises
-    ------
-    ProtocolSpecificationError
-        With the first such round and channel.
-    """
+    """Check for the first seeds that a channel never has two speakers in a round."""
     rounds = torch.arange(handler.max_message_rounds).unsqueeze(-1)
     seeds = torch.arange(num_seeds)
     active = handler.get_active_agents_mask_from_rounds_and_seed(rounds, seeds)
@@ -134,13 +122,6 @@ class RoundRules:
     ----------
     handler
         The protocol; each of its agents must have a text spec.
-
-    Raises
-    ------
-    ProtocolSpecificationError
-        If it doesn't support text scenarios, or lets two agents write in one channel in a round.
-    ParameterError
-        With zero knowledge, or sampled stances without exactly one rewarded prover.
     """
 
     def __init__(self, handler: ProtocolHandler) -> None:
@@ -148,7 +129,7 @@ class RoundRules:
         self.handler = handler
         self.agent_names = tuple(handler.agent_names)
         self.channel_names = tuple(handler.message_channel_names)
-        self.places = {name: place for place, name in enumerate(self.agent_names)}
+        self.places = {name: index for index, name in enumerate(self.agent_names)}
         self.num_rounds = handler.max_message_rounds
         self.scale = DECISION_SCALES[handler.common.verifier_decision_scale]
         self.specs: dict[str, TextAgentSpec] = check_text_specs(handler)
@@ -218,13 +199,7 @@ class RoundRules:
         return self._sides[agent] if prover_stance else 1 - self._sides[agent]
 
     def argued_stance(self, prover_stance: int, agent: str, text: str) -> int:
-        """Return an episode's stance after a message, which sets it if its agent chooses a side.
-
-        Raises
-        ------
-        ProtocolSpecificationError
-            If the agent's ``argued_decision`` is neither 0 nor 1.
-        """
+        """Return an episode's stance after a message, which sets it if its agent chooses a side."""
         read = self.specs[agent].argued_decision
         if read is None:
             return prover_stance
@@ -250,8 +225,8 @@ class RoundRules:
         decision = torch.as_tensor(env_td["agents", "decision"])
         other_way = torch.where(decision == NO_DECISION, decision, 1 - decision)
         keys = [*_JUDGED_BESIDE, ("agents", "done")]
-        asked = {key: env_td[key] for key in keys} | {("agents", "decision"): other_way}
-        other = self._judge(asked, prover_stance)
+        opposite_state = {key: env_td[key] for key in keys} | {("agents", "decision"): other_way}
+        other = self._judge(opposite_state, prover_stance)
         share = ((1 + confidence) / 2).unsqueeze(-1)
         reward = (share * step.reward + (1 - share) * other.reward).to(step.reward.dtype)
         return step._replace(reward=torch.where(share == 1, step.reward, reward))
@@ -263,9 +238,9 @@ class RoundRules:
         if not self._stances_vary or common.shared_reward:
             return step
         assert isinstance(handler, SingleVerifierProtocolHandler)  # checked when built
-        said = torch.as_tensor(env_td["agents", "decision"])
+        decisions = torch.as_tensor(env_td["agents", "decision"])
         verifier = handler.agent_index(handler.verifier_name)
-        counted = handler.apply_force_guess(said[..., verifier], torch.as_tensor(env_td["y"]))
+        counted = handler.apply_force_guess(decisions[..., verifier], torch.as_tensor(env_td["y"]))
         decided = step.shared_done & ~torch.as_tensor(env_td["done"])
         reward = step.reward.clone()
         for prover, wants in self._sides.items():
@@ -317,20 +292,20 @@ class RoundRules:
     @cached_property
     def _judges_by_turns(self) -> bool:
         """Whether a seed affects only the order of play, as in the usual judgement."""
-        own, usual = type(self.handler), SingleVerifierProtocolHandler
-        return issubclass(own, usual) and all(
-            getattr(own, name) is getattr(usual, name) for name in _JUDGEMENT
+        handler_class, usual = type(self.handler), SingleVerifierProtocolHandler
+        return issubclass(handler_class, usual) and all(
+            getattr(handler_class, name) is getattr(usual, name) for name in _JUDGEMENT
         )
 
     @cached_property
     def _ignores_seed(self) -> bool:
         """Whether no seed changes anything."""
         name = "get_active_agents_mask_from_rounds_and_seed"
-        own, usual = type(self.handler), DeterministicSingleVerifierProtocolHandler
+        handler_class, usual = type(self.handler), DeterministicSingleVerifierProtocolHandler
         return (
             self._judges_by_turns
-            and issubclass(own, usual)
-            and getattr(own, name) is getattr(usual, name)
+            and issubclass(handler_class, usual)
+            and getattr(handler_class, name) is getattr(usual, name)
         )
 
     def _like(self, seed: int) -> int:
@@ -352,25 +327,23 @@ class RoundRules:
             max((r for r in range(self.num_rounds) if any(active[r][a])), default=-1)
             for a in range(len(self.agent_names))
         ]
+        min_decision_round = self.handler.min_message_rounds - 1
         return tuple(
             tuple(
-                self._turn(a, active[r][a], decides[r][a] and self._counts(r), last[a] == r)
+                self._turn(a, active[r][a], decides[r][a] and r >= min_decision_round, last[a] == r)
                 for a in range(len(self.agent_names))
             )
             for r in range(self.num_rounds)
         )
 
     def _turn(self, agent: int, active: list[bool], may_decide: bool, is_last: bool) -> Turn:
-        channels = tuple(place for place, acts in enumerate(active) if acts)
+        channels = tuple(channel for channel, acts in enumerate(active) if acts)
         if not channels:
             return Turn()
-        given = self.specs[self.agent_names[agent]].headers
+        agent_headers = self.specs[self.agent_names[agent]].headers
         names = [self.channel_names[c] for c in channels]
-        headers = {name: given[name] for name in names if name in given}
+        headers = {name: agent_headers[name] for name in names if name in agent_headers}
         return Turn(channels, headers, may_decide, is_last)
-
-    def _counts(self, round: int) -> bool:
-        return round >= self.handler.min_message_rounds - 1
 
     def _ask_outcomes(self, seed: int, y: int, stance: int) -> tuple[tuple[Outcome, ...], ...]:
         """Compute the outcomes of all rounds and decisions together, by round and decision."""
@@ -379,7 +352,7 @@ class RoundRules:
         decision = torch.full((*shape, num_agents), 2)
         decision[..., self._verifier] = torch.arange(3)
         nobody = torch.zeros(shape, dtype=torch.bool)
-        asked: dict[str | tuple[str, str], Tensor] = {
+        state: dict[str | tuple[str, str], Tensor] = {
             "round": torch.arange(self.num_rounds).unsqueeze(-1).expand(shape),
             "seed": torch.full(shape, seed),
             "y": torch.full(shape, y),
@@ -388,7 +361,7 @@ class RoundRules:
             ("agents", "done"): nobody.unsqueeze(-1).expand(*shape, num_agents),
             ("agents", "decision"): decision,
         }
-        step = self.judge(asked, torch.full(shape, stance))
+        step = self.judge(state, torch.full(shape, stance))
         decided, terminated = step.shared_done.tolist(), step.terminated.tolist()
         rewards = step.reward.tolist()
         return tuple(

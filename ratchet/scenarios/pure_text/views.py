@@ -144,20 +144,20 @@ def build_prompt(view: AgentView, spec: TextAgentSpec, system_prompt: str) -> li
         messages in the channels it sees (role user, with their names unless anonymous); the spec's
         system message in the last round. Empty messages are omitted.
     """
-    own: dict[int, str] = {}
+    own_texts: dict[int, str] = {}
     if spec.shows_own_raw_messages:
-        own = {m.round: m.text for m in view.own_raw_messages}
+        own_texts = {m.round: m.text for m in view.own_raw_messages}
     heard: dict[int, list[SentMessage]] = {}
     for message in view.messages:
         if message.speaker != view.agent_name:
             heard.setdefault(message.round, []).append(message)
         elif not spec.shows_own_raw_messages:
-            before = own.get(message.round)
-            own[message.round] = f"{before}\n\n{message.text}" if before else message.text
+            before = own_texts.get(message.round)
+            own_texts[message.round] = f"{before}\n\n{message.text}" if before else message.text
     prompt = [ChatMessage("system", system_prompt)]
     for round in range(view.round):
-        if own.get(round):
-            prompt.append(ChatMessage("assistant", own[round]))
+        if own_texts.get(round):
+            prompt.append(ChatMessage("assistant", own_texts[round]))
         if round in heard:
             prompt += _heard(view, round, heard[round])
     if view.is_last_round and spec.last_round_system_message:

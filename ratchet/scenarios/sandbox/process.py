@@ -63,12 +63,12 @@ class SandboxIsolation:
     @property
     def left_open(self) -> tuple[str, ...]:
         """Resources that the kernel does not protect on this machine."""
-        kept = {
+        protections = {
             "using the network": self.no_network,
             "making empty files": self.no_writing,
             "starting processes": self.no_processes,
         }
-        return tuple(what for what, holds in kept.items() if not holds)
+        return tuple(what for what, holds in protections.items() if not holds)
 
 
 class SandboxProcess:

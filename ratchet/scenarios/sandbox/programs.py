@@ -114,28 +114,23 @@ def run_programs(
     group_size
         Programs in one process, for speed: more than one only for trusted programs, since they
         might change the state of the next one.
-
-    Raises
-    ------
-    SandboxError
-        If no subprocess can be started.
     """
     if not programs:
         return []
     jobs = [_job(index, program) for index, program in enumerate(programs)]
     groups = [jobs[i : i + group_size] for i in range(0, len(jobs), group_size)]
     count = min(workers or os.cpu_count() or 1, -(-len(groups) // 4))
-    found: dict[int, ProgramResult] = {}
+    results_by_job: dict[int, ProgramResult] = {}
     with ThreadPoolExecutor(count) as pool:
         batches = [groups[i::count] for i in range(count)]
         for results in pool.map(lambda b: _run_batch(b, programs, time_limit, memory_mb), batches):
-            found.update(results)
-        again = [[[job]] for i, job in enumerate(jobs) if i not in found]
+            results_by_job.update(results)
+        again = [[[job]] for i, job in enumerate(jobs) if i not in results_by_job]
         longer = 2 * time_limit
         for results in pool.map(lambda b: _run_batch(b, programs, longer, memory_mb), again):
-            found.update(results)
+            results_by_job.update(results)
     lost = ProgramResult("killed", detail="the sandboxed process was lost")
-    return [found.get(i, lost) for i in range(len(programs))]
+    return [results_by_job.get(i, lost) for i in range(len(programs))]
 
 
 @cache
@@ -147,17 +142,17 @@ def sandbox_isolation() -> SandboxIsolation:
 
 def _job(index: int, program: Program) -> Job:
     tests = program.tests
-    wanted: list[str] = []
+    variable_names: list[str] = []
     if tests.mode == "variables":
         expected = [case.expected for case in tests.cases if isinstance(case.expected, Mapping)]
-        wanted = sorted({name for variables in expected for name in variables})
+        variable_names = sorted({name for variables in expected for name in variables})
     return {
         "index": index,
         "source": program.source,
         "mode": tests.mode,
         "entry": tests.entry,
         "givens": [case.given for case in tests.cases],
-        "wanted": wanted,
+        "wanted": variable_names,
         "max_steps": program.max_steps,
     }
 
@@ -166,13 +161,13 @@ def _run_batch(
     groups: list[list[Job]], programs: Sequence[Program], time_limit: float, memory_mb: int
 ) -> dict[int, ProgramResult]:
     """Run groups of jobs in one subprocess; jobs lost with it are omitted."""
-    found: dict[int, ProgramResult] = {}
+    results_by_job: dict[int, ProgramResult] = {}
     with SandboxProcess(time_limit, memory_mb, groups) as worker:
         for line in worker.lines():
             index, status, seconds, payload = line.split(b" ", 3)
             job = int(index)
-            found[job] = _result(programs[job], status.decode(), float(seconds), payload)
-    return found
+            results_by_job[job] = _result(programs[job], status.decode(), float(seconds), payload)
+    return results_by_job
 
 
 def _result(program: Program, status: str, seconds: float, payload: bytes) -> ProgramResult:

@@ -66,21 +66,15 @@ def absolute_kind(kind: str, base_dir: str | Path | None) -> str:
 
 
 def choose_place(kind: str, tracking_uri: str) -> str:
-    """Return the address, folder or mode of a kind of mirror.
-
-    Raises
-    ------
-    MissingPackageError
-        If one of its packages is not installed.
-    """
-    found = MIRRORS.find(kind)
-    require_packages(found.packages, by=f"settings.mirrors: {kind}")
-    return found.choose_place(tracking_uri)
+    """Return the address, folder or mode of a kind of mirror."""
+    mirror_class = MIRRORS.find(kind)
+    require_packages(mirror_class.packages, by=f"settings.mirrors: {kind}")
+    return mirror_class.choose_place(tracking_uri)
 
 
-def open_mirror(kind: str, place: str) -> Mirror:
+def open_mirror(kind: str, location: str) -> Mirror:
     """Return the mirror of a kind at a place that :func:`choose_place` returned."""
-    return MIRRORS.find(kind)(place)
+    return MIRRORS.find(kind)(location)
 
 
 def tracking_error(what: str, error: Exception) -> TrackingError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ratchet.tracking.manifest import MAIN_ARM, RunManifest, describe_phases
 from ratchet.tracking.metrics import MetricPoint, metrics_that_matter
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.stage_kinds import BUILD_SCENARIO, StageKind, kind_of
 from ratchet.tracking.system_metrics import read_system_metrics
 
 MAX_PARAM_CHARS = 500
@@ -38,8 +39,6 @@ KIND_TAG = "ratchet.kind"
 FIRST = "agents"
 """Prefix of headline metrics: pages sort by name, and it comes before all stages' names."""
 NUM_DATAPOINTS = "num_datapoints"
-_LEARNING = {"train": "", "log_stats": "", "test_during_training": "", "validate": "validation "}
-"""Stage with results during training → prefix of its metrics' names."""
 _TRAINING = ("train", "await_fine_tune_jobs")
 """The stages that complete one or several training iterations."""
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
@@ -112,17 +111,19 @@ def run_tags(manifest: RunManifest, arm: str) -> dict[str, str]:
 
 def run_note(manifest: RunManifest, arm: str) -> str:
     """Describe an arm in Markdown: its parameters, its status, and the next commands."""
-    given = manifest.arms.get(arm, {})
+    parameters = manifest.arms.get(arm, {})
     names = ("scenario", "dataset", "interaction_protocol", "trainer", "seed")
-    said = [f"{name} **{given[name]}**" for name in names if given.get(name) not in (None, "")]
+    named_values = [
+        f"{name} **{parameters[name]}**" for name in names if parameters.get(name) not in (None, "")
+    ]
     lines = [
-        f"Arm *{arm}* of the experiment *{manifest.name}*: {', '.join(said)}.",
+        f"Arm *{arm}* of the experiment *{manifest.name}*: {', '.join(named_values)}.",
         "",
         f"- run `{manifest.run_id}`: {manifest.status}",
         f"- its report: `ratchet report {manifest.run_id} --open`; continue: `ratchet resume"
         f" {manifest.run_id}`; fork from a stage: `ratchet fork {manifest.run_id}`",
     ]
-    phases = describe_phases(given)
+    phases = describe_phases(parameters)
     if phases:
         lines.append(f"- phases, by iterations: {phases}")
     if manifest.flow_run_url:
@@ -132,31 +133,30 @@ def run_note(manifest: RunManifest, arm: str) -> str:
     return "\n".join(lines)
 
 
-def point_metrics(points: list[MetricPoint]) -> list[Metric]:
+def point_metrics(points: list[MetricPoint], kinds: Sequence[StageKind] = ()) -> list[Metric]:
     """Return (key, step, value, milliseconds) for every value of every point, keys STAGE/NAME.
 
     Results during training are repeated as :data:`FIRST`/NAME. The sizes of the datasets are left
-    out, since they do not change.
+    out, since they do not change. ``kinds`` are those that the run's plug-ins declare.
     """
     return [
         (metric_key(key), point.iteration, value, int(point.time * 1000))
         for point in points
-        for key, value in _keyed(point).items()
+        for key, value in _keyed(point, kind_of(point.stage, kinds)).items()
     ]
 
 
-def _keyed(point: MetricPoint) -> dict[str, float]:
+def _keyed(point: MetricPoint, kind: StageKind) -> dict[str, float]:
     """Return a point's values by their keys in mirrors."""
-    kind = point.stage.partition("-")[0]
-    if kind not in _LEARNING:
+    if kind.headline is None:
         return {
             f"{point.stage}/{name}": value
             for name, value in point.values.items()
-            if (kind, name.partition("/")[0]) != ("build_scenario", NUM_DATAPOINTS)
+            if kind != BUILD_SCENARIO or name.partition("/")[0] != NUM_DATAPOINTS
         }
-    matter = metrics_that_matter(point.values, most=len(point.values))
+    matter = metrics_that_matter(point.values, max_count=len(point.values))
     first = {
-        f"{FIRST}/{_LEARNING[kind]}{name.rpartition('/')[2]}": value
+        f"{FIRST}/{kind.headline}{name.rpartition('/')[2]}": value
         for name, value in matter.items()
         if not name.endswith("loss")
     }
@@ -215,8 +215,15 @@ def system_metrics(folder: RunFolder) -> list[Metric]:
 
 def learned_iterations(manifest: RunManifest, arm: str) -> int:
     """Return the number of an arm's completed training iterations."""
-    own = [stage for stage in manifest.stages if stage.arm == arm]
-    return max((stage.iterations.stop for stage in own if stage.stage in _TRAINING), default=0)
+    arm_records = [record for record in manifest.stages if record.arm == arm]
+    return max(
+        (
+            record.iterations(manifest.kind_of(record.stage)).stop
+            for record in arm_records
+            if record.stage in _TRAINING
+        ),
+        default=0,
+    )
 
 
 def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
@@ -233,14 +240,14 @@ def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
         for path in sorted(folder.artifacts_path.rglob("*")):
             if path.is_file():
                 files[path] = path.parent.relative_to(folder.path).as_posix()
-    kept_by_arm = (
+    folders_by_arm = (
         folder.transcripts_path,
         folder.rollouts_path,
         folder.videos_path,
         folder.profiles_path,
     )
-    for kept in kept_by_arm:
-        files |= {path: kept.name for path in sorted((kept / arm).glob("*.*"))}
+    for folder_by_arm in folders_by_arm:
+        files |= {path: folder_by_arm.name for path in sorted((folder_by_arm / arm).glob("*.*"))}
     files |= {Path(path): "checkpoint" for path in manifest.checkpoints.get(arm, [])}
     return files
 

@@ -52,24 +52,20 @@ class TensorboardMirror(Mirror):
         return "tensorboard/"
 
     def sync(self, folder: RunFolder) -> str:
-        """Sync the event files with a run folder; return their folder.
-
-        Raises
-        ------
-        TrackingError
-            If they cannot be written.
-        """
-        place = folder.path / self.place
+        """Sync the event files with a run folder; return their folder."""
+        event_folder = folder.path / self.place
         with locked(folder.path / ".tensorboard.lock"):
             try:
                 points = folder.read_metrics()
                 for arm in [MAIN_ARM, *sorted(folder.manifest.arms.keys() - {MAIN_ARM})]:
-                    own = [point for point in points if point.arm == arm]
+                    arm_points = [point for point in points if point.arm == arm]
                     name = f"events.out.tfevents.{int(folder.manifest.created):010}.ratchet"
-                    _bring_up_to(place / arm / name, _content(folder, arm, own))
+                    _bring_up_to(event_folder / arm / name, _content(folder, arm, arm_points))
             except (OSError, ImportError) as error:
-                raise tracking_error(f"writing TensorBoard's files in {place}", error) from error
-        return str(place)
+                raise tracking_error(
+                    f"writing TensorBoard's files in {event_folder}", error
+                ) from error
+        return str(event_folder)
 
 
 def _bring_up_to(path: Path, content: bytes) -> None:
@@ -103,7 +99,7 @@ def _content(folder: RunFolder, arm: str, points: list[MetricPoint]) -> bytes:
         write(milliseconds / 1000, step=step, summary=summary)
 
     write(manifest.created, file_version="brain.Event:2")
-    for metric in point_metrics(points):
+    for metric in point_metrics(points, manifest.kinds):
         scalar(*metric)
     if manifest.status != "running":
         tables = [table for table in folder.read_tables() if table.arm == arm]
@@ -142,9 +138,9 @@ def _ending(folder: RunFolder, arm: str) -> list[Summary.Value]:
         metadata.SESSION_END_INFO_TAG: HParamsPluginData(session_end_info=end),
     }
     note = TensorProto(dtype=DT_STRING, string_val=[run_note(manifest, arm).encode()])
-    about = create_summary_metadata(display_name=None, description=None)
+    text_metadata = create_summary_metadata(display_name=None, description=None)
     return [
-        Summary.Value(tag="about", metadata=about, tensor=note),
+        Summary.Value(tag="about", metadata=text_metadata, tensor=note),
         *(
             Summary.Value(
                 tag=tag,
@@ -156,11 +152,11 @@ def _ending(folder: RunFolder, arm: str) -> list[Summary.Value]:
     ]
 
 
-def _set(told: Value, value: object) -> None:
+def _set(target: Value, value: object) -> None:
     """Set a parameter's value: a boolean, a number, or a text."""
     if isinstance(value, bool):
-        told.bool_value = value
+        target.bool_value = value
     elif isinstance(value, int | float):
-        told.number_value = value
+        target.number_value = value
     else:
-        told.string_value = str(value)
+        target.string_value = str(value)

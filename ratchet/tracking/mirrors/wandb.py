@@ -83,40 +83,38 @@ class WandbMirror(Mirror):
         return os.environ.get("WANDB_MODE", "offline")
 
     def sync(self, folder: RunFolder) -> str:
-        """Sync the W&B runs with a run folder; return the id of the experiment's.
-
-        Raises
-        ------
-        TrackingError
-            If W&B can't be reached, refuses or is switched off.
-        """
+        """Sync the W&B runs with a run folder; return the id of the experiment's."""
         if self.place not in ("offline", "online"):
             raise TrackingError(
                 f"WANDB_MODE is {self.place!r}: expected 'offline' or 'online'. Remove wandb from"
                 " settings.mirrors to disable this mirror."
             )
-        place = folder.path / "wandb"
-        place.mkdir(exist_ok=True)
-        with locked(place / ".lock"):
-            _prepare(folder.home)
+        wandb_folder = folder.path / "wandb"
+        wandb_folder.mkdir(exist_ok=True)
+        with locked(wandb_folder / ".lock"):
+            # store W&B's files in Ratchet's home and disable error reports, unless configured
+            files = folder.home.resolve() / "wandb"
+            for name in ("DATA", "CACHE", "CONFIG"):
+                os.environ.setdefault(f"WANDB_{name}_DIR", str(files))
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
             try:
                 from wandb.errors import Error
             except ImportError as error:
                 raise tracking_error("W&B", error) from error
             try:
-                return self._sync(folder, place)
+                return self._sync(folder, wandb_folder)
             except (Error, OSError) as error:
                 raise tracking_error(f"W&B ({self.place})", error) from error
 
-    def _sync(self, folder: RunFolder, place: Path) -> str:
-        cursor = _read(place / "ratchet.json", self.place)
+    def _sync(self, folder: RunFolder, wandb_folder: Path) -> str:
+        cursor = _read(wandb_folder / "ratchet.json", self.place)
         points = folder.read_metrics()
         ids = []
         for arm in [MAIN_ARM, *sorted(folder.manifest.arms.keys() - {MAIN_ARM})]:
-            own = [point for point in points if point.arm == arm]
+            arm_points = [point for point in points if point.arm == arm]
             state = cursor.arms.setdefault(arm, ArmCursor())
-            ids.append(_Arm(folder, arm, state, self.place).sync(own))
-            write_atomically(place / "ratchet.json", cursor.model_dump_json(indent=1))
+            ids.append(_Arm(folder, arm, state, self.place).sync(arm_points))
+            write_atomically(wandb_folder / "ratchet.json", cursor.model_dump_json(indent=1))
         return ids[0]
 
 
@@ -138,15 +136,19 @@ class _Arm:
     def sync(self, points: list[MetricPoint]) -> str:
         """Write new points; return the W&B run's id."""
         cursor = self._cursor
-        if len(points) < cursor.sent or _digest(points[: cursor.sent]) != cursor.digest:
-            self._begin_anew()
+        is_replaced = len(points) < cursor.sent or _digest(points[: cursor.sent]) != cursor.digest
+        if cursor.sent and is_replaced:  # start a new W&B run
+            fresh = ArmCursor(generation=cursor.generation + 1)
+            for name in ArmCursor.model_fields:
+                setattr(cursor, name, getattr(fresh, name))
         self._drop_unfinished()
         if (cursor.sent, cursor.status) == (len(points), self._manifest.status):
             return self._id
         run = self._open()
+        kinds = self._manifest.kinds
         begin = run.starting_step if self._mode == "online" else cursor.sent
         for step, point in enumerate(points[begin:], begin):
-            values = {key: value for key, _, value, _ in point_metrics([point])}
+            values = {key: value for key, _, value, _ in point_metrics([point], kinds)}
             run.log({**values, "iteration": point.iteration}, step=step)
         self._describe(run)
         run.finish(exit_code=0 if self._manifest.status == "completed" else 1)
@@ -156,18 +158,11 @@ class _Arm:
         cursor.status = self._manifest.status
         return self._id
 
-    def _begin_anew(self) -> None:
-        """Start a new W&B run, since recorded values were replaced."""
-        if self._cursor.sent:
-            fresh = ArmCursor(generation=self._cursor.generation + 1)
-            for name in ArmCursor.model_fields:
-                setattr(self._cursor, name, getattr(fresh, name))
-
     def _drop_unfinished(self) -> None:
         """Delete offline folders of this arm that are incomplete or obsolete."""
-        own = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._name)}(-v\d+)?")
+        arm_pattern = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._name)}(-v\d+)?")
         for path in (self._folder.path / "wandb").glob("offline-run-*"):
-            if own.fullmatch(path.name) and path.name not in self._cursor.folders:
+            if arm_pattern.fullmatch(path.name) and path.name not in self._cursor.folders:
                 shutil.rmtree(path)
 
     def _open(self) -> Run:
@@ -230,14 +225,6 @@ def _settings(*, ended: bool) -> Any:  # noqa: ANN401 -- wandb.Settings
         x_save_requirements=False,
         x_update_finish_state=ended,
     )
-
-
-def _prepare(home: Path) -> None:
-    """Store W&B's files in Ratchet's home and disable error reports, unless configured."""
-    own = home.resolve() / "wandb"
-    for name in ("DATA", "CACHE", "CONFIG"):
-        os.environ.setdefault(f"WANDB_{name}_DIR", str(own))
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 
 def _read(path: Path, mode: str) -> Cursor:

@@ -19,6 +19,7 @@ from ratchet.algorithms.language.losses import (
     importance_sampling,
     ppo_clip,
     ppo_kl,
+    preference_loss,
     reinforce,
     sequence_log_prob,
     value_loss,
@@ -193,6 +194,12 @@ def test_dpo_matches_its_formula():
     assert smooth == pytest.approx(expected)
     log_prob, mask = torch.tensor([[-1.0, -2.0, float("nan")]]), torch.tensor([[0, 1, 0]])
     assert sequence_log_prob(log_prob, mask).tolist() == [-2.0]
+
+
+def test_preferences_are_not_smoothed_by_default():
+    margin = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    expected = [math.log1p(math.exp(-1.0)), math.log1p(math.exp(2.0))]
+    assert preference_loss(margin).tolist() == pytest.approx(expected)
 
 
 def test_dpo_of_equal_policies_is_log_two():

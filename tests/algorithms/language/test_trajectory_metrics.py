@@ -11,6 +11,7 @@ from ratchet.algorithms.language.trajectories import (
     compute_grpo_advantage_for_trajectories,
     trajectory_advantages,
 )
+from ratchet.errors import DataError
 from ratchet.rollouts import Batch, Trajectory
 
 
@@ -107,3 +108,21 @@ def test_metrics_without_trajectories():
         "grpo/frac_constant_groups": 0,
         "grpo/std": 0,
     }
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("scale", ["batch", "group", "none"])
+def test_rewards_that_are_not_finite_are_refused_with_index_and_task(bad, scale):
+    """With `scale="batch"` the NaN of one group would change the advantages of all."""
+    played = [_played(float(i % 2), group=f"g{i // 2}", task_id=f"task {i // 2}") for i in range(4)]
+    batch = Batch.from_trajectories(played, pad_token_id=0)
+    scores = torch.zeros(batch.values["loss_mask"].shape)
+    batch.values["token_level_scores"] = scores
+    assert trajectory_advantages(played, scale=scale).advantage.isfinite().all()
+    batch_advantages(batch, scale=scale)
+    played[2].reward = bad
+    scores[2, -1] = bad
+    with pytest.raises(DataError, match=rf"reward: row 2 \(task 'task 1'\) has {bad}"):
+        trajectory_advantages(played, scale=scale)
+    with pytest.raises(DataError, match=rf"scores: row 2 \(task 'task 1'\) has {bad}"):
+        batch_advantages(batch, scale=scale)

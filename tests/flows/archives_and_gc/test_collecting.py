@@ -25,6 +25,7 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.garbage_collection import GarbageKind, note_user
 from ratchet.store.keys import stage_key
 from ratchet.store.store import StageStore
+from ratchet.tracking.boot_clock import BootTime
 from ratchet.tracking.manifest import RunManifest, StageRecord
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
@@ -160,7 +161,7 @@ def test_a_stage_recorded_after_the_listing_is_retained(store: StageStore, tmp_p
     collector = GarbageCollector(store, tmp_path / "home", (), NOW)
     found = collector.plan()
     assert keys_of(found) == set(keys)
-    run.record_stage(StageRecord(stage="train", iteration=2, key=keys[1], hit=True))
+    run.record_stages([StageRecord(stage="train", iteration=2, key=keys[1], hit=True)])
     assert [each.name for each in collector.remove(found)] == keys[2:]
     assert [store.verify(key) for key in keys[:2]] == [[], []]
 
@@ -260,7 +261,7 @@ def test_leftovers_of_killed_processes_are_removed_and_paid_work_is_retained(
 ) -> None:
     store, home = noted(tmp_path), tmp_path / "home"
     key, run = make(store, 1, 1, None), make_run(store, tmp_path / "runs", "a", ())
-    run.record_stage(StageRecord(stage="train", iteration=1, key=key, hit=False))
+    run.record_stages([StageRecord(stage="train", iteration=1, key=key, hit=False)])
     for letter in "be":
         (store.backend.folder.root / "work" / f"{letter * 64}.dead").mkdir()
     (store.backend.folder.root / "damaged" / f"{'c' * 64}-1").mkdir()
@@ -362,7 +363,7 @@ def test_a_killed_collection_leaves_an_intact_store(tmp_path: Path) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, check=False)
         codes.append(done.returncode)
         fresh = StageStore(tmp_path / "home" / "store")
-        fresh.clean()
+        fresh.backend.folder.clean()
         for manifest in fresh.iterate():
             assert fresh.verify(manifest.key) == []
         left = {manifest.key for manifest in fresh.iterate()}
@@ -419,3 +420,22 @@ def test_remaining_runs_keep_their_stages_after_any_sequence_of_actions(
             assert [store.verify(key) for key in keys] == [[] for _ in keys]
     seen = [place for place in runs if place.exists()]
     assert References(store, seen).needed() == {key for keys in present.values() for key in keys}
+
+
+def test_a_jump_of_the_clock_makes_no_stage_old(tmp_path: Path, monkeypatch: Any) -> None:
+    """Stages that were used an hour ago stay, even if the clock was set forward by a month."""
+    store = noted(tmp_path)
+    keys = chain(store, 1, 2)
+    folder = make_run(store, tmp_path / "runs", "r", [])
+    folder.update(started=BootTime.now())
+    real, month = time.time, 30 * 86400
+    monkeypatch.setattr(time, "time", lambda: real() + month)
+
+    def planned() -> int:
+        limits = RetentionLimits(older_than=86400)
+        collector = GarbageCollector(store, tmp_path / "home", [tmp_path / "runs"], limits)
+        return len(collector.plan().leftovers)
+
+    assert planned() == 0
+    folder.update(started=None)
+    assert planned() == len(keys)

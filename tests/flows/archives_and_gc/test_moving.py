@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import stat
+import subprocess
+import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +25,7 @@ from flows.runs.garbage_collection import GarbageCollector, RetentionLimits
 from flows.runs.import_run import ImportedRun, import_run
 from ratchet.errors import DataError, RunStateError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.store.archive import Member, write_archive
+from ratchet.store.archive import Member, abandoned_archives, write_archive
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
 from ratchet.store.store import StageStore
@@ -382,3 +386,49 @@ def test_the_commands_report_their_results(tmp_path: Path, monkeypatch: pytest.M
     strange = ratchet("import", "far-1.ratchet.zip", "--runs-dir", "r3", "--base-dir", "nowhere")
     assert strange.exit_code != 0
     assert not Path("r3").exists()
+
+
+def test_a_killed_export_leaves_a_file_that_gc_lists_and_the_next_export_removes(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path;"
+        "from ratchet.store.archive import Member, write_archive;"
+        "pause = lambda: (print('x', flush=True), time.sleep(60));"
+        "write_archive(Path(sys.argv[1]), (Member('a', b'1') for _ in range(2) if pause()))"
+    )
+    run = make_run(tmp_path)
+    path = tmp_path / "one.ratchet.zip"
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    process.stdout.read(1)  # it is writing
+    (partial,) = tmp_path.glob(".one.ratchet.zip.*.tmp")
+    os.utime(partial, (1, 1))
+    assert abandoned_archives(tmp_path) == []
+    process.kill()
+    process.wait()
+    assert abandoned_archives(tmp_path) == [partial]
+    settings = settings_in(tmp_path)
+    store = StageStore(settings.store_url)
+    limits = RetentionLimits()
+    collector = GarbageCollector(store, Path(settings.home), [Path(settings.runs)], limits)
+    assert str(partial) in [item.name for item in collector.plan().leftovers]
+    export_run(run.run_id, path, settings.runs)
+    assert not partial.exists()
+    assert path.exists()
+
+
+def test_a_killed_import_leaves_a_folder_that_gc_lists_unless_it_is_locked(tmp_path):
+    run = make_run(tmp_path)
+    settings = settings_in(tmp_path)
+    scratch = run.path.parent / ".import-abc.tmp"
+    scratch.mkdir()
+
+    def listed() -> bool:
+        os.utime(scratch, (time.time() - 90000, time.time() - 90000))
+        store = StageStore(settings.store_url)
+        folders = [Path(settings.runs)]
+        collector = GarbageCollector(store, Path(settings.home), folders, RetentionLimits())
+        return str(scratch) in [item.name for item in collector.plan().leftovers]
+
+    lock = RunLock(scratch)
+    assert not listed()
+    lock.release()
+    assert listed()

@@ -174,7 +174,7 @@ def test_the_command_follows_a_run_in_a_different_process(run: RunFolder) -> Non
         live = LiveFile(run.path)
         with live.stage(call()):
             run.log_event("note", "half way")
-        run.record_stage(StageRecord(stage="train", iteration=4, key="a" * 64, hit=False))
+        run.record_stages([StageRecord(stage="train", iteration=4, key="a" * 64, hit=False)])
         run.set_status("completed")
         live.close()
         presence.release()

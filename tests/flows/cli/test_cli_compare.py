@@ -178,7 +178,7 @@ def test_a_dry_run_of_a_large_sweep_imports_no_heavy_packages():
         "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "100,000 members" in done.stdout

@@ -50,7 +50,7 @@ def test_completion(words: str, expected: list[str], tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.stdout.split() == expected, done.stderr

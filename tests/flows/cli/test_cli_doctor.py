@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import fsspec
 import pytest
@@ -335,6 +336,7 @@ def test_prefects_health_is_queried_once(
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
     inject_orphaned_runs(monkeypatch, ())
     monkeypatch.setattr(runs, "_unscheduled_deployments", lambda: [])
+    monkeypatch.setattr(runs, "_outdated_deployments", lambda _: [])
     assert {c.subject for c in all_checks(installation)} >= {"prefect", "threads"}
     assert asked.count("/api/health") == 1
 
@@ -345,7 +347,12 @@ def test_a_flow_run_without_a_process_is_reported(
     url, _ = server(200)
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
     inject_orphaned_runs(monkeypatch, [SimpleNamespace(name="nip-1", state_name="Running")])
-    one(runs.orphaned_flow_runs(installation), WARNING, "its process is gone", "`ratchet down`")
+    one(
+        runs.orphaned_flow_runs(installation),
+        WARNING,
+        "its process or worker is gone",
+        "`ratchet down`",
+    )
 
 
 def test_thread_oversubscription_is_reported(
@@ -377,7 +384,7 @@ def test_the_isolation_of_tested_programs_is_reported(
 
 
 @pytest.mark.slow
-def test_a_schedule_without_a_scheduler_is_reported(
+def test_deployments_without_a_scheduler_and_of_earlier_versions_are_reported(
     prefect_server: None, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests' server has no scheduler, like a server whose scheduler has died."""
@@ -394,7 +401,13 @@ def test_a_schedule_without_a_scheduler_is_reported(
     with get_client(sync_client=True) as client:
         flow_id = client.create_flow_from_name("doctored")
         schedule = DeploymentScheduleCreate(schedule=every_hour, active=True)
-        made = client.create_deployment(flow_id, "nightly", schedules=[schedule])
+        ours = "flows.deployed.experiment_from_file"
+        form = {"properties": {"file": {}, "iterations": {}, "iteration_count": {}}}
+        options: dict[str, Any] = {"schedules": [schedule], "parameter_openapi_schema": form}
+        made = [
+            client.create_deployment(flow_id, name, entrypoint=entrypoint, **options)
+            for name, entrypoint in (("nightly", ours), ("others", "their.py:flow"))
+        ]
     try:
         assert list(runs.dead_scheduler(installation)) == [], (
             "the scheduler may not have processed it yet"
@@ -402,8 +415,11 @@ def test_a_schedule_without_a_scheduler_is_reported(
         monkeypatch.setattr(runs, "_NEW_DEPLOYMENT", timedelta(0))
         check = one(runs.dead_scheduler(installation), BAD, "sqlalchemy<2.1", "`ratchet up`")
         assert check.subject == "schedule of nightly"
+        check = one(runs.outdated_deployments(installation), BAD, "with iteration_count crash")
+        assert check.subject == "deployment nightly"
         one(servers.prefect_ui(installation), BAD, ":4200/api", f"PREFECT_SERVER_UI_API_URL={url}")
         assert list(servers.prefect_access(installation)) == []
     finally:
         with get_client(sync_client=True) as client:
-            client.delete_deployment(made)
+            for deployment in made:
+                client.delete_deployment(deployment)

@@ -11,6 +11,7 @@ import pytest
 
 from flows.process.environment import prepare_environment
 from flows.process.stack_file import ProcessMark, Stack, read_stack
+from ratchet.errors import ParameterError
 
 PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
 
@@ -61,7 +62,7 @@ logger.error("Finished in state Failed()")
 logger.info("a line of a user's task")
 assert seen == ["Finished in state Failed()", "a line of a user's task"], seen
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_a_running_stack_is_used(tmp_path: Path) -> None:
@@ -83,3 +84,9 @@ def test_a_stack_file_round_trips(tmp_path: Path) -> None:
     assert read_stack(tmp_path) == written
     (tmp_path / "stack.json").write_text("{")
     assert read_stack(tmp_path) is None
+
+
+def test_a_home_whose_path_ends_a_databases_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"what\?/home', expected a path without '\?'"):
+        prepare_environment(tmp_path / "what?" / "home")
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.cli.new import EXAMPLES, Kind
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.base import SECTIONS
 
 RUNNER = CliRunner()
@@ -51,13 +53,45 @@ def test_new_files_have_the_new_names_only(kind: Kind) -> None:
     folder = create(kind, "renamed")
     module = folder.name.replace("-", "_")
     texts = {path.name: path.read_text() for path in folder.iterdir()}
-    assert texts.keys() == {f"{module}.yaml", f"{module}.py", f"test_{module}.py", "README.md"}
+    study = {f"{module}_study.yaml"} if kind is Kind.STUDY else set()
+    assert texts.keys() == study | {
+        *(f"{module}.yaml", f"{module}.py", f"test_{module}.py", "README.md")
+    }
     old = ("custom_", "examples/", "Cards", '"cards"', "Sums", '"sums"', "HillClimbing", "Doubling")
     assert [(name, each) for name, text in texts.items() for each in old if each in text] == []
     ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
     ruff += ["--ignore", "E501,I001,T20", str(folder.resolve())]
     done = subprocess.run(ruff, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_new_study_lists_its_commands() -> None:
+    folder = create(Kind.STUDY, "listed")
+    listed = RUNNER.invoke(app, ["study", str(folder / "listed_study_study.yaml"), "--dry-run"])
+    assert listed.exit_code == 0, listed.output
+    assert "Study listed_study_study: 11 runs, 0 finished" in listed.stdout
+    assert (
+        f"ratchet sweep {folder}/listed_study.yaml --name listed_study_study_search"
+        in listed.stdout
+    )
+    assert "--update-page results/listed_study.md" in listed.stdout
+
+
+def test_a_new_text_scenario_says_how_its_agents_call_a_model() -> None:
+    folder = create(Kind.TEXT_SCENARIO, "modelled")
+    module = folder.name.replace("-", "_")
+    file = folder / f"{module}.yaml"
+    text = file.read_text()
+    named = re.findall(r"#   (\{base_url: .+\})", text)
+    addresses = []
+    for agents in named:
+        file.write_text(text.replace("{use_dummy_api: true}", agents))
+        planned = RUNNER.invoke(app, ["plan", str(file)], env={"OPENAI_API_KEY": "sk-none"})
+        assert planned.exit_code == 0, planned.output
+        agent = load_experiment(file).hyper_params.agents["_default"]
+        assert not agent.use_dummy_api
+        addresses.append(agent.base_url)
+    assert addresses == ["http://127.0.0.1:8399/v1", None], "of `ratchet llm serve`, and OpenAI"
 
 
 def test_the_commands_to_continue_are_printed_and_in_the_readme() -> None:
@@ -102,6 +136,6 @@ def test_a_name_that_would_clash_is_refused(name: str, problem: str) -> None:
 def test_the_test_of_a_new_experiment_passes(kind: Kind) -> None:
     folder = create(kind, "tested")
     command = [sys.executable, "-m", "pytest", "-q", str(folder), "--rootdir", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout

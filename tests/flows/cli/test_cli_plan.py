@@ -121,3 +121,26 @@ def test_stored_language_stages_give_no_bound_on_tokens(
     output = CliRunner().invoke(app, ["plan", file]).output
     assert "stored" in output
     assert bound not in output
+
+
+ROWS = [f'{{"prompt": "What is {i}+1?", "answer": "{i + 1}"}}' for i in range(20)]
+
+
+def plan_of_tasks(folder: Path, lines: list[str]) -> tuple[int, str]:
+    (folder / "questions.jsonl").write_text("\n".join(lines))
+    file = folder / "own.yaml"
+    file.write_text("scenario: language_task\ndataset: questions.jsonl\ntrainer: grpo\n")
+    result = CliRunner().invoke(app, ["plan", str(file), "agents._default.model=small"])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_repeated_prompts_are_named_by_line_and_text(tmp_path: Path) -> None:
+    assert plan_of_tasks(tmp_path, ROWS)[0] == 0
+    code, output = plan_of_tasks(tmp_path, [*ROWS[:5], "", ROWS[3], *ROWS[5:], ROWS[3]])
+    assert code == 2
+    assert "questions.jsonl: got repeated tasks (lines 4, 7, 23: 'What is 3+1?')" in output
+
+
+def test_tasks_with_different_ids_may_have_one_prompt(tmp_path: Path) -> None:
+    repeated = ['{"task_id": "a", "prompt": "?", "answer": ""}', *ROWS]
+    assert plan_of_tasks(tmp_path, [*repeated, repeated[0].replace("a", "b", 1)])[0] == 0

@@ -21,7 +21,7 @@ SECRET = "sk-game-0123456789-never-write-me-down"
 ROOT = HERE.parent.parent.parent
 
 
-def wait_for(path: Path, seconds: float = 60) -> str:
+def wait_for(path: Path, seconds: float = 300.0) -> str:
     deadline = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
 
+from flows.process.messages import output_as_json
 from flows.process.progress import (
     Bar,
     PlainLines,
@@ -21,6 +23,7 @@ from trainers.progress import (
     has_reporter,
     progress_path,
     progress_reporter,
+    progress_stage,
 )
 
 
@@ -30,6 +33,16 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_plain_lines_are_no_part_of_a_json_document(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = PlainLines(2, seconds=0)
+    with output_as_json():
+        lines.start(2)
+        lines.advance(1)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["notes"] == []
+    assert "1/2" in printed.err
 
 
 def test_plain_lines_have_rate_time_left_and_metrics() -> None:
@@ -49,9 +62,9 @@ def test_plain_lines_have_rate_time_left_and_metrics() -> None:
 def test_the_total_is_counted_when_the_first_loop_starts() -> None:
     clock, lines, counted = Clock(), [], []
 
-    def count() -> int:
+    def count() -> dict[str, int]:
         counted.append(clock.now)
-        return 40
+        return {"": 40}
 
     reporter = PlainLines(count, write=lines.append, seconds=5, clock=clock)
     assert counted == []
@@ -74,6 +87,25 @@ def test_time_before_the_first_step_does_not_enter_the_estimate() -> None:
         clock.now += 5
         context.step(10)
     assert lines == ["Working 1/100", "Working 11/100  2 it/s  44 s left"]
+
+
+def test_the_time_left_is_estimated_per_kind_of_stage() -> None:
+    clock, lines = Clock(), []
+    steps = {"pretrain": 100, "train": 20, "sample_rollouts": 7}
+    reporter = PlainLines(lambda: steps, write=lines.append, seconds=0, clock=clock)
+    for stage, seconds, count in (
+        ("pretrain", 1, 100),
+        ("train", 10, 5),
+        ("sample_rollouts", 3, 2),
+    ):
+        with progress_stage(stage), IterationContext(count, reporter) as context:
+            context.set_description(stage)
+            for _ in range(count):
+                clock.now += seconds
+                context.step()
+    assert "pretrain 100/100 epochs  1 epochs/s" in lines
+    assert "train 5/20 iterations  0.1 iterations/s  at least 2 min 30 s left" in lines
+    assert lines[-1] == "sample_rollouts 2/7 rollouts  0.33 rollouts/s  2 min 45 s left"
 
 
 def test_no_line_is_written_without_progress() -> None:
@@ -101,7 +133,7 @@ def test_the_bar_shows_description_steps_and_metrics() -> None:
 
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
-    columns = TextColumn("{task.description} {task.completed}/{task.total} {task.fields[metrics]}")
+    columns = TextColumn("{task.description} {task.fields[pace]} {task.fields[metrics]}")
     with (
         Progress(columns, console=console) as progress,
         IterationContext(4, Bar(progress, total=8)) as context,
@@ -162,7 +194,7 @@ def test_the_bar_shows_no_total_before_the_first_loop() -> None:
     from rich.console import Console
 
     progress = make_bar(Console(file=io.StringIO(), force_terminal=True, width=80))
-    with progress_reporter(Bar(progress, lambda: 9900)):
+    with progress_reporter(Bar(progress, lambda: {"": 9900})):
         describe("Making the base model")
         drawn = io.StringIO()
         Console(file=drawn, width=80).print(progress.get_renderable())
@@ -172,7 +204,9 @@ def test_the_bar_shows_no_total_before_the_first_loop() -> None:
 
 def test_plain_lines_show_descriptions_before_the_first_loop() -> None:
     clock, lines = Clock(), []
-    with progress_reporter(PlainLines(lambda: 40, write=lines.append, seconds=5, clock=clock)):
+    with progress_reporter(
+        PlainLines(lambda: {"": 40}, write=lines.append, seconds=5, clock=clock)
+    ):
         for second in range(12):
             clock.now += 1
             describe(f"Making the base model ({second} s)")

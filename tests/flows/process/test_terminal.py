@@ -65,4 +65,4 @@ def test_a_closed_terminal_interrupts_a_command(number: signal.Signals) -> None:
         assert one.stdout is not None
         assert one.stdout.readline() == "ready\n"
         one.send_signal(number)
-        assert one.wait(30) == 130
+        assert one.wait(240) == 130

@@ -88,6 +88,7 @@ def test_only_a_prompt_beyond_the_context_is_refused(engine):
     assert answered.completion_tokens > 0
     assert isinstance(refused, RequestRefusedError)
     assert (refused.code, refused.param) == ("context_length_exceeded", "messages")
+    assert "This model's maximum context length is" in str(refused)  # as clients expect
 
 
 def test_without_a_limit_generation_ends_at_the_contexts_end(tmp_path):

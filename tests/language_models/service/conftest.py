@@ -16,11 +16,13 @@ import openai
 import pytest
 import uvicorn
 
+from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.service.api.app import create_app
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
+from ratchet.language_models.service.launch import ServiceAddress
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
-from ratchet.language_models.service.serving import ServiceAddress, server_config
+from ratchet.language_models.service.serving import server_config
 from ratchet.language_models.service.settings import ServiceSettings
 
 HERE = Path(__file__).parent
@@ -109,7 +111,7 @@ def micro_service(tmp_path):
     command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(tmp_path)]
     process = subprocess.Popen([*command, "--port", "0", "--model", str(model)])
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while (address := ServiceAddress.read(tmp_path / "llm")) is None:
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -117,7 +119,32 @@ def micro_service(tmp_path):
         yield process, address.url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(240)
+
+
+@pytest.fixture(scope="module")
+def micro_served(tmp_path_factory):
+    """A service of a model of a few thousand weights, in this process."""
+    home = tmp_path_factory.mktemp("home")
+    model = write_micro_model(home / "ratchet-tiny")
+    with RunningService(home, TorchEngine(), model=model).serving() as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def tinker_client(micro_served):
+    """A client of that service, of the package ``tinker``, if installed."""
+    tinker = pytest.importorskip("tinker")
+    client = tinker.ServiceClient(base_url=micro_served.url, api_key="tml-none")
+    yield client
+    client.holder.close()
+
+
+@pytest.fixture(scope="module")
+def rest_client(micro_served):
+    """The client of that package that lists and manages saved weights."""
+    tinker = pytest.importorskip("tinker")
+    return tinker.RestClient(base_url=micro_served.url, api_key="tml-none")
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def test_perfect_players_mark_and_decide_correctly():
 def test_concurrent_starts_create_the_model_once(tmp_path, monkeypatch):
     made = []
 
-    def make(folder, shape):
+    def make(folder, *_):
         made.append(folder)
         folder.mkdir()
         (folder / "config.json").write_text("{}")
@@ -94,7 +94,7 @@ def test_concurrent_starts_create_the_model_once(tmp_path, monkeypatch):
 def test_a_machine_builds_the_model_once_for_all_homes(tmp_path, monkeypatch):
     made = []
 
-    def make(folder, shape):
+    def make(folder, *_):
         made.append(folder)
         folder.mkdir()
         (folder / "config.json").write_text("{}")
@@ -133,6 +133,30 @@ def test_pretraining_is_repeatable_bit_for_bit(tmp_path, monkeypatch):
         build.build_base_model(tmp_path / name)
     first, second = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b"))
     assert first == second
+
+
+def test_an_interrupted_build_continues_from_its_checkpoint_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(pretraining, "STEPS", {"good": 5, "mixed": 4})
+    monkeypatch.setattr(pretraining, "GAMES", {"good": 60, "mixed": 60})
+    monkeypatch.setattr(pretraining, "STEPS_PER_CHECKPOINT", 2)
+    build.build_base_model(tmp_path / "undisturbed")
+    seen = []
+
+    def progress(done, steps):
+        seen.append(done)
+        assert steps == 9
+        if len(seen) in (3, 7):
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            build.ensure_base_model(tmp_path, progress)
+    folder = build.ensure_base_model(tmp_path, progress)
+    assert seen == [1, 2, 3, 3, 4, 5, 6, 5, 6, 7, 8, 9]
+    weights = (tmp_path / "undisturbed" / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, ".lock"}
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
+from ratchet.errors import ParameterError
 from ratchet.language_models.service.serving import find_base_model, further_models
 from ratchet.language_models.service.settings import BASE_MODEL, SMALL_MODEL, ServiceSettings
 
@@ -78,5 +79,16 @@ def test_only_services_that_create_their_base_model_create_others(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     own = ServiceSettings(home=tmp_path, model=str(folder))
-    assert find_base_model(own).id == "mine"
+    assert find_base_model(own, lambda done, steps: None).id == "mine"
     assert further_models(own) == {}
+
+
+def test_a_model_is_served_under_a_chosen_name(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    named = ServiceSettings(home=tmp_path, model=str(folder), name="org/model-1.5")
+    base = find_base_model(named, lambda done, steps: None)
+    assert (base.id, base.root, base.folder) == ("org/model-1.5", "org/model-1.5", folder)
+    for name in ("org/model/more", "a:b", "", "/model"):
+        with pytest.raises(ParameterError, match=r"name: got .* expected letters"):
+            ServiceSettings(home=tmp_path, name=name)

@@ -104,7 +104,7 @@ def test_an_echo_scores_the_prompt_as_a_chain_of_single_tokens_does(client, home
 def test_unknown_token_ids_are_refused(client):
     with pytest.raises(openai.BadRequestError, match="no token 99999"):
         client.completions.create(model=MODEL, prompt=[99999])
-    with pytest.raises(openai.BadRequestError, match="context has 1024"):
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 1024 tokens"):
         client.completions.create(model=MODEL, prompt="x" * 2000)
 
 
@@ -118,6 +118,7 @@ def test_a_response_is_text_with_openais_types(client):
     assert (answer.object, answer.status) == ("response", "incomplete")
     assert answer.incomplete_details.reason == "max_output_tokens"
     assert answer.usage.output_tokens == 5
+    assert answer.usage.input_tokens_details.cache_write_tokens == 0
     assert answer.output_text == answer.output[0].content[0].text
     again = [*answer.model_dump()["output"], {"role": "user", "content": "why?"}]
     assert client.responses.create(

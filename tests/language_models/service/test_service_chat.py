@@ -128,7 +128,7 @@ def test_async_clients_send_concurrent_requests(running):
         ({"top_p": 0}, 400, "top_p", "invalid_value"),
         ({"top_logprobs": 2}, 400, None, "invalid_value"),
         ({"n": "2"}, 400, "n", "invalid_value"),
-        ({"functions": [{"name": "f"}]}, 400, "functions", "invalid_value"),
+        ({"functions": [{"name": "f"}]}, 400, "functions", "unsupported_parameter"),
         ({"extra_body": {"temprature": 1}}, 400, "temprature", "unknown_parameter"),
         ({"extra_query": {"x": 1}}, 400, "x", "unknown_parameter"),
         (

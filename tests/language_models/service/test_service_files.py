@@ -63,7 +63,7 @@ def test_valid_examples_are_accepted(client, upload, text):
         ("[1]", "line 1: Input should be an object"),
         (GOOD + "\n" + _line(USER), "line 2: .*the last message must be the assistant's"),
         (_line(), "line 1, messages: List should have at least 1 item"),
-        (_line(USER, SAID, extra=1).replace("extra", "tools"), "line 1, tools: Extra inputs"),
+        (_line(USER, SAID, extra=1).replace("extra", "tools"), "line 1, tools: Tool calls cannot"),
         (GOOD + "\n" + _line({"role": "user"}, SAID), r"line 2, messages\[0\].content: Field"),
         (_line({"role": "robot", "content": ""}, SAID), r"line 1, messages\[0\]: .*'robot'"),
         (_line(USER, {**SAID, "weight": 2}), r"line 1, messages\[1\].weight: Input should be 0"),

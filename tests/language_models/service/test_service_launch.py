@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from ratchet.errors import LanguageServiceError
+from ratchet.language_models.service import launch
 from ratchet.language_models.service.launch import EmbeddedService
 from ratchet.language_models.service.settings import API_KEY_VARIABLE
 
@@ -111,7 +112,7 @@ def test_it_stops_with_its_user_for_any_exit(home, end):
     if end == "kill":
         assert _answers(url)
         process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(240)
     assert _ends(pid)
     assert not _answers(url)
 
@@ -121,7 +122,7 @@ def test_a_second_user_shares_it_beyond_a_kill_of_the_first(home):
     with _start(home, model=None) as service:
         assert (service.url, service.pid) == (url, pid)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(240)
         time.sleep(1)
         assert _answers(url)
     assert _ends(pid)
@@ -166,17 +167,37 @@ def test_a_failed_start_reports_the_reason(home, options, complaint):
     assert "service.log" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("progress", "complaint"),
+    [
+        ("echo building, step $i > llm/starting.txt", "ended with code 3"),
+        ("echo loading shard $i >> llm/service.log", "ended with code 3"),
+        ("true", "showed no progress for 2 s; its log is .*service.log. It is empty."),
+    ],
+)
+def test_a_starting_service_is_stopped_for_silence_only(home, monkeypatch, progress, complaint):
+    script = f"for i in $(seq 20); do {progress}; sleep 0.2; done; exit 3"
+
+    def spawn(settings):
+        (settings.folder / "service.log").write_text("")
+        return subprocess.Popen(["sh", "-c", script], cwd=home)
+
+    monkeypatch.setattr(launch, "_spawn", spawn)
+    with pytest.raises(LanguageServiceError, match=complaint):
+        _start(home, seconds=2)
+
+
 def test_the_command_line_refuses_a_second_service_and_public_access_without_a_key(home):
     command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(home)]
     options = ["--model", str(home / "model"), "--engine", ENGINE, "--port", "0"]
     with _start(home) as service:
-        second = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
+        second = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300)
         assert second.returncode == 1
         assert f"already runs for {home}/llm at {service.url}" in second.stderr
         assert "Traceback" not in second.stderr
     open_door = [*command, *options, "--host", "0.0.0.0"]
     environment = {name: text for name, text in os.environ.items() if name != API_KEY_VARIABLE}
-    ended = subprocess.run(open_door, capture_output=True, text=True, env=environment, timeout=60)
+    ended = subprocess.run(open_door, capture_output=True, text=True, env=environment, timeout=300)
     assert ended.returncode == 1
     assert "without a key" in ended.stderr
 
@@ -186,7 +207,7 @@ def test_a_service_from_the_command_line_stops_on_a_signal(home, number):
     command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(home)]
     options = ["--model", str(home / "model"), "--engine", ENGINE, "--port", "0"]
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     address = home / "llm" / "service.json"
     while not address.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -194,6 +215,6 @@ def test_a_service_from_the_command_line_stops_on_a_signal(home, number):
     while not _answers(url) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    assert process.wait(10) == 0
+    assert process.wait(240) == 0
     assert process.stderr.read() == ""
     assert not address.exists()

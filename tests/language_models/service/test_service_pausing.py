@@ -33,7 +33,7 @@ def _is_alive(pid):
 
 
 def _wait_until(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -96,5 +96,6 @@ def _check(case):
 
 
 @pytest.mark.slow
-def test_all_responses_match_the_schema(described):
-    assert _check_operations(described, examples=50, derandomize=True) >= 20
+@pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.exhaustive)])
+def test_all_responses_match_the_schema(described, examples):
+    assert _check_operations(described, examples, derandomize=True) >= 20

@@ -17,9 +17,14 @@ from ratchet.language_models.service.settings import RetentionRules, ServiceSett
 DAY = 86400
 _OF_VERSION_1 = """
 DROP TABLE deleted; DROP TABLE training_sessions; DROP TABLE training_verbs;
-PRAGMA user_version = 1;
+DROP TABLE saved_weights; PRAGMA user_version = 1;
 """
-_OF_VERSION_3 = """
+_OF_VERSION_4 = """
+ALTER TABLE training_sessions DROP COLUMN metadata;
+ALTER TABLE training_sessions DROP COLUMN new_optimizer;
+DROP TABLE saved_weights; PRAGMA user_version = 4;
+"""
+_OF_VERSION_3 = f"""{_OF_VERSION_4}
 ALTER TABLE training_sessions DROP COLUMN used_at;
 PRAGMA user_version = 3;
 """
@@ -129,6 +134,16 @@ def test_unused_models_and_files_are_deleted_unless_referenced(
         assert client.fine_tuning.jobs.retrieve(unused.id).status == "succeeded"
 
 
+def test_a_forward_jump_of_the_clock_deletes_nothing(make_service, upload, wait_for, monkeypatch):
+    rules = RetentionRules(days=30)
+    with make_service(retention=rules).serving() as service, service.client() as client:
+        job = train(client, upload, wait_for)
+        system_time = time.time
+        monkeypatch.setattr(time, "time", lambda: system_time() + 60 * DAY)
+        later = train(client, upload, wait_for, word="later")  # deletes before it starts
+        assert {job.fine_tuned_model, later.fine_tuned_model} <= models_of(client)
+
+
 def test_deletions_by_clients_are_reported(make_service, upload, wait_for):
     with make_service().serving() as service, service.client() as client:
         job = train(client, upload, wait_for)
@@ -143,7 +158,9 @@ def test_deletions_by_clients_are_reported(make_service, upload, wait_for):
         assert client.models.retrieve(third.fine_tuned_model).id == job.fine_tuned_model
 
 
-@pytest.mark.parametrize("earlier", [_OF_VERSION_1, _OF_VERSION_3], ids=["1", "3"])
+@pytest.mark.parametrize(
+    "earlier", [_OF_VERSION_1, _OF_VERSION_3, _OF_VERSION_4], ids=["1", "3", "4"]
+)
 def test_the_database_of_an_earlier_version_is_migrated(
     make_service, tmp_path, upload, wait_for, earlier
 ):

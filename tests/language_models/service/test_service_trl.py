@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from ratchet.language_models.engines.adapters import AdapterBase
 from ratchet.language_models.engines.hugging_face_model import load_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 PROMPT = [{"role": "user", "content": "same"}]
@@ -43,12 +43,12 @@ def serving(home, *options):
         yield process, _await_address(home, process)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(240)
 
 
 def _await_address(home, process):
     file = home / "llm" / "service.json"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, urllib.error.URLError):
             address = json.loads(file.read_bytes())
@@ -117,7 +117,7 @@ def folder_of(home, job):
     return folder
 
 
-@pytest.mark.parametrize("rank", [0, RANK])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.exhaustive), RANK])
 def test_jobs_change_a_models_answers_and_build_on_each_other(home, rank):
     with (
         serving(home, "--trainer", "trl", "--lora-rank", str(RANK)) as (_, url),
@@ -180,8 +180,8 @@ def test_a_killed_trainer_fails_its_job_and_a_killed_service_restarts_it(tmp_pat
         _await_steps(client, torn)
         trainer = _trainer(process)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
-        trainer.wait(10)  # the trainer ends with its service
+        process.wait(240)
+        trainer.wait(240)  # the trainer ends with its service
     with serving(tmp_path, "--lora-rank", str(RANK)) as (_, url), connect(url) as client:
         again = ended(client, client.fine_tuning.jobs.retrieve(torn.id))
         assert again.status == "succeeded", again.error
@@ -191,7 +191,7 @@ def test_a_killed_trainer_fails_its_job_and_a_killed_service_restarts_it(tmp_pat
 
 
 def _await_steps(client, job):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not losses(client, job):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -217,7 +217,7 @@ def test_a_missing_extra_is_reported_before_serving(home):
         [sys.executable, "-c", starts, *options, "--trainer", "trl"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert ended.returncode == 1
     assert "needs peft, not installed here" in ended.stderr

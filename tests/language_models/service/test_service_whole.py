@@ -17,7 +17,7 @@ from ratchet.language_models.types import ChatRequest
 from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
 from ratchet.scenarios.code_validation.tiny_model.players import draw_exercise
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.launch import ServiceAddress
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
-from ratchet.language_models.service.serving import ServiceAddress
 from ratchet.language_models.service.training_sessions import sessions as sessions_module
 from ratchet.language_models.service.training_sessions.operations import (
     CreateSessionRequest,
@@ -185,7 +185,7 @@ def test_repeated_kills_give_the_same_weights(tmp_path, model):
             process = _start(home, model, port)
         thread.join(60)
         process.terminate()
-        process.wait(30)
+        process.wait(240)
     (name, undisturbed), (again_name, killed) = outcomes
     assert name == again_name
     assert all(bool((killed[key] == undisturbed[key]).all()) for key in undisturbed)

@@ -100,7 +100,7 @@ def test_a_failed_suite_is_named_and_leaves_no_log(folder):
 
 def test_who_is_interrupted_leaves_no_process(folder):
     given, _ = suite(folder, fake_inspect(folder, does="time.sleep(60)"))
-    from tasks.stages.failures import interrupt_thread
+    from trainers.interruption import interrupt_thread
 
     thread = threading.Thread(target=_quietly, args=(given, folder / "kept.json"))
     thread.start()

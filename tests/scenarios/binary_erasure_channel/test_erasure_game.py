@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ratchet.errors import ParameterError
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.binary_erasure_channel import analytic_solution as solution
 from ratchet.scenarios.binary_erasure_channel.parameters import BinaryErasureChannelParameters
 from ratchet.scenarios.binary_erasure_channel.scenario import (
     ERASED,
     ErasureEnvironment,
     build_erasure_datasets,
 )
+from tests.scenarios.binary_erasure_channel import analytic_solution as solution
 
 NOTHING = 2
 

@@ -73,6 +73,13 @@ def buggy_apps(tmp_path_factory):
     return folder
 
 
+def test_a_byte_order_mark_is_ignored(write):
+    path = write(ROWS)
+    examples = load_jsonl_examples(path, LoadingOptions())
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load_jsonl_examples(path, LoadingOptions()) == examples
+
+
 def test_a_file_is_split_by_question(write):
     rows = [row for row in ROWS for _ in range(2)]
     made = build_code_validation_datasets(parameters(f"jsonl:{write(rows)}"))

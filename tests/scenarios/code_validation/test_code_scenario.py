@@ -9,7 +9,7 @@ from ratchet.parameters import ExperimentSettings, HyperParameters
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.scenarios import TextScenario, build_scenario_instance
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.registry import build_scenario, scenario_names
+from ratchet.scenarios.registry import SCENARIOS, build_scenario
 
 
 def parameters(**changes):
@@ -28,8 +28,8 @@ def datasets():
 
 
 def test_the_scenario_is_found_by_name():
-    assert "code_validation" in scenario_names()
-    assert "pure_text" not in scenario_names()
+    assert "code_validation" in SCENARIOS.names()
+    assert "pure_text" not in SCENARIOS.names()
     assert isinstance(build_scenario("code_validation"), TextScenario)
 
 

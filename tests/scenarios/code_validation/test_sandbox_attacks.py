@@ -273,7 +273,7 @@ def test_a_program_ends_with_its_worker(monkeypatch):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if found := condition():
             return found

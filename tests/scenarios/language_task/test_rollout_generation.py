@@ -347,15 +347,34 @@ def test_parts_and_metrics_reach_trajectories(played):
         (None, "got NoneType"),
         (Evaluation(1.0, {"form": float("nan")}), r"parts\['form'\] = nan"),
         (Evaluation(1.0, metrics={"note": "text"}), r"metrics\['note'\] = 'text'"),
+        (Evaluation(1.0, metrics={"reward": 9.0}), "metrics\\['reward'\\] .* 'rollout/reward'"),
+        (Evaluation(1.0, metrics={"num_turns": 9.0}), "'rollout/num_turns'"),
+        (Evaluation(1.0, metrics={"score/a": 9.0}), "'rollout/score/a'"),
+        (Evaluation(1.0, {"num_datapoints": 9.0}), "parts.* 'test_num_datapoints'"),
+        (Evaluation(1.0, metrics={"b.mean_episode_reward": 1}), "'test_b.mean_episode_reward'"),
+        (Evaluation(1.0, {"a": 1.0}, {"a": 2.0}), "'a' names two values"),
     ],
 )
-def test_what_is_no_finite_number_names_evaluator_and_task(played, scored, what):
+def test_evaluations_that_are_refused_name_evaluator_and_task(played, scored, what):
     def odd(task, completion, messages):
         return scored
 
-    with pytest.raises(DataError, match=rf"evaluator odd, task 'abc': got {what}|{what}") as caught:
+    with pytest.raises(DataError, match=what) as caught:
         played(evaluator=odd)
     assert "evaluator odd, task 'abc'" in str(caught.value)
+
+
+def test_metrics_of_an_environment_replace_no_other(played, monkeypatch):
+    """Neither Ratchet's nor those of the evaluator."""
+
+    def score(task, completion, messages):
+        return Evaluation(0.5, metrics={"letters": 1.0})
+
+    for name, text in (("letters", "'letters' names two values"), ("turns", "'rollout/turns'")):
+        monkeypatch.setattr(PlainEpisode, "metrics", lambda _, name=name: {name: 0.0})
+        with pytest.raises(DataError, match=text) as caught:
+            played(evaluator=score)
+        assert "SingleTurn, task 'abc'" in str(caught.value)
 
 
 def failing(places):

@@ -7,8 +7,9 @@ import pytest
 from ratchet import HyperParameters
 from ratchet.errors import DataError, UnknownNameError
 from ratchet.language_models.types import ChatMessage
+from ratchet.scenarios.language_task.sources.base import read_tasks
 from ratchet.scenarios.language_task.sources.pig_latin import pig_latin
-from ratchet.scenarios.language_task.task import Task, TaskDataset
+from ratchet.scenarios.language_task.task import Task, TaskDataset, check_ids
 from ratchet.scenarios.registry import build_scenario
 
 
@@ -233,3 +234,16 @@ def test_a_prompt_that_comes_again_without_ids_is_told_of(tmp_path):
         (tmp_path / "mine" / f"{side}.jsonl").write_text(f"{line}\n{line}\n")
     with pytest.raises(DataError, match="remove repeated prompts, or add ids"):
         datasets("mine", tmp_path)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"task_id": "a", "prompt": "x", "answer": "y"}\n', encoding="utf-8-sig")
+    assert [task.task_id for task in read_tasks(file)] == ["a"]
+
+
+def test_an_id_names_one_prompt_on_all_sides():
+    one, same, other = (Task("a", prompt, "y") for prompt in ("x", "x", "z"))
+    check_ids({"train": [one], "test": [same]})
+    with pytest.raises(DataError, match="'a' names different prompts in train and test"):
+        check_ids({"train": [one], "test": [other]})

@@ -99,7 +99,7 @@ class Meddler(Callback):
 
 
 def test_metrics_are_not_overwritten_and_who_only_looks_on_stops_nothing(tiny):
-    with pytest.raises(ParameterError, match=r"callbacks\.0.*which already exists"):
+    with pytest.raises(ParameterError, match=r"callbacks\.0.*already records"):
         tiny.trainer(tiny.parameters(callbacks=["test_doubler"])).train()
     with pytest.raises(ParameterError, match=r"Meddler.*`steers = False`"):
         tiny.trainer(tiny.parameters(callbacks=["test_meddler"])).train()

@@ -72,6 +72,7 @@ def play(new_model):
                 group_id=f"task {place // size}",
                 run_id=f"task {place // size}",
                 attempt_id=f"attempt {place}",
+                task_id=f"task {place // size}",
                 agent="agent",
             )
             for place, (request, answer) in enumerate(zip(requests, answers, strict=True))

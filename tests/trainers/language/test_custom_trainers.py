@@ -323,6 +323,10 @@ def with_advantages(make):
         (lambda t, b: (b, {"mine/x": "0.5"}), "'mine/x': got '0.5', expected a number"),
         (lambda t, b: (b, {"mine/x": None}), "'mine/x': got None"),
         (lambda t, b: (b, {3: 0.5}), "the metric name 3"),
+        *(
+            (lambda t, b, name=name: (b, {name: 77.0}), rf"'{name}' \(77\) would replace Ratchet's")
+            for name in ("rollout/truncated", "critic/advantages/mean", "training/num_updates")
+        ),
     ],
 )
 def test_what_is_wrong_with_a_batch_is_said(prepare, said, connected, play):

@@ -90,6 +90,15 @@ def weights(served, trainer):
     return load_file(folder / "model.safetensors")
 
 
+def test_a_reward_that_is_no_finite_number_is_refused_before_the_service_is_called(begin, play):
+    played = play()
+    played[6].reward = float("nan")  # e.g. by a callback
+    trainer = begin()
+    trainer.moment = TrainingPosition(seed=5, iteration=0, num_iterations=1)
+    with pytest.raises(DataError, match=r"reward: row 6 \(task 'task 1'\) has nan"):
+        trainer.train(played)
+
+
 @pytest.mark.parametrize(
     "config",
     [

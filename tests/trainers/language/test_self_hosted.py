@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from omegaconf import OmegaConf
 
 from ratchet.algorithms.language.token_weights import weighted_sum
 from ratchet.errors import DataError, ParameterError
+from ratchet.parameters.language import LanguageOptimizerParameters
 from ratchet.rollouts import Batch
 from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.cross_entropy import CrossEntropyTrainer
 from trainers.language.dpo import DpoTrainer, preference_pairs
 from trainers.language.grpo import GrpoTrainer
+from trainers.language.optimization import LanguageOptimizer
 from trainers.language.ppo import LanguagePpoTrainer
 from trainers.language.self_hosted import SelfHostedTrainer
 
@@ -169,3 +173,34 @@ def test_grpo_learns_what_is_paid(connected, play):
         last = trainer.train(play(groups=8, size=8, seed=seed, model=trainer.model))
     assert last["critic/score/mean"] > first + 0.3
     assert last["actor/sampler_difference"] < 1e-5  # the sampler agrees
+
+
+def test_a_state_of_the_optimizer_is_restored_as_often_as_wanted():
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = LanguageOptimizer([weight], LanguageOptimizerParameters(lr=0.1))
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    before = copy.deepcopy(state)
+    optimizer.load_state_dict(state)
+    weight.grad = torch.full((3,), 2.0)
+    optimizer.step()
+    for name, moment in state["moments"][0].items():
+        assert torch.equal(moment, before["moments"][0][name]), "a step does not change a state"
+
+
+@pytest.mark.parametrize("trainer_class", [GrpoTrainer, LanguagePpoTrainer])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_reward_function_without_a_finite_number_is_refused_with_its_task(
+    connected, play, trainer_class, bad
+):
+    class Broken(trainer_class):
+        def _reward_fn(self, batch):
+            scores = super()._reward_fn(batch)
+            scores[5, -1] = bad
+            return scores
+
+    grpo = {"grpo": {"advantage_scale": "batch"}} if trainer_class is GrpoTrainer else {}
+    trainer = connected(Broken, **grpo)
+    with pytest.raises(DataError, match=rf"token_level_scores: row 5 \(task 'task 1'\) has {bad}"):
+        trainer.train(play())

@@ -117,7 +117,7 @@ def test_a_service_keeps_what_a_run_has_stored(begin, served, play):
     state = trainer.take_state()
     trainer.close()
     with pytest.raises(ApiError, match="deleted on"):
-        service.models.get(drawn)
+        service.training.checkpoints.model_of(drawn)
     later = begin()
     later.put_state(state)
     assert answers(later)
@@ -148,6 +148,11 @@ def test_what_it_has_not_is_refused(path, value, says):
     assert TRAINERS.find(chosen.trainer).required_packages(chosen) == ("tinker",)
     with pytest.raises(ParameterError, match=says):
         trainer_class(chosen.replace({path: value}))
+
+
+def test_only_the_agents_of_the_protocol_are_checked():
+    named = HyperParameters(**CHOSEN | {"agents": {"agent": CHOSEN["agents"]["_default"]}})
+    assert trainer_class(named).__name__ == "RemoteGrpoTrainer"
 
 
 def test_a_tokenizer_is_named_where_the_service_gives_none():

@@ -57,7 +57,9 @@ def test_the_example_runs_as_its_header_says():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pure_text_ei", "pure_text_malt"])
+@pytest.mark.parametrize(
+    "name", ["pure_text_ei", pytest.param("pure_text_malt", marks=pytest.mark.exhaustive)]
+)
 def test_a_killed_process_is_gone_on_from_to_the_same_end(tmp_path, name):
     def start(home: str, pause: float) -> subprocess.Popen:
         command = [sys.executable, "tests/trainers/text/tiny_text.py", name, str(tmp_path / home)]

@@ -8,7 +8,7 @@ import pytest
 
 from trainers.torchrl.assembly import has_workers, is_reproducible
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 WORKERS = {
     "collector__num_workers": 2,
@@ -20,9 +20,9 @@ WORKERS = {
 def with_workers(small):
     made = []
 
-    def make(kind):
+    def make(kind, **changes):
         choice = {"torchrl__choices": {"collector": kind}}
-        trainer = small.make("ppo", **choice, **WORKERS)
+        trainer = small.make("ppo", **choice, **WORKERS, **changes)
         made.append(trainer)
         return trainer
 
@@ -61,3 +61,24 @@ def test_workers_that_run_ahead_train_and_are_warned_of(with_workers, caplog):
     assert metrics[-1]["collected_frames"] == 96.0
     assert metrics[-1]["loss_objective"] == metrics[-1]["loss_objective"]
     assert not is_reproducible(trainer.torchrl_trainer)
+
+
+def test_running_means_in_workers_are_warned_of(with_workers, caplog):
+    """They are in no state, and tests would use their own."""
+    with caplog.at_level(logging.WARNING):
+        with_workers("multi_sync").initial_state()
+        assert "state of transforms" not in caplog.text
+        with_workers(
+            "multi_sync",
+            training_env__transform__transforms=[
+                "${double_to_float}",
+                "${step_counter}",
+                "${norm}",
+            ],
+            torchrl__config__norm={
+                "_target_": "torchrl.envs.transforms.VecNormV2",
+                "in_keys": ["observation"],
+            },
+            trainer__log_rewards=False,
+        ).initial_state()
+    assert "is neither stored nor used in tests" in caplog.text

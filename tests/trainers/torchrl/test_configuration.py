@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import yaml
 from ratchet import HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
+from ratchet.parameters.trainers import TORCHRL_ALGORITHMS
+from trainers.config_warnings import find_config_warnings
+from trainers.registry import trainer_class
 from trainers.torchrl import configuration
 from trainers.torchrl.configuration import trainer_parameters
 from trainers.torchrl.device_placement import place_on
@@ -252,3 +256,91 @@ def test_resolvers_are_called_each_time(monkeypatch):
     for lr in ("0.25", "0.5"):
         monkeypatch.setenv("TEST_LR", lr)
         assert trainer_parameters(params)["optimizer"]["lr"] == float(lr)
+
+
+LIBRARY_FILE = EXPERIMENTS / "library_ppo.yaml"
+MAP = "trainer.weight_update_map={policy: loss_module.actor_network}"
+
+
+def library_params(*overrides):
+    return load_experiment(LIBRARY_FILE, list(overrides)).hyper_params
+
+
+def check_build(params):
+    trainer_class(params).check_build(params)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "loss._target_=torchrl.objectives.A2CLoss",
+            r"config\.loss: got A2CLoss, expected PPOLoss",
+        ),
+        (
+            "trainer._target_=torchrl.trainers.algorithms.configs.trainers._make_a2c_trainer",
+            r"config\.trainer: got A2CTrainer, expected PPOTrainer",
+        ),
+        ("collector=multi_sync", r"weight_update_map=\{policy: loss_module.actor_network\}"),
+        ("models.policy_model.in_keys=[absent]", "cannot be instantiated"),
+        ("collector.track_policy_version=true", "not supported for policy version tracking"),
+        ("trainer.async_collection=true", r"async_collection: got true"),
+        ("replay_buffer.storage.ndim=2", r"storage: got \w+ with ndim 2"),
+    ],
+)
+def test_what_a_run_refuses_is_refused_before_it(override, message):
+    params = library_params(override)
+    with pytest.raises(ParameterError, match=message):
+        check_build(params)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["loss._target_=torchrl.objectives.ClipPPOLoss"],
+        ["training_env.batched_env_type=parallel", "training_env.num_workers=3"],
+        ["collector=multi_async", "collector.num_workers=2", MAP],
+    ],
+)
+def test_a_trial_build_starts_no_processes(overrides):
+    before = set(multiprocessing.active_children())
+    check_build(library_params(*overrides))
+    assert set(multiprocessing.active_children()) == before
+
+
+@pytest.mark.slow
+def test_a_trial_build_accepts_all_algorithms(small):
+    for name in TORCHRL_ALGORITHMS:
+        check_build(small.parameters(name))
+
+
+def test_plans_name_what_is_not_reproducible_or_not_as_recorded(tmp_path):
+    def cautions(*overrides):
+        return list(find_config_warnings({"main": library_params(*overrides)}))
+
+    assert cautions() == []
+    (caution,) = cautions("collector=multi_async", MAP)
+    assert "MultiAsyncCollector runs ahead of the learner" in caution
+    (caution,) = cautions("loss._target_=my_project.CustomLoss")
+    assert "recorded as torchrl_ppo, and learns with my_project.CustomLoss" in caution
+    (caution,) = cautions("trainer.total_frames=20000")
+    assert "training ends after 16384 frames" in caution
+    assert cautions("collector.total_frames=20000") == []
+
+
+def test_training_ends_with_the_first_of_two_numbers_of_frames(small):
+    def iterations(params):
+        return trainer_class(params).count_train_iterations(params)
+
+    per_iteration = ["torchrl.batches_per_iteration=1"]
+    assert iterations(library_params(*per_iteration)) == 16
+    for one, other in ((2048, 4096), (4096, 2048)):
+        frames = [f"trainer.total_frames={one}", f"collector.total_frames={other}"]
+        assert iterations(library_params(*per_iteration, *frames)) == 2
+    unlimited = ["trainer.total_frames=4096", "collector.total_frames=-1"]
+    assert iterations(library_params(*per_iteration, *unlimited)) == 4
+    skipped = ["trainer.frame_skip=2", "trainer.total_frames=8192", "collector.total_frames=2048"]
+    assert iterations(library_params(*per_iteration, *skipped)) == 2
+    assert iterations(small.parameters("ppo", trainer__total_frames=200_016)) == 4167
+    assert iterations(small.parameters("ppo", collector__total_frames=96)) == 2

@@ -40,6 +40,13 @@ def test_the_librarys_networks_do(names):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [("sac", "offline_to_online"), ("iql",), ("cql",)])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("sac", "offline_to_online"),
+        pytest.param(("iql",), marks=pytest.mark.exhaustive),
+        pytest.param(("cql",), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_ensembles_of_critics_do(names):
     play(*names)

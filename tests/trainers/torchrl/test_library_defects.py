@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.record.loggers import Logger
 from torchrl.trainers import ReplayBufferTrainer, Trainer
 from torchrl.trainers.trainers import ValueEstimatorHook
@@ -268,3 +269,32 @@ def test_what_cannot_be_kept_from_stage_to_stage_is_refused(small):
         pytest.raises(ParameterError, match=r"Custom overrides train\(\)"),
     ):
         trainer.initial_state()
+
+
+def test_samples_of_custom_buffers_do_not_depend_on_the_timing_of_prefetching(custom, caplog):
+    """A prefetched sample is drawn in another thread, perhaps before frames that are new."""
+
+    def prefetching():
+        trainer = custom()
+        build = trainer.build_trainer
+
+        def build_trainer():
+            made = build()
+            storage = LazyTensorStorage(24)
+            buffer = TensorDictReplayBuffer(storage=storage, batch_size=8, prefetch=3)
+            ReplayBufferTrainer(buffer, flatten_tensordicts=True).register(made)
+            return made
+
+        trainer.build_trainer = build_trainer
+        return trainer
+
+    whole, cut, resumed = (prefetching() for _ in range(3))
+    with caplog.at_level(logging.WARNING):
+        whole.initial_state()
+    assert "prefetch is not used" in caplog.text
+    metrics = whole.run_iterations(0, 3)
+    cut.initial_state()
+    assert cut.run_iterations(0, 2) == metrics[:2]
+    resumed.state = cut.state
+    assert resumed.run_iterations(2, 3) == metrics[2:]
+    assert resumed.state == whole.state

@@ -138,3 +138,19 @@ def test_simulators_stand_side_by_side_where_they_are_made_here():
     assert trainer.torchrl_trainer.collector.env.batch_size == (2,)
     trainer.run_iterations(0, 1)
     assert trainer.run_test().metrics["mean_episode_length"] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [
+        ("HalfCheetah-v5", ["mujoco", "imageio"]),
+        ("LunarLander-v3", ["Box2D"]),
+        ("CartPole-v1", []),
+        ("NoSuchThing-v0", []),
+    ],
+)
+@pytest.mark.parametrize("trainer", ["vanilla_ppo", "torchrl_sac"])
+def test_packages_of_gymnasiums_simulators_are_named_before_a_run(name, packages, trainer):
+    params = HyperParameters(scenario="gymnasium", trainer=trainer, dataset=name)
+    gymnasium = {"implementation": "simulated"} if trainer == "vanilla_ppo" else {}
+    assert needed_packages(params.replace({"gymnasium": gymnasium})) == ["gymnasium", *packages]

@@ -11,13 +11,7 @@ from ratchet.plugins import load_class, plugin_label
 
 
 def class_reference(found: type) -> str:
-    """Return the reference by which :func:`find_class` finds a class in another process.
-
-    Raises
-    ------
-    ParameterError
-        If it was defined inside a function, or not in a file.
-    """
+    """Return the reference by which :func:`find_class` finds a class in another process."""
     module = sys.modules.get(found.__module__)
     file = getattr(module, "__file__", None)
     if "." in found.__qualname__ or file is None:
@@ -33,9 +27,9 @@ def class_reference(found: type) -> str:
 
 def find_class(reference: str) -> type:
     """Find the class of a :func:`class_reference`."""
-    place, _, name = reference.rpartition(":")
-    if place.endswith(".py"):
+    module_or_file, _, name = reference.rpartition(":")
+    if module_or_file.endswith(".py"):
         return load_class(reference)
-    found = getattr(importlib.import_module(place), name)
-    assert isinstance(found, type)
-    return found
+    trainer_cls = getattr(importlib.import_module(module_or_file), name)
+    assert isinstance(trainer_cls, type)
+    return trainer_cls

@@ -91,9 +91,12 @@ class Ranks:
         self._prepare()
         trainer = self._trainer
         moment, attributes = asdict(trainer.moment), _transferable(vars(trainer))
-        asked = {"moment": moment, "attributes": attributes, **_as_tree(batch)}
-        answers = self._request("learn", asked)
-        _put(trainer._learning_parameters(), answers[0]["weights"])
+        request = {"moment": moment, "attributes": attributes, **_as_tree(batch)}
+        answers = self._request("learn", request)
+        parameters, weights = trainer._learning_parameters(), answers[0]["weights"]
+        with torch.no_grad():
+            for parameter, weight in zip(parameters, weights, strict=True):
+                parameter.copy_(weight)
         return [_summed(parts) for parts in zip(*(one["figures"] for one in answers), strict=True)]
 
     def read_rows(self, method: str, batch: Batch) -> Tensor:
@@ -147,10 +150,10 @@ class Ranks:
             self._start()
         if self._have_weights:
             return
-        asked: dict[str, Any] = {"weights": list(self._trainer._learning_parameters())}
+        request: dict[str, Any] = {"weights": list(self._trainer._learning_parameters())}
         if self._optimizer is not None:
-            asked["optimizer"] = self._optimizer
-        self._request("put", asked)
+            request["optimizer"] = self._optimizer
+        self._request("put", request)
         self._optimizer, self._have_weights = None, True
 
     def _start(self) -> None:
@@ -170,7 +173,7 @@ class Ranks:
             )
         config = OmegaConf.to_container(self._trainer._config, resolve=True)
         assert isinstance(config, dict)
-        asked = {
+        request = {
             "trainer": self._class,
             "config": config,
             "device": self._trainer.model.device.type,
@@ -181,20 +184,14 @@ class Ranks:
             "timeout": self._timeout,
             "meeting": f"meeting{self._starts}",
         }
-        self.held_bytes = tuple(one["held_bytes"] for one in self._request("begin", asked))
+        self.held_bytes = tuple(one["held_bytes"] for one in self._request("begin", request))
 
-    def _request(self, what: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Send a request to all ranks; return their answers.
-
-        Raises
-        ------
-        RankError
-            If one has failed or ended; then all are ended.
-        """
+    def _request(self, what: str, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Send a request to all ranks; return their answers."""
         try:
             with tempfile.TemporaryDirectory(dir=self._home.name) as name:
                 folder = Path(name)
-                save_tree(dict(asked), folder, process.REQUEST_NAME)
+                save_tree(dict(request), folder, process.REQUEST_NAME)
                 line = json.dumps({"do": what, "folder": name}) + "\n"
                 self._send(line.encode())
                 self._await()
@@ -280,12 +277,6 @@ def _is_plain(value: object) -> bool:
     except StateError:
         return False
     return True
-
-
-def _put(parameters: Sequence[torch.nn.Parameter], weights: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, weight in zip(parameters, weights, strict=True):
-            parameter.copy_(weight)
 
 
 def _summed(parts: Sequence[Mapping[str, float]]) -> Figures:

@@ -76,9 +76,9 @@ class ShardedOptimizer(LanguageOptimizer):
 
     def _norm(self) -> Tensor:
         gradients: dict[bool, list[Tensor]] = {True: [], False: []}
-        for share, parameter in zip(self._parameters, self._whole, strict=True):
-            if share.grad is not None:
-                gradients[isinstance(parameter, DTensor)].append(share.grad)
+        for master, parameter in zip(self._masters.weights, self._whole, strict=True):
+            if master.grad is not None:
+                gradients[isinstance(parameter, DTensor)].append(master.grad)
         device = self._parameters[0].device
         of_shares, of_others = (
             torch.nn.utils.get_total_norm(gradients[kind]).to(device).double().square()
@@ -89,28 +89,31 @@ class ShardedOptimizer(LanguageOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state, on the CPU; all processes take part."""
-        state = super().state_dict()
-        moments = self._moments(state["moments"], lambda share, like: gather(share, like).cpu())
-        return {**state, "moments": moments}
+        return self._changed(super().state_dict(), lambda share, like: gather(share, like).cpu())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore this process's shard of a complete state."""
-        super().load_state_dict({**state, "moments": self._moments(state["moments"], shard_like)})
+        super().load_state_dict(self._changed(state, shard_like))
 
-    def _moments(
-        self,
-        moments: Mapping[int, Mapping[str, Any]],
-        change: Callable[[Tensor, Tensor], Tensor],
-    ) -> dict[int, dict[str, Any]]:
-        return {
-            place: {
-                name: change(value, self._whole[place])
+    def _changed(
+        self, state: Mapping[str, Any], change: Callable[[Tensor, Tensor], Tensor]
+    ) -> dict[str, Any]:
+        """Return a state whose tensors are gathered from shards, or split into them."""
+        moments = {
+            index: {
+                name: change(value, self._whole[index])
                 if isinstance(value, Tensor) and value.ndim
                 else value
                 for name, value in of_one.items()
             }
-            for place, of_one in moments.items()
+            for index, of_one in state["moments"].items()
         }
+        if "masters" not in state:
+            return {**state, "moments": moments}
+        masters = {
+            index: change(master, self._whole[index]) for index, master in state["masters"].items()
+        }
+        return {**state, "moments": moments, "masters": masters}
 
 
 REQUEST_NAME = "asked"
@@ -133,7 +136,7 @@ class Rank:
 
     def answer(self, what: str, folder: Path) -> None:
         """Execute the request in a folder, and write the answer there."""
-        asked = load_tree(folder, REQUEST_NAME)
+        request = load_tree(folder, REQUEST_NAME)
         work = {
             "begin": self.begin,
             "put": self.put,
@@ -141,7 +144,7 @@ class Rank:
             "read_rows": self.read_rows,
             "take_optimizer": self.take_optimizer,
         }[what]
-        save_tree(work(asked), folder, answer_name(self.share.rank))
+        save_tree(work(request), folder, answer_name(self.share.rank))
 
     def begin(self, asked: Tree) -> Tree:
         """Build the trainer, and shard its models."""
@@ -162,12 +165,12 @@ class Rank:
                     if isinstance(each, LanguageModel):
                         each.shard(mesh)
             dist.barrier()
-        own, device = self.trainer._learning_parameters(), self.trainer.model.device
-        for parameter in own:
+        parameters, device = self.trainer._learning_parameters(), self.trainer.model.device
+        for parameter in parameters:
             if parameter.device != device:  # not one of the model's
                 parameter.data = parameter.data.to(device)
-        self.trainer._optimizer = ShardedOptimizer(own, self.trainer.language.optimizer)
-        return {"held_bytes": held_bytes(own)}
+        self.trainer._optimizer = ShardedOptimizer(parameters, self.trainer.language.optimizer)
+        return {"held_bytes": held_bytes(parameters)}
 
     def _join(self, kind: str, meeting: Path, timeout: timedelta) -> DeviceMesh:
         device = torch.device(kind, self.share.rank) if kind == "cuda" else torch.device(kind)
@@ -185,18 +188,20 @@ class Rank:
 
     def put(self, asked: Tree) -> Tree:
         """Load complete weights, and a state of the optimizer if given."""
-        own = self.trainer._learning_parameters()
-        shapes = [[list(tensor.shape) for tensor in each] for each in (own, asked["weights"])]
+        params = self.trainer._learning_parameters()
+        shapes = [[list(tensor.shape) for tensor in each] for each in (params, asked["weights"])]
         if shapes[0] != shapes[1]:
             raise ParameterError(
                 f"{type(self.trainer).__name__}: with world_size {self.share.world_size} a rank"
                 " has different parameters from the run's main process; expected connect to create"
                 " the same ones for the same model."
             )
-        for parameter, weight in zip(own, asked["weights"], strict=True):
+        for parameter, weight in zip(params, asked["weights"], strict=True):
             local_shard(parameter).copy_(shard_like(weight, parameter))
         if "optimizer" in asked:
             self.trainer._optimizer.load_state_dict(asked["optimizer"])
+        else:
+            self.trainer._optimizer.read_weights()
         return {}
 
     def learn(self, asked: Tree) -> Tree:
@@ -209,13 +214,13 @@ class Rank:
                 setattr(trainer, name, value)
         seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
         with seeded_globals(seed):
-            found = trainer._learn(on_device(_batch(asked), trainer.model.device))
-        figures = [{name: float(value) for name, value in one.items()} for one in found]
+            step_figures = trainer._learn(on_device(_batch(asked), trainer.model.device))
+        figures = [{name: float(value) for name, value in one.items()} for one in step_figures]
         weights = []
         for parameter in trainer._learning_parameters():
-            whole = gather(local_shard(parameter), parameter)
+            full_weight = gather(local_shard(parameter), parameter)
             if self.share.rank == 0:
-                weights.append(whole.cpu())
+                weights.append(full_weight.cpu())
         return {"figures": figures, "weights": weights}
 
     def read_rows(self, asked: Tree) -> Tree:
@@ -231,34 +236,34 @@ class Rank:
         return {"optimizer": state} if self.share.rank == 0 else {}
 
 
-def _batch(asked: Tree) -> Batch:
-    return Batch(asked["values"], asked["metadata"])
+def _batch(request: Tree) -> Batch:
+    return Batch(request["values"], request["metadata"])
 
 
-def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], place: Path) -> None:
+def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], folder: Path) -> None:
     """Pass on requests; when the parent closes the pipe, end this process immediately."""
     for line in sys.stdin.buffer:
         lines.put(json.loads(line))
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
 def _main() -> None:
-    rank, world_size, place = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # output of libraries must not mix with answers
     lines: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
-    threading.Thread(target=_read_lines, args=(lines, place), daemon=True).start()
+    threading.Thread(target=_read_lines, args=(lines, folder), daemon=True).start()
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
     # none of the views is changed in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    process = Rank(RankShare(rank, world_size), place)
+    process = Rank(RankShare(rank, world_size), folder)
     while True:
-        asked = lines.get()
+        request = lines.get()
         answer: dict[str, str] = {}
         try:
-            process.answer(asked["do"], Path(asked["folder"]))
+            process.answer(request["do"], Path(request["folder"]))
         except Exception as error:  # noqa: BLE001 -- the main process raises it
             answer = {
                 "kind": type(error).__name__,

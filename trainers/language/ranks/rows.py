@@ -46,7 +46,7 @@ class RankShare:
         Padded with the last index.
         """
         each = self.most(count)
-        return [min(place, count - 1) for place in range(self.rank * each, (self.rank + 1) * each)]
+        return [min(row, count - 1) for row in range(self.rank * each, (self.rank + 1) * each)]
 
     def most(self, count: int) -> int:
         """Return the largest number of ``count`` items per process."""
@@ -59,9 +59,9 @@ class RankShare:
         not count.
         """
         starts = range(0, count, size)
-        for place in range(self.rank, self.most(len(starts)) * self.world_size, self.world_size):
-            counts = place < len(starts)
-            start = starts[place] if counts else 0
+        for part in range(self.rank, self.most(len(starts)) * self.world_size, self.world_size):
+            counts = part < len(starts)
+            start = starts[part] if counts else 0
             yield slice(start, start + size), counts
 
 
@@ -116,6 +116,6 @@ def of_rows(
 def method_of(trainer: RankTrainer, name: str) -> Callable[..., Tensor]:
     """Return the method ``Class.name`` itself, not an override of it."""
     owner, _, name = name.rpartition(".")
-    found = next(each for each in type(trainer).__mro__ if each.__qualname__ == owner)
-    method: Callable[..., Tensor] = vars(found)[name]
+    owner_class = next(each for each in type(trainer).__mro__ if each.__qualname__ == owner)
+    method: Callable[..., Tensor] = vars(owner_class)[name]
     return method

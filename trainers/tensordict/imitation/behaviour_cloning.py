@@ -146,8 +146,8 @@ def imitate(
         learner = ImitationLearner(trainer, agent_name, source)
     iterations = range(learner.num_iterations)
     metrics = report_iterations(f"{agent_name} imitates", iterations, run_iteration)
-    wanted = _parts(agent_tensors(trainer.combined_agents)[agent_name])
-    return PretrainResult(clone_tensors(wanted), metrics)
+    parts = _parts(agent_tensors(trainer.combined_agents)[agent_name])
+    return PretrainResult(clone_tensors(parts), metrics)
 
 
 def load_imitated(agents: ActorCritic, agent_name: str, weights: Mapping[str, Tensor]) -> None:

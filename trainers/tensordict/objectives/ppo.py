@@ -74,9 +74,9 @@ class PpoObjective(Objective):
     @property
     def in_keys(self) -> tuple[Key, ...]:
         """Inputs of the agents, and entries added by the estimator."""
-        own = (self.tensor_keys[name] for name in _READ)
+        added_keys = (self.tensor_keys[name] for name in _READ)
         agents = self.combined_agents
-        return (*agents.frame_keys, *_TURNS, *own, *([INDEX] if agents.remembers else []))
+        return (*agents.frame_keys, *_TURNS, *added_keys, *([INDEX] if agents.remembers else []))
 
     @abstractmethod
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:

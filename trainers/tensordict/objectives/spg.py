@@ -219,8 +219,8 @@ class SpgObjective(PpoObjective):
         if not followers:
             return Evaluation(*first)
         with only_plain_operations():
-            behind = score(frames, agents=followers)
-        return Evaluation(*(one + other for one, other in zip(first, behind, strict=True)))
+            of_followers = score(frames, agents=followers)
+        return Evaluation(*(one + other for one, other in zip(first, of_followers, strict=True)))
 
     def _shape(
         self, rows: TensorDictBase, batch: ShapingBatch, game: SampledGame, groups: Groups
@@ -270,10 +270,10 @@ class SpgObjective(PpoObjective):
         compared = self.parameters_of_spg.variant in ("sos", "psos")
         players = {}
         for name in (name for group in groups for name in group):
-            own = by_step[..., self.agent_index[name]]
+            agent_log_prob = by_step[..., self.agent_index[name]]
             in_parameters = compared or name in shaped
-            params = self.actor_params[name] if in_parameters else (own,)
-            players[name] = Player(params, own, name in shaped)
+            params = self.actor_params[name] if in_parameters else (agent_log_prob,)
+            players[name] = Player(params, agent_log_prob, name in shaped)
         return batch.game(players, self.agent_index, self.clip_epsilon if self.clips else None)
 
     def _curvature(self, rows: TensorDictBase, batch: ShapingBatch, groups: Groups) -> SampledGame:
@@ -283,12 +283,12 @@ class SpgObjective(PpoObjective):
         and leaves it unbiased (Byrd et al. 2011).
         """
         followers = _followers(groups)
-        places = [self.agent_index[name] for name in followers]
-        taken = batch.rows_with(places, CURVATURE_SHARE)
+        indices = [self.agent_index[name] for name in followers]
+        episode_rows = batch.rows_with(indices, CURVATURE_SHARE)
         with only_plain_operations():
             score = self.combined_agents.score_remembered
-            log_prob = score(rows[taken].reshape(-1), agents=followers)[0]
-        return self._game(batch.take(taken), log_prob, [followers])
+            log_prob = score(rows[episode_rows].reshape(-1), agents=followers)[0]
+        return self._game(batch.take(episode_rows), log_prob, [followers])
 
     def _solve(self, game: SampledGame, agent: str, vector: Tensor) -> Tensor:
         """Apply the approximate inverse of an agent's Hessian."""
@@ -320,8 +320,8 @@ class SpgObjective(PpoObjective):
         none = next(iter(xi.values())).new_zeros(())
 
         def share(vectors: Mapping[str, Tensor]) -> Tensor:
-            found = {name: vectors[name].norm() / (xi[name] + 1e-12) for name in vectors}
-            return torch.stack([found.get(name, none) for name in self.agent_index])
+            ratios = {name: vectors[name].norm() / (xi[name] + 1e-12) for name in vectors}
+            return torch.stack([ratios.get(name, none) for name in self.agent_index])
 
         return {
             "shaping_share": share(update.shaping),

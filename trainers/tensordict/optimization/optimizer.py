@@ -36,16 +36,16 @@ def build_adam(
     ``extra``, the loss's own parameters; ``eps`` is added to the denominator.
     """
     param_groups: list[dict[str, Any]] = []
-    taken: set[int] = set()
+    grouped_ids: set[int] = set()
     for group in groups:
-        params = [param for param in group.params if id(param) not in taken]
-        taken.update(map(id, params))
+        params = [param for param in group.params if id(param) not in grouped_ids]
+        grouped_ids.update(map(id, params))
         if params:
-            given = {"params": params, "name": group.name, "lr_factor": group.lr_factor}
-            param_groups.append(given)
-    own = list(extra)
-    if own:
-        param_groups.append({"params": own, "name": LOSS_GROUP, "lr_factor": 1.0})
+            param_group = {"params": params, "name": group.name, "lr_factor": group.lr_factor}
+            param_groups.append(param_group)
+    loss_params = list(extra)
+    if loss_params:
+        param_groups.append({"params": loss_params, "name": LOSS_GROUP, "lr_factor": 1.0})
     if not param_groups:  # no agent learns: all are random or scripted
         idle = torch.zeros((), requires_grad=True)
         param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
@@ -134,11 +134,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]
 
     ``names``: ``id`` of a parameter → its name.
     """
-    kept: TensorTree = {}
+    state: TensorTree = {}
     for param, values in optimizer.state.items():
         tensors = {key: torch.as_tensor(value) for key, value in values.items()}
-        kept[names[id(param)]] = clone_tensors(tensors)
-    return kept
+        state[names[id(param)]] = clone_tensors(tensors)
+    return state
 
 
 def load_optimizer_tensors(
@@ -151,13 +151,13 @@ def load_optimizer_tensors(
     mine = {id(param) for group in optimizer.param_groups for param in group["params"]}
     known = {name: param for name, param in params.items() if id(param) in mine}
     shapes: dict[str, Tensor] = {name: param for name, param in known.items() if name in tensors}
-    firsts = {name: kept.get("exp_avg", shapes.get(name)) for name, kept in tensors.items()}
-    found = {name: t for name, t in firsts.items() if t is not None}
-    check_same_tensors(found, shapes, "optimizer")
+    firsts = {name: state.get("exp_avg", shapes.get(name)) for name, state in tensors.items()}
+    saved = {name: t for name, t in firsts.items() if t is not None}
+    check_same_tensors(saved, shapes, "optimizer")
     optimizer.state.clear()
-    for name, kept in tensors.items():
+    for name, state in tensors.items():
         param = known[name]
         values: dict[str, Any] = {}
-        for key, tensor in kept.items():
+        for key, tensor in state.items():
             values[key] = tensor.detach().to(param.device, copy=True)
         optimizer.state[param] = values

@@ -58,7 +58,8 @@ class RolloutBuffer:
         count = math.ceil(len(self) / self.minibatch_size)
         order = torch.randperm(len(self), generator=generator)
         sizes = [len(part) for part in order.tensor_split(count)]
-        order = order.to(_device(frames))
+        leaf: Tensor = next(iter(frames.values(include_nested=True, leaves_only=True)))
+        order = order.to(leaf.device)
         frames = frames[order]
         if keys is not None and INDEX in keys:
             frames.set(INDEX, order)
@@ -93,8 +94,3 @@ class EpisodeBuffer(RolloutBuffer):
         if keys is not None and INDEX in keys:
             rows.set(INDEX, index)
         yield from rows.split(sizes)
-
-
-def _device(frames: TensorDictBase) -> torch.device:
-    leaf: Tensor = next(iter(frames.values(include_nested=True, leaves_only=True)))
-    return leaf.device

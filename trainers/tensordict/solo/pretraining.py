@@ -50,8 +50,8 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
     metrics = report_iterations(f"Pretraining {agent_name}", epochs, run_epoch, unit="epoch")
     groups = test_groups(hyper_params)
     complete_table(table, trainer.test_environment.dataset, [agent_name], groups)
-    wanted = _parts(agent_tensors(agents)[agent_name], PARTS)
-    return PretrainResult(clone_tensors(wanted), metrics, table)
+    parts = _parts(agent_tensors(agents)[agent_name], PARTS)
+    return PretrainResult(clone_tensors(parts), metrics, table)
 
 
 def load_pretrained(agents: ActorCritic, agent_name: str, weights: Mapping[str, Tensor]) -> None:

@@ -63,8 +63,8 @@ class Components:
 
     def params(self) -> dict[str, nn.Parameter]:
         """Return all parameters of the agents and the loss by unique names."""
-        own = snapshots.loss_tensors(self.loss_module, self.agents)
-        mine = {f"loss.{n}": p for n, p in own.items() if isinstance(p, nn.Parameter)}
+        loss_tensors = snapshots.loss_tensors(self.loss_module, self.agents)
+        mine = {f"loss.{n}": p for n, p in loss_tensors.items() if isinstance(p, nn.Parameter)}
         return {**dict(self.agents.named_parameters()), **mine}
 
     def take_state(self, iteration: int, stage: str) -> State:
@@ -133,8 +133,8 @@ def sample_from_pool(agents: ActorCritic, pool: TensorTree, *, seed: int, iterat
     Raises StateError if a member's network differs.
     """
     members: dict[str, list[str]] = {}
-    for name in sorted(pool, key=_place):
-        members.setdefault(_place(name)[0], []).append(name)
+    for name in sorted(pool, key=_agent_and_iteration):
+        members.setdefault(_agent_and_iteration(name)[0], []).append(name)
     for agent, names in members.items():
         draw = torch_generator(seed, "train", iteration, "pool", agent)
         chosen = names[int(torch.randint(len(names), (1,), generator=draw))]
@@ -143,6 +143,6 @@ def sample_from_pool(agents: ActorCritic, pool: TensorTree, *, seed: int, iterat
         snapshots.copy_tensors(live, pool[chosen])
 
 
-def _place(name: str) -> tuple[str, int]:
+def _agent_and_iteration(name: str) -> tuple[str, int]:
     agent, _, iteration = name.rpartition(_BETWEEN)
     return agent, int(iteration)

@@ -39,13 +39,6 @@ def load_earlier_agents(
 
     Returns the observation normalisation of those runs; None if no agent is loaded, or if the
     runs' normalisations differ.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If a run has no such state.
-    StateError
-        If it has no such agent, or its shapes differ.
     """
     states: dict[str, State] = {}
     loaded: dict[int, str] = {}
@@ -82,9 +75,9 @@ def _load_agent(live: Mapping[str, Tensor], state: State, name: str, whose: str)
         )
     saved = state.agents[name]
     mine = {key: tensor for key, tensor in live.items() if not _is_solo(key) or key in saved}
-    given = {key: tensor for key, tensor in saved.items() if not _is_solo(key) or key in live}
-    check_same_tensors(given, mine, whose)
-    copy_tensors(mine, given)
+    common = {key: tensor for key, tensor in saved.items() if not _is_solo(key) or key in live}
+    check_same_tensors(common, mine, whose)
+    copy_tensors(mine, common)
 
 
 def _is_solo(name: str) -> bool:
@@ -93,7 +86,7 @@ def _is_solo(name: str) -> bool:
 
 def _common_normalization(states: list[State]) -> TensorTree | None:
     """Return the normalisation of all states if it is the same."""
-    found = [State(normalization=state.normalization) for state in states]
-    if not found or any(other != found[0] for other in found[1:]):
+    parts = [State(normalization=state.normalization) for state in states]
+    if not parts or any(other != parts[0] for other in parts[1:]):
         return None
-    return found[0].normalization if OBSERVATIONS in found[0].normalization else None
+    return parts[0].normalization if OBSERVATIONS in parts[0].normalization else None

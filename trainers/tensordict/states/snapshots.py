@@ -88,8 +88,8 @@ def loss_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tenso
 
 def take_controllers(loss_module: nn.Module, agents: ActorCritic) -> TensorTree:
     """Copy the adapted values of a loss; empty if there are none."""
-    own = loss_tensors(loss_module, agents)
-    return {LOSS: clone_tensors(own)} if own else {}
+    controllers = loss_tensors(loss_module, agents)
+    return {LOSS: clone_tensors(controllers)} if controllers else {}
 
 
 def load_controllers(loss_module: nn.Module, agents: ActorCritic, saved: TensorTree) -> None:

@@ -125,8 +125,8 @@ class PolicyMeasures:
         sums.append((self._counts, mask.sum(dims)))
         if name in _WITH_SPREAD:
             sums.append((self._squares, counted.double().square().sum(dims)))
-        for place, total in sums:
-            place[name] = place[name] + total if name in place else total
+        for totals, total in sums:
+            totals[name] = totals[name] + total if name in totals else total
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:

@@ -75,17 +75,14 @@ def final_decisions(rollouts: TensorDictBase, episodes: Episodes) -> Tensor:
 
     A forced decision replaces the agent's.
     """
-    said = rollouts.get(("agents", "decision"))
-    decision = rollouts.get(("next", *COUNTED_DECISION), said)
+    agent_decision = rollouts.get(("agents", "decision"))
+    decision = rollouts.get(("next", *COUNTED_DECISION), agent_decision)
     steps = torch.arange(decision.shape[1], device=decision.device).view(1, -1, 1)
-    made = torch.where((decision < 2) & acting_mask(rollouts), steps, -1)
-    latest = made.cummax(1).values[episodes.environment, episodes.stop]  # [K, A]
-    final = decision[episodes.environment.unsqueeze(-1), latest.clamp(min=0), _agents(decision)]
+    decision_step = torch.where((decision < 2) & acting_mask(rollouts), steps, -1)
+    latest = decision_step.cummax(1).values[episodes.environment, episodes.stop]  # [K, A]
+    agents = torch.arange(decision.shape[-1], device=decision.device).unsqueeze(0)
+    final = decision[episodes.environment.unsqueeze(-1), latest.clamp(min=0), agents]
     return torch.where(latest >= episodes.start.unsqueeze(-1), final, 2)
-
-
-def _agents(values: Tensor) -> Tensor:
-    return torch.arange(values.shape[-1], device=values.device).unsqueeze(0)
 
 
 def rollout_stats(
@@ -122,12 +119,12 @@ def _decision_stats(
         return {}
     decision = final_decisions(rollouts, episodes)
     at = (episodes.environment, episodes.stop)
-    y, about = rollouts.get("y")[at], rollouts.get("datapoint_id")[at]
+    y, datapoint_ids = rollouts.get("y")[at], rollouts.get("datapoint_id")[at]
     stats: dict[str, float] = {}
     for name in verifier_names:
         mine = decision[:, list(agent_names).index(name)]
-        found = decision_statistics(mine, y, about)
-        stats |= {f"{name}.{what}": value for what, value in found.items()}
+        statistics = decision_statistics(mine, y, datapoint_ids)
+        stats |= {f"{name}.{what}": value for what, value in statistics.items()}
     return stats
 
 
@@ -148,7 +145,7 @@ def _learning_stats(rollouts: TensorDictBase) -> dict[str, Tensor]:
 
 
 def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dict[str, float]:
-    """Name mean losses and metrics: scalars unchanged, ``[A]`` by agent.
+    """Name mean losses and metrics: scalars unchanged, ``[A]`` by agent, others by their mean.
 
     Adds ``loss_critic_unscaled``, the sum of the agents' ``critic_loss``, by which runs with
     different coefficients can be compared.
@@ -157,10 +154,10 @@ def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dic
         return {}
     named = {str(name): value for name, value in losses.items()}
     per_agent = {n: value for n, value in named.items() if value.shape == (len(agent_names),)}
-    scalars = {name: value for name, value in named.items() if value.dim() == 0}
-    if "loss_critic" in scalars and "critic_loss" in per_agent:
-        scalars["loss_critic_unscaled"] = per_agent["critic_loss"].sum()
-    return _numbers(scalars) | by_agent(per_agent, agent_names)
+    others = {n: value.double().mean() for n, value in named.items() if n not in per_agent}
+    if "loss_critic" in others and "critic_loss" in per_agent:
+        others["loss_critic_unscaled"] = per_agent["critic_loss"].sum()
+    return _numbers(others) | by_agent(per_agent, agent_names)
 
 
 def by_agent(values: Mapping[str, Tensor], agent_names: Sequence[str]) -> dict[str, float]:

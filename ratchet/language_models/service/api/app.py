@@ -18,6 +18,7 @@ from ratchet.language_models.service.api.routes.files import file_routes
 from ratchet.language_models.service.api.routes.fine_tuning import fine_tuning_routes
 from ratchet.language_models.service.api.routes.models import model_routes, training_model_routes
 from ratchet.language_models.service.api.routes.tinker import tinker_routes
+from ratchet.language_models.service.api.routes.tinker_runs import tinker_run_routes
 from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest
 from ratchet.language_models.service.api.schemas.completions import (
     EmbeddingsRequest,
@@ -58,7 +59,7 @@ def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
     )
     install_error_handlers(app)
     kinds = (chat_routes, file_routes, fine_tuning_routes, model_routes)
-    for routes in (*kinds, training_model_routes, tinker_routes):
+    for routes in (*kinds, training_model_routes, tinker_routes, tinker_run_routes):
         app.include_router(routes(service))
 
     @app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health}})

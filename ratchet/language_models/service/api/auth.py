@@ -20,6 +20,8 @@ from ratchet.language_models.service.settings import Limits, ServiceSettings
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 HEALTH_PATH = "/health"
 FILES_PATH = "/v1/files"
+DOWNLOADS_PATH = "/api/v1/downloads/"
+"""Prefix of URLs that contain a signature instead of a key in the headers."""
 _TRAINING_PATHS = ("/v1/training/", "/api/v1/")
 _KEY_HEADER = "x-api-key"
 """The header in which the ``tinker`` client sends its key."""
@@ -55,9 +57,9 @@ class Gate:
 
     def _check(self, path: str, headers: Headers) -> None:
         if self._key is not None:
-            if path != HEALTH_PATH:
-                own = headers.get(_KEY_HEADER)
-                sent = headers.get("authorization", "") if own is None else f"Bearer {own}"
+            if path != HEALTH_PATH and not path.startswith(DOWNLOADS_PATH):
+                api_key = headers.get(_KEY_HEADER)
+                sent = headers.get("authorization", "") if api_key is None else f"Bearer {api_key}"
                 self._check_key(sent)
         elif self._loopback:
             origin = headers.get("origin")
@@ -104,12 +106,12 @@ def _numbered(send: Send) -> Send:
 
 def _counted(receive: Receive, limit: int, limits: Limits) -> Receive:
     """Stop reading above the limit, regardless of the announced size, or at a stall."""
-    seen, whole = 0, False
+    seen, is_complete = 0, False
     start = time.monotonic()
 
     async def counting() -> Message:
-        nonlocal seen, whole
-        if whole:  # only the client's disconnect can follow
+        nonlocal seen, is_complete
+        if is_complete:  # only the client's disconnect can follow
             return await receive()
         until = start + limits.idle_seconds + seen / limits.bytes_per_second
         try:
@@ -119,7 +121,7 @@ def _counted(receive: Receive, limit: int, limits: Limits) -> Receive:
             raise _stalled(seen) from error
         if message["type"] == "http.request":
             seen += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
+            is_complete = not message.get("more_body", False)
             if seen > limit:
                 raise _too_large(limit)
         return message

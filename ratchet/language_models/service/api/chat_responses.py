@@ -45,7 +45,7 @@ def seeds_of(request: StoppingRequest) -> list[int]:
 def generation_requests(request: ChatCompletionRequest) -> list[GenerationRequest]:
     """Create the ``n`` requests, each with its own seed."""
     messages = tuple(message.to_chat_message() for message in request.messages)
-    most = request.max_completion_tokens
+    completion_limit = request.max_completion_tokens
     schema = None
     if request.required_tools:
         schema = call_schema(request.required_tools)
@@ -59,7 +59,7 @@ def generation_requests(request: ChatCompletionRequest) -> list[GenerationReques
             temperature=1.0 if request.temperature is None else request.temperature,
             top_p=1.0 if request.top_p is None else request.top_p,
             repetition_penalty=request.repetition_penalty or 1.0,
-            max_tokens=request.max_tokens if most is None else most,
+            max_tokens=request.max_tokens if completion_limit is None else completion_limit,
             stop=request.stops,
             logprobs=bool(request.logprobs),
             top_logprobs=request.top_logprobs or 0,
@@ -139,12 +139,12 @@ class ChatResponse:
 
     def _message(self, result: GenerationResult) -> tuple[dict[str, Any], str]:
         """Return a completion's text or calls, and its finish reason."""
-        said, calls = result.text, tuple[ToolCall, ...]()
+        text, calls = result.text, tuple[ToolCall, ...]()
         if self._request.offered_tools:
-            said, calls = read_calls(result.text, self._request.offered_tools)
+            text, calls = read_calls(result.text, self._request.offered_tools)
         if not calls:
-            return {"content": said}, result.finish_reason
-        content = {"content": said or None, "tool_calls": [call.to_dict() for call in calls]}
+            return {"content": text}, result.finish_reason
+        content = {"content": text or None, "tool_calls": [call.to_dict() for call in calls]}
         return content, "tool_calls" if result.finish_reason == "stop" else "length"
 
     def _chunk(
@@ -222,12 +222,12 @@ def read_calls(text: str, tools: Sequence[FunctionTool]) -> tuple[str, tuple[Too
     """Split a reply into text and calls; calls of unknown tools remain text."""
     names = {tool.function.name for tool in tools}
     marked = list(_MARKED.finditer(text))
-    written = [found[1] for found in marked] or [text]
+    written = [match[1] for match in marked] or [text]
     calls = [call for piece in written for call in _calls(piece)]
     if not calls or any(name not in names for name, _ in calls):
         return text, ()
-    said = text[: marked[0].start()].strip() if marked else ""
-    return said, tuple(ToolCall(response_id("call_"), *call) for call in calls)
+    remaining_text = text[: marked[0].start()].strip() if marked else ""
+    return remaining_text, tuple(ToolCall(response_id("call_"), *call) for call in calls)
 
 
 def _calls(text: str) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from ratchet.errors import RatchetError
 from ratchet.language_models.engines.interface import EngineError, RequestRefusedError
+from ratchet.language_models.service.api.schemas.unsupported import UNSUPPORTED
 from ratchet.language_models.service.jobs.trainer_process import NO_ROOM_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -124,18 +125,36 @@ def from_validation(problems: Sequence[Any], *, sent: object = None, skip: int =
     skip
         Number of leading location parts that do not concern the client (``query``, ``path``).
     """
-    problem = problems[0]
+    problem = _of_the_sent_type(problems)
     kind, location = problem["type"], location_of(problem, sent=sent, skip=skip)
     if kind == "extra_forbidden":
         message, code = f"Unknown parameter: {location!r}.", "unknown_parameter"
     elif kind == "missing":
         message, code = f"Missing required parameter: {location!r}.", "missing_required_parameter"
+    elif kind == UNSUPPORTED:
+        message = f"Unsupported value: {location!r} is not supported here. {problem['msg']}"
+        code = "unsupported_parameter"
     elif kind == "json_invalid":
         message, code = f"The request is not valid JSON: {problem['msg']}.", "invalid_json"
     else:
         where = f"Invalid value for {location!r}: " if location else "Invalid request: "
         message, code = f"{where}{problem['msg']}.", "invalid_value"
     return ApiError(400, message, code=code, param=location or None)
+
+
+def _of_the_sent_type(problems: Sequence[Any]) -> Any:  # noqa: ANN401 -- a pydantic error
+    """Return an unsupported field, or the first error; of a union, that of the type sent."""
+    first = problems[0]
+    if unsupported := [each for each in problems if each["type"] == UNSUPPORTED]:
+        return unsupported[0]
+    if first["type"] != "literal_error" or isinstance(first.get("input"), str):
+        return first
+    others = [
+        each
+        for each in problems
+        if each["loc"][:-1] == first["loc"][:-1] and each["type"] != "literal_error"
+    ]
+    return others[0] if others else first
 
 
 def location_of(problem: Mapping[str, Any], *, sent: object, skip: int = 0) -> str:

@@ -64,8 +64,8 @@ def metadata_filter(request: Request) -> tuple[dict[str, str], bool]:
     for name, value in request.query_params.multi_items():
         if name == "metadata" and value == "null":
             nothing = True
-        elif (found := _METADATA.fullmatch(name)) is not None:
-            pairs[found[1]] = value
+        elif (match := _METADATA.fullmatch(name)) is not None:
+            pairs[match[1]] = value
         elif name.startswith("metadata"):
             message = f"Got {name}={value!r}; write metadata[key]=value or metadata=null."
             raise ApiError(400, message, code="invalid_value", param="metadata")

@@ -19,10 +19,7 @@ DONE = b"data: [DONE]\n\n"
 async def streamed(events: AsyncIterator[bytes]) -> StreamingResponse:
     """Wait for the first event, then send it and all others.
 
-    Raises
-    ------
-    ApiError, EngineError, RequestRefusedError
-        If generation fails before the first event. Later failures are sent as an event.
+    Failures before the first event are raised; later ones are sent as an event.
     """
     first = await anext(events)
 

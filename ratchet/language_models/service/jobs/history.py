@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Literal
+
+from openai.types.fine_tuning import FineTuningJobEvent
+from openai.types.fine_tuning.fine_tuning_job import Error, Hyperparameters, Method
 
 from ratchet.language_models.service.api.errors import not_found
 from ratchet.language_models.service.api.schemas.fine_tuning import (
     CheckpointMetrics,
     CheckpointObject,
-    DpoHyperParametersObject,
-    DpoMethodContent,
-    HyperParametersObject,
-    JobError,
-    JobEventObject,
     JobObject,
-    MethodObject,
-    SupervisedMethodContent,
 )
-from ratchet.language_models.service.api.schemas.objects import Identified, Page
+from ratchet.language_models.service.api.schemas.objects import Item, Page
 from ratchet.language_models.service.database import Database, Value
 from ratchet.language_models.service.training.job_folder import VALID_LOSS
 
@@ -29,47 +25,52 @@ def to_job_object(row: sqlite3.Row) -> JobObject:
     """Convert a job's row."""
     values = json.loads(row["hyperparameters"])
     metadata = None if row["metadata"] is None else json.loads(row["metadata"])
-    error = None if row["error"] is None else JobError(**json.loads(row["error"]))
+    error = None if row["error"] is None else Error(**json.loads(row["error"]))
+    method = {"type": row["method"], row["method"]: {"hyperparameters": values}}
+    common_values = {name: value for name, value in values.items() if name != "beta"}
     return JobObject(
+        object="fine_tuning.job",
         id=row["id"],
         created_at=row["created_at"],
         finished_at=row["finished_at"],
         model=row["model"],
         fine_tuned_model=row["fine_tuned_model"],
+        organization_id="ratchet",
         status=row["status"],
         error=error,
         training_file=row["training_file"],
         validation_file=row["validation_file"],
         result_files=[] if row["result_file"] is None else [row["result_file"]],
-        hyperparameters=HyperParametersObject.model_validate(values),
-        method=_method(row["method"], values),
+        hyperparameters=Hyperparameters.model_validate(common_values),
+        method=Method.model_validate(method),
         seed=row["seed"],
         trained_tokens=row["trained_tokens"],
+        estimated_finish=None,
+        integrations=[],
         metadata=metadata,
     )
 
 
-def to_event_object(row: sqlite3.Row) -> JobEventObject:
+def to_event_object(row: sqlite3.Row) -> FineTuningJobEvent:
     """Convert an event's row."""
-    return JobEventObject(
+    return FineTuningJobEvent(
+        object="fine_tuning.job.event",
         id=row["id"],
         created_at=row["created_at"],
         level=row["level"],
         message=row["message"],
         type=row["type"],
-        data=json.loads(row["data"]),
+        data=json.loads(row["data"], parse_int=float),
     )
 
 
 def to_checkpoint_object(row: sqlite3.Row, valid_loss: float | None) -> CheckpointObject:
     """Convert a checkpoint's row, with the loss on the validation file after its step."""
-    metrics = CheckpointMetrics(
-        step=row["step"],
-        train_loss=row["train_loss"],
-        valid_loss=valid_loss,
-        full_valid_loss=valid_loss,
-    )
+    metrics = CheckpointMetrics(step=row["step"], train_loss=row["train_loss"])
+    if valid_loss is not None:  # always over the complete validation file
+        metrics.valid_loss = metrics.full_valid_loss = valid_loss
     return CheckpointObject(
+        object="fine_tuning.job.checkpoint",
         id=row["id"],
         created_at=row["created_at"],
         fine_tuned_model_checkpoint=row["model_id"],
@@ -79,24 +80,13 @@ def to_checkpoint_object(row: sqlite3.Row, valid_loss: float | None) -> Checkpoi
     )
 
 
-def _method(kind: str, values: dict[str, float | int | str]) -> MethodObject:
-    if kind == "dpo":
-        content = DpoMethodContent(hyperparameters=DpoHyperParametersObject.model_validate(values))
-        return MethodObject(type="dpo", dpo=content)
-    plain = SupervisedMethodContent(hyperparameters=HyperParametersObject.model_validate(values))
-    return MethodObject(type="supervised", supervised=plain)
-
-
-Item = TypeVar("Item", bound=Identified)
-
-
 class JobHistory:
     """Reads events and checkpoints."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def events(self, job_id: str, *, after: str | None, limit: int) -> Page[JobEventObject]:
+    def events(self, job_id: str, *, after: str | None, limit: int) -> Page[FineTuningJobEvent]:
         """List a job's events."""
         return self._page("events", job_id, after, limit, to_event_object)
 
@@ -129,4 +119,4 @@ class JobHistory:
             where.append("sequence < ?")
             values.append(last["sequence"])
         rows, has_more = self._database.page(table, where, values, limit)
-        return Page(data=[show(row) for row in rows], has_more=has_more)
+        return Page(object="list", data=[show(row) for row in rows], has_more=has_more)

@@ -84,25 +84,18 @@ class JobStore:
         self._trainer = trainer
 
     def create(self, request: CreateJobRequest, header_key: str | None) -> JobObject:
-        """Record a job, or find the one with the same idempotency key.
-
-        Raises
-        ------
-        ApiError
-            404 for an unknown model or file; 400 for files that do not fit, a key that was used for
-            another job, or LoRA if the trainer does not support it; 429 if too many jobs wait.
-        """
+        """Record a job, or find the one with the same idempotency key."""
         key = _idempotency_key(request, header_key)
         if self._models.must_be_created(request.model):  # which takes long
             self._models.get(request.model)
         with self._database.transaction() as connection:
-            found = None
+            job_row = None
             if key is not None:
                 statement = "SELECT * FROM jobs WHERE idempotency_key = ?"
-                found = connection.execute(statement, (key,)).fetchone()
-            if found is not None:
-                self._require_same(found, request)
-                return to_job_object(found)
+                job_row = connection.execute(statement, (key,)).fetchone()
+            if job_row is not None:
+                self._require_same(job_row, request)
+                return to_job_object(job_row)
             identity = self._content(request).identity()
             self._require_trainable(request)
             self._require_room(connection)
@@ -152,7 +145,7 @@ class JobStore:
             )
             values += [name, value]
         rows, has_more = self._database.page("jobs", where, values, limit)
-        return Page(data=[to_job_object(row) for row in rows], has_more=has_more)
+        return Page(object="list", data=[to_job_object(row) for row in rows], has_more=has_more)
 
     def cancel(self, job_id: str) -> JobObject:
         """Mark a job as cancelled; raises a 400 if it has ended."""
@@ -221,16 +214,16 @@ class JobStore:
         message = f"The file {file_id} {problem}."
         raise ApiError(400, message, code="invalid_training_file", param=param)
 
-    def _require_same(self, found: sqlite3.Row, request: CreateJobRequest) -> None:
+    def _require_same(self, job_row: sqlite3.Row, request: CreateJobRequest) -> None:
         """Refuse a key that another request has used; a deleted file cannot be compared."""
         try:
-            same = self._content(request).identity() == found["identity"]
+            same = self._content(request).identity() == job_row["identity"]
         except ApiError as error:
-            same = error.status == 404 and request.training_file == found["training_file"]
+            same = error.status == 404 and request.training_file == job_row["training_file"]
         if not same:
             raise ApiError(
                 400,
-                f"The idempotency key was used for the job {found['id']}, which has different"
+                f"The idempotency key was used for the job {job_row['id']}, which has different"
                 " parameters. Use a new key for a new job.",
                 code="idempotency_key_reused",
                 param="metadata.idempotency_key",
@@ -240,15 +233,15 @@ class JobStore:
         method = request.resolved_method
         given_lora = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
         if given_lora and self._trainer.lora is None:
-            place = "hyperparameters"
+            parameter_path = "hyperparameters"
             if request.method is not None:
-                place = f"method.{method.type}.{place}"
+                parameter_path = f"method.{method.type}.{parameter_path}"
             raise ApiError(
                 400,
                 f"This service trains all weights of {request.model!r}: {given_lora[0]} is not"
                 " supported. Omit it, or start the service with --trainer trl.",
                 code="unsupported_parameter",
-                param=f"{place}.{given_lora[0]}",
+                param=f"{parameter_path}.{given_lora[0]}",
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:

@@ -53,11 +53,11 @@ def record_success(
     ]
     identity = hashlib.sha256(":".join(made_of).encode()).hexdigest()
     name = _free_name(database, f"ft:{root}:{row['suffix'] or 'ratchet'}:{identity[:12]}")
-    places = [(name, job_id, folder / MODEL_FOLDER)]
+    new_models = [(name, job_id, folder / MODEL_FOLDER)]
     for checkpoint in result.checkpoints:
         step = f"step-{checkpoint.step}"
-        places.append((f"{name}:ckpt-{step}", f"{job_id}-{step}", folder / checkpoint.folder))
-    for _, target, source in places:
+        new_models.append((f"{name}:ckpt-{step}", f"{job_id}-{step}", folder / checkpoint.folder))
+    for _, target, source in new_models:
         models.put(source, target)
     result_file = files.add_result_file("step_metrics.csv", io.BytesIO(_metrics_csv(folder)))
     now = int(time.time())
@@ -68,7 +68,7 @@ def record_success(
             " WHERE id = ? AND status = 'running'",
             (now, name, result.trained_tokens, _used(row, result), result_file.id, job_id),
         ).rowcount
-        for model_id, target, _ in places if changed else ():
+        for model_id, target, _ in new_models if changed else ():
             connection.execute(
                 "INSERT INTO models VALUES (?, ?, ?, ?, ?)", (model_id, target, now, root, job_id)
             )
@@ -78,7 +78,7 @@ def record_success(
             add_event(connection, job_id, f"Trained the model {name}.")
     if not changed:  # cancelled or paused in the meantime
         files.delete(result_file.id, reason="its job was cancelled or paused")
-        for _, target, _ in places:
+        for _, target, _ in new_models:
             shutil.rmtree(models.folder / target, ignore_errors=True)
 
 
@@ -97,9 +97,9 @@ def record_failure(database: Database, job_id: str, message: str) -> None:
 
 def _free_name(database: Database, name: str) -> str:
     """Return an unused name for a repeated job; both models have equal weights."""
-    taken = "SELECT 1 FROM models WHERE id = ? OR substr(id, 1, ?) = ?"  # its checkpoints' too
+    query = "SELECT 1 FROM models WHERE id = ? OR substr(id, 1, ?) = ?"  # its checkpoints' too
     number, candidate = 1, name
-    while database.row(taken, (candidate, len(f"{candidate}:"), f"{candidate}:")) is not None:
+    while database.row(query, (candidate, len(f"{candidate}:"), f"{candidate}:")) is not None:
         number += 1
         candidate = f"{name}-{number}"
     return candidate

@@ -60,11 +60,6 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
 
     ``auto`` is ``plain`` if plain torch runs the model and all weights are trained, ``trl``
     otherwise.
-
-    Raises
-    ------
-    ParameterError
-        If the trainer's packages are not installed.
     """
     if settings.trainer == "plain" or (
         settings.trainer == "auto" and settings.lora.rank == 0 and plain_shape(base) is not None

@@ -154,8 +154,8 @@ def follow(
     for start in range(0, len(batch), size):
         indices = batch[start : start + size]
         part, metrics = loss(indices, of=batch)
-        found = torch.autograd.grad(part, parameters, materialize_grads=True)
-        for gradient, more in zip(gradients, found, strict=True):
+        part_gradients = torch.autograd.grad(part, parameters, materialize_grads=True)
+        for gradient, more in zip(gradients, part_gradients, strict=True):
             gradient += more
         total += float(part.detach())
         for name, metric in metrics.items():

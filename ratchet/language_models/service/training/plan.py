@@ -43,13 +43,7 @@ class Plan:
 
     @classmethod
     def of(cls, method: Method, given: Mapping[str, HyperParameterValue]) -> Plan:
-        """Replace ``"auto"`` and missing values by numbers.
-
-        Raises
-        ------
-        ParameterError
-            If a value isn't a number, or isn't positive where it must be.
-        """
+        """Replace ``"auto"`` and missing values by numbers."""
         batch_size = int(_number(given, "batch_size", _BATCH_SIZE))
         at_once = int(_number(given, MICRO_BATCH_PARAMETER, batch_size))
         return cls(
@@ -89,8 +83,10 @@ class Plan:
         return values | self.lora.as_used()
 
 
-def _number(given: Mapping[str, HyperParameterValue], name: str, automatic: float) -> float:
-    value = given.get(name, "auto")
+def _number(
+    hyper_parameters: Mapping[str, HyperParameterValue], name: str, automatic: float
+) -> float:
+    value = hyper_parameters.get(name, "auto")
     if value == "auto":
         return automatic
     if isinstance(value, str) or not value > 0:

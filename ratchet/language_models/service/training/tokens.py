@@ -38,11 +38,6 @@ def read_supervised(
     list of TokenSequence
         One for each line; more if the chat template renders an earlier message differently after
         another follows, so that each is learned as rendered when it is the last.
-
-    Raises
-    ------
-    DataError
-        If a chat is longer than the context.
     """
     sequences: list[TokenSequence] = []
     for number, line in _lines(file):
@@ -59,11 +54,6 @@ def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) 
     ----------
     file
         JSON lines with ``input``, ``preferred_output`` and ``non_preferred_output``.
-
-    Raises
-    ------
-    DataError
-        If a prompt with an answer is longer than the context.
     """
     pairs = []
     for number, line in _lines(file):
@@ -72,8 +62,11 @@ def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) 
             _reply(tokenizer, prompt, _read_messages(line[side])[0][0])
             for side in ("preferred_output", "non_preferred_output")
         ]
+        if len({reply.given for reply in written}) > 1:
+            # Both sides get the same prompt, even if only one of them has reasoning.
+            written = [_Reply("", reply.given + reply.learned) for reply in written]
         sides = []
-        for reply in _with_one_beginning(written):
+        for reply in written:
             before = tokenizer.encode(tokenizer.render(prompt, answer=True) + reply.given)
             after = tokenizer.encode(reply.learned)
             weights = (0.0,) * len(before) + (1.0,) * len(after)
@@ -88,12 +81,14 @@ def _lines(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
     return [(number, json.loads(text)) for number, text in enumerate(texts, 1) if text.strip()]
 
 
-def _read_messages(given: Sequence[Mapping[str, Any]]) -> tuple[list[ChatMessage], list[bool]]:
+def _read_messages(
+    raw_messages: Sequence[Mapping[str, Any]],
+) -> tuple[list[ChatMessage], list[bool]]:
     """Return the messages, and the indices of those to learn."""
     messages = [
-        ChatMessage(_role(m["role"]), _text(m.get("content")), m.get("name")) for m in given
+        ChatMessage(_role(m["role"]), _text(m.get("content")), m.get("name")) for m in raw_messages
     ]
-    learned = [m["role"] == "assistant" and m.get("weight", 1) != 0 for m in given]
+    learned = [m["role"] == "assistant" and m.get("weight", 1) != 0 for m in raw_messages]
     return messages, learned
 
 
@@ -115,8 +110,8 @@ def _chat_sequences(
     ids: list[int] = []
     weights: list[float] = []
     written = ""
-    for place in (i for i, is_learned in enumerate(learned) if is_learned):
-        before = tokenizer.render(messages[:place], answer=True)
+    for index in (i for i, is_learned in enumerate(learned) if is_learned):
+        before = tokenizer.render(messages[:index], answer=True)
         if not before.startswith(written):  # an earlier response is rendered differently now
             parts = [
                 _chat_sequences(tokenizer, messages[: i + 1], _only(i, learned))
@@ -124,7 +119,7 @@ def _chat_sequences(
                 if is_learned
             ]
             return [sequence for part in parts for sequence in part]
-        reply = _reply(tokenizer, messages[:place], messages[place])
+        reply = _reply(tokenizer, messages[:index], messages[index])
         _extend(ids, weights, tokenizer.encode(before[len(written) :] + reply.given), 0.0)
         _extend(ids, weights, tokenizer.encode(reply.learned), 1.0)
         written = before + reply.given + reply.learned
@@ -156,23 +151,16 @@ def _reply(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatM
     return _Reply(text[:length], text[length:])
 
 
-def _with_one_beginning(replies: Sequence[_Reply]) -> list[_Reply]:
-    """Give both sides of a preference the same prompt, even if only one of them has reasoning."""
-    if len({reply.given for reply in replies}) == 1:
-        return list(replies)
-    return [_Reply("", reply.given + reply.learned) for reply in replies]
-
-
 def _reply_text(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatMessage) -> str:
     """Return the text after a prompt for this reply, with its end token."""
     before = tokenizer.render(prompt, answer=True)
-    whole = tokenizer.render([*prompt, reply], answer=False)
-    if whole.startswith(before):
-        text = whole[len(before) :]
+    rendered = tokenizer.render([*prompt, reply], answer=False)
+    if rendered.startswith(before):
+        text = rendered[len(before) :]
         ends = [tokenizer.token_text(end) for end in tokenizer.end_ids]
-        found = [text.rindex(end) + len(end) for end in ends if end in text]
-        if found:
-            return text[: max(found)]
+        end_positions = [text.rindex(end) + len(end) for end in ends if end in text]
+        if end_positions:
+            return text[: max(end_positions)]
     return tokenizer.spell_out(reply) + tokenizer.token_text(tokenizer.end_ids[0])
 
 
@@ -181,8 +169,8 @@ def _extend(ids: list[int], weights: list[float], more: Sequence[int], weight: f
     weights += [weight] * len(more)
 
 
-def _only(place: int, learned: Sequence[bool]) -> list[bool]:
-    return [i == place for i in range(min(len(learned), place + 1))]
+def _only(index: int, learned: Sequence[bool]) -> list[bool]:
+    return [i == index for i in range(min(len(learned), index + 1))]
 
 
 def _checked(sequence: TokenSequence, limit: int, file: Path, number: int) -> TokenSequence:

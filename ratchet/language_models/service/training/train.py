@@ -44,11 +44,6 @@ def train(folder: Path) -> None:
     """Train a job; the same files and seed give the same weights, bit for bit on a CPU.
 
     Files of an interrupted attempt in the job's folder are deleted.
-
-    Raises
-    ------
-    RatchetError
-        If the job, its model or its training file is invalid.
     """
     torch.set_num_threads(1)
     job = begin_attempt(folder)
@@ -118,9 +113,9 @@ def _optimise(
             event = TrainingEvent(done, total, done / per_epoch, losses[-1], figures)
             append_training_event(folder, event)
         if plan.n_epochs - _KEPT_EPOCHS <= epoch < plan.n_epochs - 1:
-            place = f"{CHECKPOINTS_FOLDER}/step-{done}"
-            model.save(folder / place)
-            checkpoints.append(TrainingCheckpoint(done, place, losses[-1]))
+            checkpoint_folder = f"{CHECKPOINTS_FOLDER}/step-{done}"
+            model.save(folder / checkpoint_folder)
+            checkpoints.append(TrainingCheckpoint(done, checkpoint_folder, losses[-1]))
     return sum(losses) / len(losses), tuple(checkpoints)
 
 

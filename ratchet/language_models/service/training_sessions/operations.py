@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
@@ -13,14 +14,35 @@ from ratchet.language_models.training_service.interface import OptimizerSettings
 _USUAL = OptimizerSettings()
 _Natural = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+CheckpointKind = Literal["weights", "sampler_weights", "external_weights"]
 WeightsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """What ends a completion, in addition to its length.
+
+    Parameters
+    ----------
+    end_ids
+        Tokens instead of the model's end tokens; None for the model's.
+    texts
+        Texts, in addition; a completion includes the token that completes one.
+    """
+
+    end_ids: tuple[int, ...] | None = None
+    texts: tuple[str, ...] = ()
+
+
+MODEL_STOPS = Stops()
 
 
 class CreateSessionRequest(RequestModel):
     """A model to train; equal intents give the same session.
 
     With ``resume``, the model was saved by a session with its optimizer: the new session continues
-    from there, with its base model, adapter and seed.
+    from there, with its base model, adapter and seed; with ``new_optimizer`` only its weights are
+    loaded.
     """
 
     model: str
@@ -29,6 +51,8 @@ class CreateSessionRequest(RequestModel):
     seed: Seed = 0
     intent: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
     resume: bool = False
+    new_optimizer: bool = False
+    metadata: dict[str, str] | None = None
 
 
 class ExampleBody(RequestModel):
@@ -51,6 +75,10 @@ class SessionOperation(RequestModel):
     """An operation that changes a session, or must be executed in order."""
 
     sequence: _Natural
+
+    def content(self) -> str:
+        """Return everything but its number as JSON; repeated requests have equal contents."""
+        return self.model_dump_json(exclude={"sequence"})
 
 
 class ForwardBackwardRequest(SessionOperation):
@@ -83,10 +111,42 @@ class OptimStepRequest(SessionOperation):
     optimizer: OptimizerBody
 
 
+class CheckpointBody(RequestModel):
+    """A path of saved weights, ``run/kind/name``, in the form of the ``tinker`` client.
+
+    Parameters
+    ----------
+    ttl_seconds
+        Seconds until the weights expire; None for never.
+    overwrite
+        Whether the path may name other weights already.
+    """
+
+    run: str
+    kind: CheckpointKind
+    ttl_seconds: Annotated[int, Field(ge=1)] | None = None
+    overwrite: bool = False
+    metadata: dict[str, str] | None = None
+
+
 class SaveWeightsRequest(SessionOperation):
     """A name for the current weights; with ``optimizer`` a session can resume from them."""
 
     name: WeightsName
+    optimizer: bool = False
+    checkpoint: CheckpointBody | None = None
+
+    def content(self) -> str:
+        """Return the JSON; without a checkpoint that of earlier versions, whose records remain."""
+        return self.model_dump_json(
+            exclude={"sequence"} if self.checkpoint else {"sequence", "checkpoint"}
+        )
+
+
+class LoadWeightsRequest(SessionOperation):
+    """Saved weights that replace the current ones; with ``optimizer`` with their moments."""
+
+    path: str
     optimizer: bool = False
 
 
@@ -125,3 +185,5 @@ class SessionObject(BaseModel):
     intent: str | None
     next_sequence: int
     steps: int
+    used_at: int
+    metadata: dict[str, str] | None

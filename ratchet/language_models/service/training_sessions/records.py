@@ -29,6 +29,7 @@ TINKER = "tinker:"
 RUN_SESSION = "run-"
 """Next part of the prefix if a run of Ratchet's has stored the session's models."""
 _MINUTE = 60
+_MOST_SKIPPED = 4096
 _UNUSED = """
 SELECT id FROM training_sessions WHERE MAX(created_at, used_at) < ?
 AND NOT EXISTS (SELECT 1 FROM models WHERE job_id = training_sessions.id)
@@ -56,7 +57,7 @@ class SessionRecords:
 
         ``weights`` identifies those of its model; ``begins`` is the saved model that it resumes.
         """
-        given = {**asked.model_dump(), "begins": begins}
+        columns = {**asked.model_dump(), "begins": begins}
         digest = hashlib.sha256((asked.intent or secrets.token_hex(16)).encode()).hexdigest()
         with self._database.transaction() as connection:
             row: sqlite3.Row | None = None
@@ -67,10 +68,12 @@ class SessionRecords:
             if row is None:
                 connection.execute(
                     "INSERT INTO training_sessions (id, created_at, model, weights, lora_rank,"
-                    " lora_alpha, seed, intent, begins) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " lora_alpha, seed, intent, begins, new_optimizer, metadata)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         *(f"ts-{digest[:24]}", int(time.time()), asked.model, weights),
                         *(asked.lora_rank, asked.lora_alpha, asked.seed, asked.intent, begins),
+                        *(asked.new_optimizer, json.dumps(asked.metadata)),
                     ),
                 )
                 row = connection.execute(
@@ -78,7 +81,7 @@ class SessionRecords:
                 ).fetchone()
         assert row is not None
         self._touch(row)
-        if any(row[name] != given[name] for name in _SAME):
+        if any(row[name] != columns[name] for name in (*_SAME, "new_optimizer")):
             raise conflict(
                 f"The intent {asked.intent!r} has a session already, with another model, adapter"
                 " or seed. Take another intent.",
@@ -134,14 +137,20 @@ class SessionRecords:
             (session_id, sequence),
         )
         began = [row[name] for name in ("id", "weights", *_SAME)]
+        if row["new_optimizer"]:  # otherwise equal to the ids of earlier versions
+            began.append("new_optimizer")
         content = json.dumps([began, [verb["digest"] for verb in verbs]])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def describe(self, row: sqlite3.Row) -> SessionObject:
         """Return a session as an object of the API."""
         names = ("id", "created_at", "model", "lora_rank", "lora_alpha", "seed", "intent", "steps")
-        given = {name: row[name] for name in names}
-        return SessionObject(next_sequence=self.next_sequence(row["id"]), **given)
+        return SessionObject(
+            next_sequence=self.next_sequence(row["id"]),
+            used_at=_last_used(row),
+            metadata=json.loads(row["metadata"] or "null"),
+            **{name: row[name] for name in names},
+        )
 
     def next_sequence(self, session_id: str) -> int:
         """Return the number of the next verb."""
@@ -151,15 +160,14 @@ class SessionRecords:
         )
         return 0 if row is None else int(row[0])
 
-    def accept(self, session_id: str, verb: str, sequence: int, request: str) -> None:
+    def accept(
+        self, session_id: str, verb: str, sequence: int, request: str, *, skips: bool = False
+    ) -> None:
         """Record a verb, unless it is recorded already.
 
-        The last one may be replaced if it was refused.
-
-        Raises
-        ------
-        ApiError
-            404 without the session; 409 if the number belongs to another verb, or isn't the next.
+        The last one may be replaced if it was refused. With ``skips``, missing numbers before it
+        are recorded as refused: its client sends a request after the response to the last one, and
+        has used numbers for those refused before they reached the session.
         """
         digest = hashlib.sha256(f"{verb}:{request}".encode()).hexdigest()
         self.used(session_id)
@@ -172,14 +180,16 @@ class SessionRecords:
             expected = self.next_sequence(session_id)
             if known is not None and known["digest"] == digest:
                 return
-            if known is not None and sequence == expected - 1 and _is_refused(known):
+            if known is not None and sequence == expected - 1 and is_refused(known):
                 connection.execute(
                     "DELETE FROM training_verbs WHERE session = ? AND sequence = ?",
                     (session_id, sequence),
                 )
                 known, expected = None, sequence
             if known is None:
-                if sequence != expected:
+                if skips and 0 < sequence - expected <= _MOST_SKIPPED:
+                    _skip(connection, session_id, range(expected, sequence))
+                elif sequence != expected:
                     raise conflict(
                         f"sequence: got {sequence}, expected {expected}, the session's next.",
                         "sequence_gap",
@@ -203,13 +213,7 @@ class SessionRecords:
         )
 
     def answer(self, session_id: str, sequence: int) -> dict[str, Any] | None:
-        """Return the response to a verb; None if it has not been executed.
-
-        Raises
-        ------
-        ApiError
-            The verb's refusal; 409 if its response is no longer stored.
-        """
+        """Return the response to a verb; None if it has not been executed."""
         row = self.verb(session_id, sequence)
         if row is None or row["answer"] is None:
             return None
@@ -302,6 +306,15 @@ class SessionRecords:
         return gone
 
 
+def _skip(connection: sqlite3.Connection, session_id: str, sequences: range) -> None:
+    request = json.dumps({"message": "The request was refused before it reached the session."})
+    digest = hashlib.sha256(f"refused:{request}".encode()).hexdigest()
+    connection.executemany(
+        "INSERT INTO training_verbs VALUES (?, ?, 'refused', ?, ?, NULL)",
+        [(session_id, sequence, digest, request) for sequence in sequences],
+    )
+
+
 def _last_used(row: sqlite3.Row) -> int:
     return int(max(row["created_at"], row["used_at"]))
 
@@ -311,5 +324,6 @@ def _delete(connection: sqlite3.Connection, session_id: str) -> None:
     connection.execute("DELETE FROM training_sessions WHERE id = ?", (session_id,))
 
 
-def _is_refused(verb: sqlite3.Row) -> bool:
+def is_refused(verb: sqlite3.Row) -> bool:
+    """Return whether a verb was refused."""
     return verb["answer"] is not None and "refused" in json.loads(verb["answer"])

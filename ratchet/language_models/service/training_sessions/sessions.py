@@ -26,16 +26,27 @@ from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.service.training_sessions.checkpoints import (
+    Checkpoints,
+    record_checkpoint,
+)
 from ratchet.language_models.service.training_sessions.operations import (
+    MODEL_STOPS,
     CreateSessionRequest,
     ForwardBackwardRequest,
+    LoadWeightsRequest,
     OptimStepRequest,
     RefusedRequest,
     SaveWeightsRequest,
     SessionObject,
     SessionOperation,
+    Stops,
 )
-from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
+from ratchet.language_models.service.training_sessions.records import (
+    SessionRecords,
+    conflict,
+    is_refused,
+)
 from ratchet.language_models.training_service.interface import TrainingExample
 from ratchet.models.lora import Lora
 from ratchet.store.local import sync_folder
@@ -51,6 +62,7 @@ VERBS: dict[str, type[SessionOperation]] = {
     "forward_backward": ForwardBackwardRequest,
     "optim_step": OptimStepRequest,
     "save_weights": SaveWeightsRequest,
+    "load_weights": LoadWeightsRequest,
     "refused": RefusedRequest,
 }
 _STATE_FILE = "training_state.safetensors"  # next to the weights saved with it
@@ -73,6 +85,7 @@ class TrainingSessions:
 
     def __init__(self, database: Database, models: ModelRegistry, folder: Path) -> None:
         self.records = SessionRecords(database)
+        self.checkpoints = Checkpoints(database)
         self._models = models
         self._folder = folder
         self._open: OrderedDict[str, _Open] = OrderedDict()
@@ -96,18 +109,12 @@ class TrainingSessions:
         self._thread.shutdown(cancel_futures=True)
 
     def create(self, asked: CreateSessionRequest) -> SessionObject:
-        """Open a session, once for each intent.
-
-        Raises
-        ------
-        ApiError
-            404 without the model; 400 if it should resume one without an optimizer's state.
-        """
+        """Open a session, once for each intent."""
         model = self._models.get(asked.model)
         if not asked.resume:
             return self.records.describe(self.records.create(asked, _prints(model)))
         saver = self.records.saver_of(model.id)
-        if saver is None or not (model.folder / _STATE_FILE).is_file():
+        if saver is None or not self.saves_state(model):
             raise ApiError(
                 400,
                 f"{model.id!r} was not saved with its optimizer by a session that is still here;"
@@ -116,19 +123,24 @@ class TrainingSessions:
                 param="resume",
             )
         names = ("model", "lora_rank", "lora_alpha", "seed")
-        same = CreateSessionRequest(intent=asked.intent, **{name: saver[name] for name in names})
+        same = CreateSessionRequest(
+            intent=asked.intent,
+            new_optimizer=asked.new_optimizer,
+            metadata=asked.metadata,
+            **{name: saver[name] for name in names},
+        )
         return self.records.describe(self.records.create(same, saver["weights"], model.id))
 
-    def submit(self, session_id: str, name: str, verb: SessionOperation) -> Future[dict[str, Any]]:
-        """Accept a verb; its response is available once it and all before it are recorded.
+    def saves_state(self, model: StoredModel) -> bool:
+        """Return whether a session can start from the weights, and the optimizer, of a model."""
+        saver = self.records.saver_of(model.id)
+        return saver is not None and (model.folder / _STATE_FILE).is_file()
 
-        Raises
-        ------
-        ApiError
-            As :meth:`SessionRecords.accept`.
-        """
-        request = verb.model_dump_json(exclude={"sequence"})
-        self.records.accept(session_id, name, verb.sequence, request)
+    def submit(
+        self, session_id: str, name: str, verb: SessionOperation, *, skips: bool = False
+    ) -> Future[dict[str, Any]]:
+        """Accept a verb; its response is available once it and all before it are recorded."""
+        self.records.accept(session_id, name, verb.sequence, verb.content(), skips=skips)
         return self._thread.submit(self._do_up_to, session_id, verb.sequence)
 
     def sample(self, session_id: str, requests: Sequence[SampleRequest]) -> Future[Samples]:
@@ -147,14 +159,11 @@ class TrainingSessions:
         model: str,
         requests: Sequence[SampleRequest],
         prompt: Sequence[int] | None = None,
-        end_ids: Sequence[int] | None = None,
+        stops: Stops = MODEL_STOPS,
     ) -> Future[Samples]:
-        """Sample with the weights of a model, and return a prompt's log-probabilities under it.
-
-        ``end_ids`` replace the model's end tokens.
-        """
+        """Sample with the weights of a model, and return a prompt's log-probabilities under it."""
         stored = self._models.get(model)
-        return self._thread.submit(self._sample_and_score, stored, requests, prompt, end_ids)
+        return self._thread.submit(self._sample_and_score, stored, requests, prompt, stops)
 
     def delete(self, session_id: str) -> Future[None]:
         """Delete a session and its weights; the models that it saved remain."""
@@ -187,9 +196,9 @@ class TrainingSessions:
         model: StoredModel,
         requests: Sequence[SampleRequest],
         prompt: Sequence[int] | None,
-        end_ids: Sequence[int] | None,
+        stops: Stops,
     ) -> Samples:
-        return _sampled(self._sampler(model), requests, prompt, end_ids)
+        return _sampled(self._sampler(model), requests, prompt, stops)
 
     def _sampler(self, model: StoredModel) -> SessionState:
         """Return a saved model, loaded into memory."""
@@ -251,7 +260,8 @@ class TrainingSessions:
         if session.done:
             session.state.read(self._file(session_id, session.done))
         elif row["begins"] is not None:
-            session.state.read(self._models.get(row["begins"]).folder / _STATE_FILE)
+            start = self._models.get(row["begins"]).folder / _STATE_FILE
+            session.state.read(start, optimizer=not row["new_optimizer"])
         self._open[session_id] = session
         return session
 
@@ -263,6 +273,7 @@ class TrainingSessions:
         """
         began = time.monotonic()
         also: Callable[[sqlite3.Connection], None] = _nothing
+        answer: dict[str, Any] = {}
         try:
             request = VERBS[row["verb"]].model_validate_json(
                 f'{{"sequence":{row["sequence"]},{row["request"][1:]}'
@@ -270,54 +281,92 @@ class TrainingSessions:
             if isinstance(request, SaveWeightsRequest):
                 if row["answer"] is None:
                     answer, also = self._save(session.state, row, request)
+            elif isinstance(request, LoadWeightsRequest):
+                answer = self._load(session.state, row, request)
             else:
                 answer = _apply(session.state, request)
         except (OSError, MemoryError):
             raise
         except RatchetError as error:
             answer = {"refused": str(error)}
+        if "refused" in answer and row["answer"] is not None and not is_refused(row):
+            raise conflict(
+                f"The session cannot be restored: {answer['refused']} Open another session.",
+                "not_restored",
+            )
         session.done += 1
         session.worked += time.monotonic() - began
         if row["answer"] is None:
             self.records.done(row, {"sequence": row["sequence"], **answer}, also)
-        if isinstance(request, OptimStepRequest) and "refused" not in answer:
-            self._write(row["session"], session)
+        if "refused" not in answer and isinstance(request, OptimStepRequest | LoadWeightsRequest):
+            is_due = session.worked >= _WORK_PER_SNAPSHOT * session.writing
+            if is_due or isinstance(request, LoadWeightsRequest):  # its model may be deleted
+                self._write(row["session"], session)
+
+    def _load(
+        self, state: SessionState, row: sqlite3.Row, request: LoadWeightsRequest
+    ) -> dict[str, Any]:
+        """Load the weights of a model that a session of the same base model has saved."""
+        model = self._models.get(self.checkpoints.model_of(request.path))
+        session = self.records.row(row["session"])
+        saver = self.records.saver_of(model.id)
+        if saver is None or not self.saves_state(model):
+            raise DataError(
+                f"{request.path!r} was not saved for training. Load a checkpoint of save_state,"
+                " whose path contains /weights/."
+            )
+        for name in ("weights", "lora_rank"):
+            if saver[name] != session[name]:
+                raise DataError(
+                    f"{request.path!r} was trained from {saver['model']!r} with LoRA rank"
+                    f" {saver['lora_rank']}, this session trains {session['model']!r} with rank"
+                    f" {session['lora_rank']}. Create a training client from its path instead."
+                )
+        state.read(model.folder / _STATE_FILE, optimizer=request.optimizer)
+        return {"model": model.id}
 
     def _save(
-        self, state: SessionState, row: sqlite3.Row, asked: SaveWeightsRequest
+        self, state: SessionState, row: sqlite3.Row, request: SaveWeightsRequest
     ) -> tuple[dict[str, Any], Callable[[sqlite3.Connection], None]]:
         """Save the weights as a model, in one transaction with the verb's response."""
         session = self.records.row(row["session"])
         start = self._models.get(session["model"])
         identity = self.records.history(session["id"], row["sequence"])[:12]
-        model_id = f"train:{start.root}:{asked.name}:{identity}"
+        model_id = f"train:{start.root}:{request.name}:{identity}"
+        answer = {"model": model_id}
+        if request.checkpoint is not None:
+            answer["path"] = self.checkpoints.check_new(request.checkpoint, request.name, model_id)
+
+        def name(connection: sqlite3.Connection) -> None:
+            if request.checkpoint is not None:
+                record_checkpoint(connection, request.checkpoint, request.name, model_id)
+
         if (
             self.records.saver_of(model_id) is not None
         ):  # by an earlier session with the same history
-            return {"model": model_id}, _nothing
-        place = f"{session['id']}-{identity}"
-        aside = self._folder / session["id"] / "saved"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        state.save_model(aside)
-        if asked.optimizer and 0 < row["sequence"] == session["snapshot"]:  # already written
-            _link_or_copy(self._file(session["id"], row["sequence"]), aside / _STATE_FILE)
-        elif asked.optimizer:
-            state.write(aside / _STATE_FILE)
-        self._models.put(aside, place)
+            return answer, name
+        folder_name = f"{session['id']}-{identity}"
+        work_folder = self._folder / session["id"] / "saved"
+        shutil.rmtree(work_folder, ignore_errors=True)
+        work_folder.mkdir(parents=True)
+        state.save_model(work_folder)
+        if request.optimizer and 0 < row["sequence"] == session["snapshot"]:  # already written
+            _link_or_copy(self._file(session["id"], row["sequence"]), work_folder / _STATE_FILE)
+        elif request.optimizer:
+            state.write(work_folder / _STATE_FILE)
+        self._models.put(work_folder, folder_name)
 
         def register(connection: sqlite3.Connection) -> None:
             connection.execute(
                 "INSERT INTO models VALUES (?, ?, ?, ?, ?)",
-                (model_id, place, int(time.time()), start.root, session["id"]),
+                (model_id, folder_name, int(time.time()), start.root, session["id"]),
             )
+            name(connection)
 
-        return {"model": model_id}, register
+        return answer, register
 
     def _write(self, session_id: str, session: _Open) -> None:
-        """Write weights and moments to a file, if the work since the last one justifies it."""
-        if session.worked < _WORK_PER_SNAPSHOT * session.writing:
-            return
+        """Write weights and moments to a file."""
         began = time.monotonic()
         file = self._file(session_id, session.done)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -338,14 +387,14 @@ def _sampled(
     state: SessionState,
     requests: Sequence[SampleRequest],
     prompt: Sequence[int] | None = None,
-    end_ids: Sequence[int] | None = None,
+    stops: Stops = MODEL_STOPS,
 ) -> Samples:
     try:
         if prompt is None:
-            return state.sample(requests, end_ids), None
+            return state.sample(requests, stops), None
         example = TrainingExample(tuple(prompt), (0, *[1] * (len(prompt) - 1)))
-        found = state.forward_backward([example], "cross_entropy", {}, backward=False)
-        return state.sample(requests, end_ids), [math.nan, *found.log_probs[0][1:]]
+        pass_output = state.forward_backward([example], "cross_entropy", {}, backward=False)
+        return state.sample(requests, stops), [math.nan, *pass_output.log_probs[0][1:]]
     except RatchetError as error:
         raise ApiError(400, str(error), code="invalid_value", param="requests") from error
 
@@ -356,13 +405,13 @@ def _apply(state: SessionState, request: SessionOperation) -> dict[str, Any]:
     if isinstance(request, RefusedRequest):
         raise DataError(request.message)
     assert isinstance(request, ForwardBackwardRequest)
-    found = state.forward_backward(
+    pass_output = state.forward_backward(
         [example.to_example() for example in request.examples],
         request.loss,
         request.loss_config,
         backward=request.backward,
     )
-    return {"metrics": found.metrics, "log_probs": found.log_probs}
+    return {"metrics": pass_output.metrics, "log_probs": pass_output.log_probs}
 
 
 def _link_or_copy(file: Path, target: Path) -> None:

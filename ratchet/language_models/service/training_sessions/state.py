@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from ratchet.language_models.engines.model_folder import PlainModel
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
+from ratchet.language_models.service.training_sessions.operations import MODEL_STOPS, Stops
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
     OptimizerSettings,
@@ -35,6 +37,7 @@ from ratchet.models.low_rank import LlamaAdapter
 from ratchet.models.optimizers import Adam
 
 _ROWS_AT_ONCE = 32
+_FIRST_LENGTH = 64  # tokens sampled before looking for stop texts; then four times as many
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], TokenLoss]
 """Log-probabilities, those of the sampler, advantages and mask, ``[B, T]`` each → the loss."""
 
@@ -52,13 +55,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
 
 
 def find_loss(name: str, config: Mapping[str, float]) -> Loss:
-    """Return the loss of a name with the parameters of ``config``.
-
-    Raises
-    ------
-    ParameterError
-        If the name is unknown, or the loss has no such parameter.
-    """
+    """Return the loss of a name with the parameters of ``config``."""
     if name not in _PARAMETERS:
         hint = nearest(name, _PARAMETERS)
         raise ParameterError(f"loss: got {name!r}, expected one of {', '.join(_PARAMETERS)}.{hint}")
@@ -112,7 +109,7 @@ class SessionState:
         torch.set_num_threads(1)  # sums in one order, for equal bits
         folder = start.complete_folder
         self._model = load_model(folder, start.adapters, training=True, shares_prompts=True)
-        self._end_ids = ChatTokenizer(folder).end_ids
+        self._tokenizer = ChatTokenizer(folder)
         self._base = AdapterBase.of(start.id, start.folder) if lora.rank else None
         self._adapter: LlamaAdapter | None = None
         if lora.rank and isinstance(self._model, PlainModel):
@@ -132,13 +129,7 @@ class SessionState:
         *,
         backward: bool = True,
     ) -> ForwardBackward:
-        """Compute the loss of examples; accumulate its gradient if ``backward``.
-
-        Raises
-        ------
-        RatchetError
-            If an example does not fit the model, or the loss is unknown or not finite.
-        """
+        """Compute the loss of examples; accumulate its gradient if ``backward``."""
         follow = find_loss(loss, config)
         for number, example in enumerate(examples):
             self._check(number, example, loss)
@@ -173,9 +164,9 @@ class SessionState:
         if self._gradients is None:
             raise DataError("optim_step: no gradient was gathered since the last one.")
         norm = float(torch.stack([gradient.norm() for gradient in self._gradients]).norm())
-        most, factor = settings.max_grad_norm, 1.0
-        if most and norm > most:
-            factor = most / norm
+        max_norm, factor = settings.max_grad_norm, 1.0
+        if max_norm and norm > max_norm:
+            factor = max_norm / norm
         self._adam.step(
             (gradient * factor for gradient in self._gradients),
             learning_rate=settings.learning_rate,
@@ -192,12 +183,27 @@ class SessionState:
         }
 
     def sample(
-        self, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None = None
+        self, requests: Sequence[SampleRequest], stops: Stops = MODEL_STOPS
     ) -> list[Completion]:
-        """Sample with the current weights; ``end_ids`` replace the model's end tokens."""
-        ends = self._end_ids if end_ids is None else tuple(end_ids)
+        """Sample with the current weights."""
+        ends = self._tokenizer.end_ids if stops.end_ids is None else stops.end_ids
         ending = [replace(each, stop_ids=(*ends, *each.stop_ids)) for each in requests]
-        return InProcessEngine(self._model).generate(ending)
+        engine = InProcessEngine(self._model)
+        if not stops.texts:
+            return engine.generate(ending)
+        completions: dict[int, Completion] = {}
+        length = _FIRST_LENGTH
+        while waiting := [index for index in range(len(ending)) if index not in completions]:
+            some = [replace(r, max_tokens=min(r.max_tokens, length)) for r in ending]
+            for index, sampled in zip(
+                waiting, engine.generate([some[index] for index in waiting]), strict=True
+            ):
+                completion = cut_at_texts(sampled, stops.texts, self._tokenizer.decode)
+                is_partial = completion.finish_reason == "length" == sampled.finish_reason
+                if not (is_partial and len(sampled.tokens) == length < ending[index].max_tokens):
+                    completions[index] = completion
+            length *= 4
+        return [completions[index] for index in range(len(ending))]
 
     def save_model(self, folder: Path) -> None:
         """Write the model's folder, or the adapter's with a reference to its base."""
@@ -214,19 +220,22 @@ class SessionState:
         if self._gradients is not None:
             raise DataError("A gradient was gathered; save the optimizer behind its step.")
         tensors = {name: tensor.detach().contiguous() for name, tensor in self._tensors().items()}
-        aside = file.with_suffix(".part")
-        save_file(tensors, aside, metadata={"steps": str(self._adam.steps)})
-        descriptor = os.open(aside, os.O_RDONLY)
+        temporary_file = file.with_suffix(".part")
+        save_file(tensors, temporary_file, metadata={"steps": str(self._adam.steps)})
+        descriptor = os.open(temporary_file, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-        aside.replace(file)
+        temporary_file.replace(file)
 
-    def read(self, file: Path) -> None:
-        """Load weights and moments from a file of :meth:`write`."""
-        with safe_open(file, framework="pt") as given, torch.no_grad():
+    def read(self, file: Path, *, optimizer: bool = True) -> None:
+        """Load weights from a file of :meth:`write`; and moments, which are reset otherwise."""
+        with safe_open(file, framework="pt") as tensor_file, torch.no_grad():
             for name, tensor in self._tensors().items():
-                tensor.copy_(given.get_tensor(name))
-            self._adam.steps = int(given.metadata()["steps"])
+                if optimizer or name.startswith("weight."):
+                    tensor.copy_(tensor_file.get_tensor(name))
+                else:
+                    tensor.zero_()
+            self._adam.steps = int(tensor_file.metadata()["steps"]) if optimizer else 0
         self._gradients = None
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -236,9 +245,9 @@ class SessionState:
             "square": self._adam.squares,
         }
         return {
-            f"{kind}.{place}": tensor
+            f"{kind}.{index}": tensor
             for kind, tensors in kinds.items()
-            for place, tensor in enumerate(tensors)
+            for index, tensor in enumerate(tensors)
         }
 
     def _check(self, number: int, example: TrainingExample, loss: str) -> None:
@@ -273,8 +282,10 @@ class SessionState:
         preceding = torch.zeros_like(mask)
         preceding[:, :-1] = mask[:, 1:]  # a token is predicted from the position before it
         logits = self._model.chosen_logits(ids, preceding).float().log_softmax(-1)
-        shown = logits.gather(1, ids[mask][:, None])[:, 0]
-        log_probs = torch.zeros(mask.shape, dtype=shown.dtype).index_put((mask,), shown)
+        token_log_probs = logits.gather(1, ids[mask][:, None])[:, 0]
+        log_probs = torch.zeros(mask.shape, dtype=token_log_probs.dtype).index_put(
+            (mask,), token_log_probs
+        )
         detached = log_probs.detach()
         old = _rows_or([e.log_probs for e in examples], detached)
         advantages = _rows_or([e.advantages for e in examples], torch.zeros_like(detached))
@@ -284,7 +295,7 @@ class SessionState:
         gradients: Sequence[Tensor] = ()
         if backward:
             gradients = torch.autograd.grad(total, self._weights, materialize_grads=True)
-        told = [
+        rounded_log_probs = [
             tuple(_short(value) for value in row[: len(example.tokens)])
             for row, example in zip(detached.tolist(), examples, strict=True)
         ]
@@ -301,7 +312,21 @@ class SessionState:
                 "kl": float(kl_estimate(-log_ratio, "k3").sum()),
                 "entropy": float(-(logits.exp() * logits).sum()),
             }
-        return _Part(figures | clipped, told, gradients)
+        return _Part(figures | clipped, rounded_log_probs, gradients)
+
+
+def cut_at_texts(
+    completion: Completion, texts: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> Completion:
+    """Return a completion up to the token that completes one of the texts."""
+    tokens = completion.tokens
+    if not any(text in decode(tokens) for text in texts):
+        return completion
+    lengths = range(1, len(tokens) + 1)
+    count = 1 + bisect_left(
+        lengths, True, key=lambda n: any(text in decode(tokens[:n]) for text in texts)
+    )
+    return Completion(tokens[:count], completion.log_probs[:count], "stop")
 
 
 def _together(parts: Sequence[_Part]) -> dict[str, float]:
@@ -309,8 +334,8 @@ def _together(parts: Sequence[_Part]) -> dict[str, float]:
     names = parts[0].figures if parts else {}
     sums = {name: sum(part.figures[name] for part in parts) for name in names}
     count = max(1.0, sums.get("tokens", 0.0))
-    whole = {"loss", "tokens"}
-    return {name: value if name in whole else value / count for name, value in sums.items()}
+    summed = {"loss", "tokens"}
+    return {name: value if name in summed else value / count for name, value in sums.items()}
 
 
 def _rectangle(rows: Sequence[Sequence[float]], width: int) -> Tensor:

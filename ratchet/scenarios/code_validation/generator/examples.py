@@ -126,19 +126,11 @@ def generate_examples(plan: ExamplePlan, writer: BugWriter | None = None) -> lis
     """Make examples: as many right as buggy ones in every level, no question twice.
 
     With ``writer`` a chat model writes the buggy programs, where it can.
-
-    Raises
-    ------
-    DataError
-        If there aren't so many problems, or the generator contradicts itself: a solution that
-        should be right fails a test.
-    SandboxError
-        If no subprocess can be started.
     """
     slots = list(_slots(plan))
-    asked: set[str] = set()
+    questions: set[str] = set()
     while open_slots := [slot for slot in slots if slot.example is None]:
-        _draw_problems(plan, open_slots, asked)
+        _draw_problems(plan, open_slots, questions)
         if writer is not None:
             _take_written(plan, [slot for slot in open_slots if slot.example is None], writer)
             writer = None  # of each place it has had one problem
@@ -163,11 +155,11 @@ def _slots(plan: ExamplePlan) -> Iterator[_Slot]:
         yield _Slot(index, level, first if index % 2 == 0 else 1 - first)
 
 
-def _draw_problems(plan: ExamplePlan, slots: Sequence[_Slot], asked: set[str]) -> None:
+def _draw_problems(plan: ExamplePlan, slots: Sequence[_Slot], questions: set[str]) -> None:
     """Draw a problem for each slot without one, and test the true solutions."""
     new = [slot for slot in slots if slot.problem is None]
     for slot in new:
-        _draw_problem(plan, slot, asked)
+        _draw_problem(plan, slot, questions)
     problems = [slot.problem for slot in new if slot.problem is not None]
     programs = [Program(problem.solution, problem.tests, MAX_STEPS) for problem in problems]
     for slot, problem, result in zip(new, problems, _run(programs), strict=True):
@@ -181,16 +173,16 @@ def _draw_problems(plan: ExamplePlan, slots: Sequence[_Slot], asked: set[str]) -
             slot.example = Example(problem.question, problem.solution, 1, slot.level)
 
 
-def _draw_problem(plan: ExamplePlan, slot: _Slot, asked: set[str]) -> None:
+def _draw_problem(plan: ExamplePlan, slot: _Slot, questions: set[str]) -> None:
     level = LEVELS[slot.level]
     base = derive_seed(plan.seed, "code_validation", slot.index, plan.purpose)
     for _ in range(MAX_DRAWS):
         slot.draws += 1
         rng = numpy_generator(base, "problem", slot.draws)
         problem = level.draw(rng)
-        if problem.question in asked or not plan.accepts(problem.question):
+        if problem.question in questions or not plan.accepts(problem.question):
             continue
-        asked.add(problem.question)
+        questions.add(problem.question)
         solution = normalize(problem.solution)
         slot.problem = Problem(problem.question, solution, problem.tests, slot.level)
         slot.tried = 0
@@ -200,7 +192,7 @@ def _draw_problem(plan: ExamplePlan, slot: _Slot, asked: set[str]) -> None:
         return
     raise DataError(
         f"code_validation: {MAX_DRAWS} draws gave no new problem of level {slot.level} for the"
-        f" {plan.purpose} set, which has {len(asked)} of {plan.count}. Ask for fewer, or for"
+        f" {plan.purpose} set, which has {len(questions)} of {plan.count}. Ask for fewer, or for"
         " further levels."
     )
 
@@ -229,10 +221,10 @@ def _try_mutants(slots: Sequence[_Slot]) -> None:
     for slot in slots:
         assert slot.problem is not None  # drawn before
         count = 1 if slot.tried == 0 else 4
-        found = list(islice(slot.mutants, count))
-        slot.tried += len(found)
-        candidates += [(slot, slot.problem, mutant) for mutant in found]
-        if not found or slot.tried > MAX_MUTANTS:
+        next_mutants = list(islice(slot.mutants, count))
+        slot.tried += len(next_mutants)
+        candidates += [(slot, slot.problem, mutant) for mutant in next_mutants]
+        if not next_mutants or slot.tried > MAX_MUTANTS:
             slot.problem = None
     programs = [Program(each.source, problem.tests, MAX_STEPS) for _, problem, each in candidates]
     for (slot, problem, mutant), result in zip(candidates, _run(programs), strict=True):

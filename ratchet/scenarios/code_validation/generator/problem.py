@@ -27,5 +27,5 @@ class Problem:
 
 def call_tests(entry: str, cases: Sequence[tuple[Sequence[Value], Value]]) -> TestSuite:
     """Test a function by arguments and the values that should be returned."""
-    made = tuple(TestCase(list(arguments), expected) for arguments, expected in cases)
-    return TestSuite("call", made, entry)
+    test_cases = tuple(TestCase(list(arguments), expected) for arguments, expected in cases)
+    return TestSuite("call", test_cases, entry)

@@ -28,6 +28,7 @@ from ratchet.scenarios.code_validation.tiny_model import (
     pretraining,
     vocabulary,
 )
+from ratchet.scenarios.code_validation.tiny_model.pretraining import Progress, ignore_progress
 from ratchet.scenarios.code_validation.tiny_model.vocabulary import END, PAD
 from ratchet.store.fingerprint import code_fingerprint
 from ratchet.store.local import sync_tree
@@ -44,23 +45,23 @@ _RECIPE = (
 )
 
 
-def ensure_base_model(home: Path) -> Path:
+def ensure_base_model(home: Path, progress: Progress = ignore_progress) -> Path:
     """Return the folder of the base model; copy or build it if this home has none.
 
     It has the Hugging Face layout, and is named by the model and a digest of its code. One of
     several concurrent processes builds it while the others wait; the folder is moved into place
-    when complete. A copy is kept in ``$XDG_CACHE_HOME/ratchet/base-models`` (``~/.cache``) for
-    other homes.
+    when complete. A build that was interrupted continues from its last checkpoint. A copy is kept
+    in ``$XDG_CACHE_HOME/ratchet/base-models`` (``~/.cache``) for other homes.
     """
-    return _ensure(home, NAME, pretraining.base_shape)
+    return _ensure(home, NAME, pretraining.base_shape, progress)
 
 
-def ensure_small_model(home: Path) -> Path:
+def ensure_small_model(home: Path, progress: Progress = ignore_progress) -> Path:
     """Return the folder of a model of half the base model's width, trained in the same way.
 
     It follows an expert's marks equally well but compares worse: a weak verifier.
     """
-    return _ensure(home, SMALL_NAME, small_shape)
+    return _ensure(home, SMALL_NAME, small_shape, progress)
 
 
 def small_shape(vocab_size: int) -> LlamaShape:
@@ -74,29 +75,34 @@ def small_shape(vocab_size: int) -> LlamaShape:
     )
 
 
-def _ensure(home: Path, name: str, shape: Shape) -> Path:
-    place = home / "llm" / "base"
-    folder = place / f"{name}-{recipe_digest(shape)}"
+def _ensure(home: Path, name: str, shape: Shape, progress: Progress) -> Path:
+    models_folder = home / "llm" / "base"
+    folder = models_folder / f"{name}-{recipe_digest(shape)}"
     if folder.is_dir():
         return folder
-    place.mkdir(parents=True, exist_ok=True)
-    with locked(place / ".lock"):
+    models_folder.mkdir(parents=True, exist_ok=True)
+    with locked(models_folder / ".lock"):
         if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=place, prefix=".making-") as work:
-                _make(Path(work) / name, folder.name, shape)
+            with tempfile.TemporaryDirectory(dir=models_folder, prefix=".making-") as work:
+                _make(Path(work) / name, folder, shape, progress)
                 shutil.move(Path(work) / name, folder)
     return folder
 
 
-def _make(folder: Path, name: str, shape: Shape) -> None:
-    """Copy a base model from the user's cache, or build it and add it to the cache."""
-    cached = _cached(name)
+def _make(folder: Path, target: Path, shape: Shape, progress: Progress) -> None:
+    """Copy a base model from the user's cache, or build it and add it to the cache.
+
+    The checkpoints of a build lie beside ``target``, where the folder will be moved.
+    """
+    cached = _cached(target.name)
     try:
         shutil.copytree(cached, folder)
         return
     except (OSError, shutil.Error):  # missing, or not readable
         shutil.rmtree(folder, ignore_errors=True)
-    build_base_model(folder, shape)
+    checkpoint = target.with_name(f".{cached.name}.safetensors")
+    build_base_model(folder, shape, checkpoint, progress)
+    checkpoint.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # no writable cache, or another process was faster
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent, prefix=".making-") as work:
@@ -113,8 +119,16 @@ def _cached(name: str) -> Path:
     return user_cache() / "base-models" / "-".join([name, code, *packages])
 
 
-def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> None:
-    """Build tokenizer and weights of a shape, and write them to a new folder."""
+def build_base_model(
+    folder: Path,
+    shape_of: Shape = pretraining.base_shape,
+    checkpoint: Path | None = None,
+    progress: Progress = ignore_progress,
+) -> None:
+    """Build tokenizer and weights of a shape, and write them to a new folder.
+
+    Training writes a checkpoint, and continues from it if it exists.
+    """
     folder.mkdir(parents=True)
     words = vocabulary.make_tokenizer()
     vocabulary.save_tokenizer(words, folder)
@@ -123,7 +137,7 @@ def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that the weights don't depend on their number
     try:
-        model = pretraining.pretrain(ChatTokenizer(folder), shape)
+        model = pretraining.pretrain(ChatTokenizer(folder), shape, checkpoint, progress)
     finally:
         torch.set_num_threads(threads)
     save_llama(model, folder)

@@ -99,24 +99,24 @@ class DrawnTasks(TaskSource):
         return {side: self._draw_side(side, seed, sizes, salt) for side in SIDES}
 
     def _draw_side(self, side: str, seed: int, sizes: Sizes, salt: int) -> list[Task]:
-        wanted = sizes.of(side) or _DRAWN[side]
+        num_tasks = sizes.of(side) or _DRAWN[side]
         rng = numpy_generator(seed, "language_task", purpose=f"{type(self).__name__}/{side}")
-        found: dict[str, Task] = {}
+        tasks: dict[str, Task] = {}
         misses = 0
-        while len(found) < wanted and misses < _MOST_MISSES:
+        while len(tasks) < num_tasks and misses < _MOST_MISSES:
             task = self.draw(rng)
             key = task.prompt_key
-            is_new = key not in found and (share(key, salt) < sizes.test_size) == (side == "test")
+            is_new = key not in tasks and (share(key, salt) < sizes.test_size) == (side == "test")
             misses = 0 if is_new else misses + 1
             if is_new:
-                found[key] = task
-        if len(found) < wanted:
+                tasks[key] = task
+        if len(tasks) < num_tasks:
             raise DataError(
-                f"language_task: only {len(found)} different {side} tasks of"
-                f" {type(self).__name__}, expected {wanted}. Choose longer tasks, set"
-                f" language_task.num_{side} to at most {len(found)}, or choose another test_size."
+                f"language_task: only {len(tasks)} different {side} tasks of"
+                f" {type(self).__name__}, expected {num_tasks}. Choose longer tasks, set"
+                f" language_task.num_{side} to at most {len(tasks)}, or choose another test_size."
             )
-        return list(found.values())
+        return list(tasks.values())
 
 
 def share(key: str, salt: int) -> float:
@@ -166,38 +166,32 @@ def read_sides(folder: Path, sizes: Sizes) -> dict[str, list[Task]]:
 def divide(tasks: Iterable[Task], seed: int, sizes: Sizes, name: str) -> dict[str, list[Task]]:
     """Shuffle tasks and put each on the side that its prompt's hash says.
 
-    Raises
-    ------
-    DataError
-        If a side has none.
+    Raises DataError if a side has no task.
     """
     salt = derive_seed(seed, "language_task", purpose="sides")
     all_tasks = list(tasks)
     order = numpy_generator(seed, "language_task", purpose="order").permutation(len(all_tasks))
     sides: dict[str, list[Task]] = {side: [] for side in SIDES}
-    for place in order.tolist():
-        task = all_tasks[place]
+    for index in order.tolist():
+        task = all_tasks[index]
         is_test = share(task.prompt_key, salt) < sizes.test_size
         sides["test" if is_test else "train"].append(task)
-    empty = [side for side, found in sides.items() if not found]
+    empty = [side for side, side_tasks in sides.items() if not side_tasks]
     if empty:
         raise DataError(
             f"{name}: of {len(all_tasks)} tasks none is left for {empty}. Give more tasks, another"
             " test_size, or a folder with train.jsonl and test.jsonl."
         )
-    return {side: found[: sizes.of(side)] for side, found in sides.items()}
+    return {side: side_tasks[: sizes.of(side)] for side, side_tasks in sides.items()}
 
 
 def read_tasks(file: Path) -> list[Task]:
     """Read the tasks of a file.
 
-    Raises
-    ------
-    DataError
-        With the line that is no task.
+    Raises DataError with the line that is not a task.
     """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # a byte order mark is ignored
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}. Expected a file of tasks.") from error
     tasks = []

@@ -53,8 +53,8 @@ def pig_latin(word: str) -> str:
     vowel gets ``way``. A ``y`` is a consonant only before a vowel at the start.
     """
     match = _BEGINNING.match(word)
-    beginning = match.group() if match else ""
-    return f"{word[len(beginning) :]}{beginning}ay" if beginning else f"{word}way"
+    consonants = match.group() if match else ""
+    return f"{word[len(consonants) :]}{consonants}ay" if consonants else f"{word}way"
 
 
 def _draw_syllable(rng: np.random.Generator) -> str:

@@ -24,8 +24,8 @@ class Reverse(DrawnTasks):
     def draw(self, rng: np.random.Generator) -> Task:
         """Sample a string."""
         section = self.section.reverse
-        places = rng.integers(section.num_symbols, size=section.length)
-        word = "".join(SYMBOLS[place] for place in places)
+        symbol_ids = rng.integers(section.num_symbols, size=section.length)
+        word = "".join(SYMBOLS[symbol_id] for symbol_id in symbol_ids)
         return Task(word, f"{word}=", word[::-1])
 
     def characters(self) -> str:

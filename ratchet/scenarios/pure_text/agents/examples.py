@@ -37,11 +37,11 @@ class PreferencePair:
 
 def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Example]:
     """Create an example of each of the rollouts [N] in which the agent gave a valid reply."""
-    said = _acted(rollouts, agent_index) & (rollouts["agents", "valid"][:, :, agent_index])
+    replied = _acted(rollouts, agent_index) & (rollouts["agents", "valid"][:, :, agent_index])
     replies = rollouts["agents", "raw_message"]
     return [
         _example(rollouts, row, step, agent_index, replies[row, step, agent_index])
-        for row, step in _last_steps(said)
+        for row, step in _last_steps(replied)
     ]
 
 

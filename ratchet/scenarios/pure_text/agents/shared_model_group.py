@@ -80,12 +80,6 @@ class PureTextSharedModelGroup(RenamedAttributes):
     agents
         Its agents, in the protocol's order. They use its model from now on.
 
-    Raises
-    ------
-    ParameterError
-        If the agents disagree on the model, its service, or its training; or if that service does
-        not support their parameters.
-
     Notes
     -----
     Jobs train ``learning_agents`` only: all, unless a trainer with update schedules sets others. A
@@ -218,17 +212,17 @@ class PureTextSharedModelGroup(RenamedAttributes):
         self._check_names(set(pairs_per_agent))
         examples: list[Example] = []
         for name, agent in self.agents.items():
-            given = pairs_per_agent.get(name, ())
-            if isinstance(given, NestedArrayDict):
+            pairs = pairs_per_agent.get(name, ())
+            if isinstance(pairs, NestedArrayDict):
                 both = (positive_examples_per_agent or {}, negative_examples_per_agent or {})
                 if name not in both[0] or name not in both[1]:
                     raise DataError(
                         f"group {self.name!r}: got timesteps of agent {name!r} without positive and"
                         " negative examples, expected both."
                     )
-                given = timestep_pairs(both[0][name], both[1][name], agent.agent_index)
+                pairs = timestep_pairs(both[0][name], both[1][name], agent.agent_index)
             if name in self.learning_agents:
-                examples += preference_examples(given)
+                examples += preference_examples(pairs)
         self._create_job("dpo", examples, job_name)
 
     def get_fine_tune_job_status(self) -> GroupStatus:
@@ -295,11 +289,6 @@ class PureTextSharedModelGroup(RenamedAttributes):
         """Switch to the model of the job; keep the old one without a job.
 
         If it needs a deployment, creates it and waits for it: the group is unchanged if that fails.
-
-        Raises
-        ------
-        FineTuneError
-            If the job hasn't succeeded, or its model can't be deployed.
         """
         job = self._look()
         state = replace(
@@ -382,15 +371,17 @@ class PureTextSharedModelGroup(RenamedAttributes):
 
     def _intent(self, method: FineTuneMethod, content: bytes, job_name: str) -> FineTuneIntent:
         scratch = self.parameters.fine_tune_from_scratch
-        given = self.parameters.fine_tuning.model_dump(exclude_none=True, exclude={"seed"})
+        hyper_parameters = self.parameters.fine_tuning.model_dump(
+            exclude_none=True, exclude={"seed"}
+        )
         if method == "supervised":
-            given.pop("beta", None)
+            hyper_parameters.pop("beta", None)
         suffix = "".join(c if c.isalnum() and c.isascii() else "-" for c in job_name)
         return FineTuneIntent(
             model=self.parameters.model_name if scratch else self.current_model_name,
             method=method,
             file_sha256=sha256_of(content),
-            hyper_parameters=given,
+            hyper_parameters=hyper_parameters,
             suffix=suffix[:_SUFFIX_LETTERS].strip("-") or None,
             seed=self.training_seed(method),
         )
@@ -440,14 +431,14 @@ def _check_agreement(group: str, agents: Sequence[PureTextWholeAgent]) -> None:
         raise ParameterError(f"group {group!r}: got no agents, expected at least one.")
     first, *others = agents
     for parameter in _SHARED_PARAMETERS:
-        wanted = getattr(first.parameters, parameter)
+        expected = getattr(first.parameters, parameter)
         for other in others:
             got = getattr(other.parameters, parameter)
-            if got != wanted:
+            if got != expected:
                 raise ParameterError(
                     f"agents.{other.agent_name}.{parameter}: got {got!r}, but"
                     f" agents.{first.agent_name} of the same shared_model_group {group!r} has"
-                    f" {wanted!r}. Give them the same value, or separate groups."
+                    f" {expected!r}. Give them the same value, or separate groups."
                 )
 
 

@@ -51,11 +51,6 @@ def train_on_tokens(
     -------
     dict
         The metrics of the steps; empty without any.
-
-    Raises
-    ------
-    LanguageModelError
-        If the service refuses, or fails too often.
     """
     state = group.state
     before = state.token_training or TokenTraining()
@@ -100,8 +95,8 @@ def _train(
         api_key_name=group.endpoint.api_key_name,
         timeout_seconds=group.endpoint.timeout_seconds,
     ) as session:
-        saved, taken = steps.take(session, name[:_NAME_LETTERS])
-        return session.session_id, saved, mean_figures(taken)
+        saved, completed_steps = steps.take(session, name[:_NAME_LETTERS])
+        return session.session_id, saved, mean_figures(completed_steps)
 
 
 def _rank(group: PureTextSharedModelGroup) -> int:

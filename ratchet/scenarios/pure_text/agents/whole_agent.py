@@ -163,12 +163,8 @@ class PureTextWholeAgent:
     async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
         """Return the actions for a view, retrying while replies are invalid.
 
-        After the last retry: an empty message, no decision, ``valid`` False.
-
-        Raises
-        ------
-        LanguageModelError
-            If a call failed after all retries; with the datapoint, the agent and the round.
+        After the last retry: an empty message, no decision, ``valid`` False. Raises
+        LanguageModelError, with datapoint, agent and round, if a call failed after all retries.
         """
         prompt = self._prompt(view)
         model, price = self.model_name, self._price

@@ -98,23 +98,23 @@ def _run_all(job: dict[str, Any], outputs: list[str]) -> None:
         namespace = _fresh_namespace("solution")
         exec(code, namespace)
         entry = namespace[job["entry"]]
-        for given in job["givens"]:
-            outputs.append(_dump(entry(*given)))
+        for test_input in job["givens"]:
+            outputs.append(_dump(entry(*test_input)))
         return
-    for given in job["givens"]:
+    for test_input in job["givens"]:
         run = _run_variables if job["mode"] == "variables" else _run_stdio
-        outputs.append(_dump(run(code, given, job["wanted"])))
+        outputs.append(_dump(run(code, test_input, job["wanted"])))
 
 
-def _run_variables(code: CodeType, given: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+def _run_variables(code: CodeType, variables: dict[str, Any], names: list[str]) -> dict[str, Any]:
     namespace = _fresh_namespace("__main__")
-    namespace.update(given)
+    namespace.update(variables)
     exec(code, namespace)
-    return {name: namespace[name] for name in wanted if name in namespace}
+    return {name: namespace[name] for name in names if name in namespace}
 
 
-def _run_stdio(code: CodeType, given: str, wanted: list[str]) -> str:
-    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
+def _run_stdio(code: CodeType, stdin_text: str, names: list[str]) -> str:
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin_text.encode()), encoding="utf-8")
     text = _BoundedText()
     sys.stdout = text
     try:

@@ -37,12 +37,12 @@ def leave_outside() -> tuple[list[str], bool]:
     the next process that is forked is the new namespace's first: when it ends, the kernel ends
     all others in it.
     """
-    wanted = ["pid", "network", "ipc"]
-    left = _unshare(wanted) if os.geteuid() == 0 else []
+    namespaces = ["pid", "network", "ipc"]
+    left = _unshare(namespaces) if os.geteuid() == 0 else []
     _become_nobody()
     unprivileged = os.geteuid() != 0
     if "pid" not in left:  # who owns a user namespace may make the others
-        left += _unshare(["user", *(name for name in wanted if name not in left)])
+        left += _unshare(["user", *(name for name in namespaces if name not in left)])
     return left, unprivileged
 
 

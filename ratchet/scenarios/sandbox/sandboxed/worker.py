@@ -180,9 +180,9 @@ class Worker:
             (resource.RLIMIT_CORE, 0),
         ):
             resource.setrlimit(limit, (value, value))
-        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NPROC)
         threads = _MAX_THREADS if self.filter else 0
-        if most == resource.RLIM_INFINITY or most > threads:
+        if hard_limit == resource.RLIM_INFINITY or hard_limit > threads:
             resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
         signal.setitimer(signal.ITIMER_PROF, self.time_limit)
 

@@ -87,13 +87,15 @@ class ArmMirror:
         parent: str | None,
     ) -> str:
         """Sync the arm's MLflow run (created if None) with the run folder; return its id."""
-        metrics = [_finite(metric) for metric in [*point_metrics(points), *self._final_metrics()]]
+        recorded = [*point_metrics(points, self._manifest.kinds), *self._final_metrics()]
+        metrics = [_finite(metric) for metric in recorded]
         run = run or self._create(experiment_id)
+        warnings = [*arm_warnings(points), *self._warn_of_infinities(run, recorded)]
         missing = self._missing(run, metrics)
         if missing is None:
             run = self._replace(run, experiment_id)
             missing = metrics
-        self._describe(run, parent, arm_warnings(points))
+        self._describe(run, parent, warnings)
         self._send(run.info.run_id, metrics, missing)
         self._send_system(run.info.run_id)
         self._send_datasets(run.info.run_id, dataset_sizes(points))
@@ -101,6 +103,20 @@ class ArmMirror:
         self._send_model(run.info.run_id)
         self._set_status(run)
         return str(run.info.run_id)
+
+    def _warn_of_infinities(self, run: Run, metrics: Sequence[Metric]) -> list[str]:
+        """Return a warning that names infinite metrics, logged once, when it is new."""
+        names = sorted({key for key, _, value, _ in metrics if math.isinf(value)})
+        if not names:
+            return []
+        some = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+        text = (
+            f"{some}: infinite values are stored in MLflow as ±1.8e308, the largest number that its"
+            " databases hold; metrics.jsonl has them as they are."
+        )
+        if text not in run.data.tags.get("ratchet.warnings", ""):
+            logger.warning("run %s, arm %s: %s", self._manifest.run_id, self._arm, text)
+        return [text]
 
     def _create(self, experiment_id: str) -> Run:
         """Create the MLflow run with its tags, by which a later sync finds it."""

@@ -54,13 +54,7 @@ def artifact_location(tracking_uri: str) -> str | None:
 
 
 def connect(tracking_uri: str) -> MlflowClient:
-    """Create a client, which connects to a server on first use.
-
-    Raises
-    ------
-    TrackingError
-        If a local database cannot be opened.
-    """
+    """Create a client, which connects to a server on first use."""
     _prepare_environment()
     with tracking_errors(tracking_uri):
         create_database(tracking_uri, artifact_location(tracking_uri))

@@ -99,14 +99,6 @@ class MlflowMirror(Mirror):
             if run_id is not None:
                 keep_files(client, run_id, folder)
 
-    def url(self, folder: RunFolder) -> str | None:
-        """Return the page of the run on the server, if it is mirrored and the server has pages."""
-        cursor = Cursor.read(folder.path / "mlflow.json", self.tracking_uri)
-        if MAIN_ARM not in cursor.arms:
-            return None
-        main = cursor.arms[MAIN_ARM]
-        return run_url(self.tracking_uri, cursor.experiment_id, main.mlflow_run_id)
-
     def _client(self) -> MlflowClient:
         if self._connected is None:
             self._connected = connect(self.tracking_uri)
@@ -115,7 +107,7 @@ class MlflowMirror(Mirror):
     def _sync(self, client: MlflowClient, folder: RunFolder) -> str:
         manifest = folder.manifest
         cursor = Cursor.read(folder.path / "mlflow.json", self.tracking_uri)
-        cursor.experiment_id = self._experiment(client, manifest)
+        cursor.experiment_id = self._named_experiment(client, str(manifest.experiment_name))
         runs = _runs_by_arm(client, cursor.experiment_id, manifest.run_id)
         points = folder.read_metrics()
         parent = self._sweep_parent(client, cursor.experiment_id, manifest, folder.path.parent)
@@ -136,28 +128,23 @@ class MlflowMirror(Mirror):
         self._note(folder, manifest, cursor)
         return cursor.arms[MAIN_ARM].mlflow_run_id
 
-    def _experiment(self, client: MlflowClient, manifest: RunManifest) -> str:
-        """Find or create the MLflow experiment that the run belongs to."""
-        name = manifest.experiment_name
-        return self._named_experiment(client, str(name))
-
     def _named_experiment(self, client: MlflowClient, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
-            place = artifact_location(self.tracking_uri)
+            location = artifact_location(self.tracking_uri)
             try:
                 tags = {KIND: CUSTOM_MODELS, NOTE: _experiment_note(name)}
-                return str(client.create_experiment(name, place, tags))
+                return str(client.create_experiment(name, location, tags))
             except MlflowException:
                 experiment = client.get_experiment_by_name(name)  # created by another process
                 if experiment is None:
                     raise
         if experiment.lifecycle_stage != "active":
-            place = without_logins(self.tracking_uri)
+            location = without_logins(self.tracking_uri)
             raise TrackingError(
-                f"the MLflow experiment {name!r} at {place} is deleted. Restore it"
+                f"the MLflow experiment {name!r} at {location} is deleted. Restore it"
                 f" (`mlflow experiments restore -x {experiment.experiment_id}`) or set"
                 " settings.experiment_name, then `ratchet sync RUN`."
             )
@@ -196,13 +183,13 @@ class MlflowMirror(Mirror):
 
 def _runs_by_arm(client: MlflowClient, experiment_id: str, run_id: str) -> dict[str, Run]:
     """Find a run's MLflow runs by their tags; the oldest if an arm has several."""
-    found = client.search_runs(
+    matching_runs = client.search_runs(
         [experiment_id],
         filter_string=f"tags.`{RUN_TAG}` = '{run_id}'",
         order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
     )
     runs: dict[str, Run] = {}
-    for run in found:
+    for run in matching_runs:
         runs.setdefault(run.data.tags[ARM_TAG], run)
     return runs
 

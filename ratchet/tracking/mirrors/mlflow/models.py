@@ -70,8 +70,8 @@ def send_model(
         if missing := {name: params[name] for name in params.keys() - model.params.keys()}:
             client.log_model_params(model.model_id, missing)
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
-            place, model_id = Path(folder), model.model_id
-            _lay_out(place, files, manifest, arm, tested=tested, model_id=model_id)
+            model_folder, model_id = Path(folder), model.model_id
+            _lay_out(model_folder, files, manifest, arm, tested=tested, model_id=model_id)
             client.log_model_artifacts(model.model_id, folder)
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     linked = run.outputs.model_outputs if run.outputs else []
@@ -85,10 +85,10 @@ def send_model(
 
 
 def _find(client: MlflowClient, run: Run, digest: str) -> LoggedModel | None:
-    found = client.search_logged_models(
+    matching_models = client.search_logged_models(
         [run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'"
     )
-    for model in found:
+    for model in matching_models:
         if model.tags.get(STATE_TAG) == digest:
             return model
     return None
@@ -181,24 +181,24 @@ def _lay_out(
     """Write the state's files and MLflow's description of them to a folder."""
     state = Path(os.path.commonpath([path.parent for path in files]))
     for path in files:
-        place = folder / STATE_FOLDER / path.relative_to(state)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(path.resolve())
-    own = {
+        link = folder / STATE_FOLDER / path.relative_to(state)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.resolve())
+    flavor = {
         "state": STATE_FOLDER,
         "parameters": "config.yaml",
         "version": manifest.versions.get("ratchet-experiments", "unknown"),
         "base_dir": manifest.settings.get("base_dir"),
     }
-    about: dict[str, Any] = {
+    model_description: dict[str, Any] = {
         "model_id": model_id,
         "utc_time_created": str(manifest.created),
     }
     if arm in manifest.model_kinds:
         kind, parameters = manifest.model_kinds[arm], manifest.arms[arm]
-        about |= describe_loading(folder, kind, parameters, tested, manifest.versions)
-    about["flavors"] = {FLAVOR: own, **about.get("flavors", {})}
-    (folder / "MLmodel").write_text(yaml.safe_dump(about))
+        model_description |= describe_loading(folder, kind, parameters, tested, manifest.versions)
+    model_description["flavors"] = {FLAVOR: flavor, **model_description.get("flavors", {})}
+    (folder / "MLmodel").write_text(yaml.safe_dump(model_description))
     (folder / "config.yaml").write_text(parameters_yaml(manifest, arm))
 
 

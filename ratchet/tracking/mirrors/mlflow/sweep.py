@@ -24,10 +24,9 @@ from ratchet.tracking.mirrors.payload import (
     file_digest,
     metric_key,
 )
-from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_folder import SWEEP_FILE, RunFolder
 from ratchet.tracking.run_lock import runners
 from ratchet.tracking.sweep_folder import (
-    FILE_NAME,
     PAGE_FILE,
     STUDY_FILE,
     SweepRecord,
@@ -70,14 +69,14 @@ def sync_sweep(
 
     ``best`` is the sweep's result, if available. None if no such sweep is recorded.
     """
-    if not (runs / sweep_id / FILE_NAME).exists():
+    if not (runs / sweep_id / SWEEP_FILE).exists():
         return None
     record = read_sweep(runs, sweep_id)
     if record is None:
         return None
     with locked(runs / sweep_id / ".mlflow.lock"):
         run = find(sweep_id) or _create(client, experiment_id, record)
-        _describe(client, run, runs / sweep_id / FILE_NAME, record)
+        _describe(client, run, runs / sweep_id / SWEEP_FILE, record)
         status = _status(runs, record)
         if run.info.status != status and status == "RUNNING":
             client.update_run(run.info.run_id, status=status)
@@ -137,10 +136,10 @@ def _described(record: SweepRecord) -> dict[str, str]:
     """Return the varied values by dotted path, and the strategy's parameters, as text."""
     spec = dict(record.spec) or {"parameters": record.grid}
     varies = {**spec.pop("parameters", {}), **spec.pop("for_each", {})}
-    own = {f"sweep.{name}": value for name, value in spec.items()}
+    spec_params = {f"sweep.{name}": value for name, value in spec.items()}
     return {
         path: (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARS]
-        for path, value in {**own, **varies}.items()
+        for path, value in {**spec_params, **varies}.items()
     }
 
 
@@ -167,14 +166,14 @@ def _status(runs: Path, record: SweepRecord) -> str:
     """Return a sweep's status, which is running until all members have ended."""
     if runners(runs / record.sweep_id):
         return "RUNNING"
-    found = []
+    statuses = []
     for member in record.members:
         try:
-            found.append(RunFolder(runs / member.run_id).manifest.status)
+            statuses.append(RunFolder(runs / member.run_id).manifest.status)
         except RunNotFoundError:
             return "RUNNING"
-    if "running" in found:
+    if "running" in statuses:
         return "RUNNING"
-    if "failed" in found:
+    if "failed" in statuses:
         return "FAILED"
-    return "FINISHED" if set(found) <= {"completed", "pruned"} else "KILLED"
+    return "FINISHED" if set(statuses) <= {"completed", "pruned"} else "KILLED"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
+from openai.types.chat import ChatCompletion
 
 from ratchet.language_models.engines.interface import EmbeddingRequest, EmbeddingResult
 from ratchet.language_models.service.api.chat_responses import ChatResponse, generation_requests
@@ -20,7 +21,7 @@ from ratchet.language_models.service.api.responses_endpoint import (
     ResponsesApiResponse,
     response_request,
 )
-from ratchet.language_models.service.api.schemas.chat import ChatCompletion, ChatCompletionRequest
+from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest
 from ratchet.language_models.service.api.schemas.completions import (
     EmbeddingsObject,
     EmbeddingsRequest,

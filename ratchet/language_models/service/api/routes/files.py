@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse
+from openai.types import FileDeleted, FileObject
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.api.request_parsing import form_of, refuse_unknown
-from ratchet.language_models.service.api.schemas.objects import Deleted, FileObject, Page
+from ratchet.language_models.service.api.schemas.objects import Page
 from ratchet.language_models.service.service import ModelService
 
 _BYTES = {"type": "string", "format": "binary"}
@@ -23,7 +24,7 @@ def file_routes(service: ModelService) -> APIRouter:
     """Create the routes of file upload and download."""
     router = APIRouter(prefix="/v1/files", tags=["files"])
 
-    @router.post("", response_model=FileObject, openapi_extra=_UPLOAD)
+    @router.post("", response_model_exclude_unset=True, openapi_extra=_UPLOAD)
     async def create_file(request: Request) -> FileObject:
         """Upload a training file; it is checked line by line."""
         refuse_unknown(request, ())
@@ -34,7 +35,7 @@ def file_routes(service: ModelService) -> APIRouter:
         await run_in_threadpool(service.runner.warm_up)
         return stored
 
-    @router.get("", response_model=Page[FileObject])
+    @router.get("", response_model_exclude_unset=True)
     def list_files(
         request: Request,
         after: str | None = None,
@@ -47,18 +48,18 @@ def file_routes(service: ModelService) -> APIRouter:
         ascending = order == "asc"
         return service.files.page(after=after, limit=limit, ascending=ascending, purpose=purpose)
 
-    @router.get("/{file_id}", response_model=FileObject)
+    @router.get("/{file_id}", response_model_exclude_unset=True)
     def retrieve_file(request: Request, file_id: str) -> FileObject:
         """Return a file's entry."""
         refuse_unknown(request, ())
         return service.files.describe(file_id)
 
-    @router.delete("/{file_id}", response_model=Deleted)
-    def delete_file(request: Request, file_id: str) -> Deleted:
+    @router.delete("/{file_id}")
+    def delete_file(request: Request, file_id: str) -> FileDeleted:
         """Delete a file."""
         refuse_unknown(request, ())
         service.files.delete(file_id)
-        return Deleted(id=file_id, object="file")
+        return FileDeleted(id=file_id, object="file", deleted=True)
 
     _add_content(router, service)
     return router

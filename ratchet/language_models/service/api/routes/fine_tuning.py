@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
+from openai.types.fine_tuning import FineTuningJobEvent
 from starlette.concurrency import run_in_threadpool
 
 from ratchet.language_models.service.api.request_parsing import (
@@ -16,7 +17,6 @@ from ratchet.language_models.service.api.request_parsing import (
 from ratchet.language_models.service.api.schemas.fine_tuning import (
     CheckpointObject,
     CreateJobRequest,
-    JobEventObject,
     JobObject,
 )
 from ratchet.language_models.service.api.schemas.objects import Page
@@ -43,7 +43,7 @@ def fine_tuning_routes(service: ModelService) -> APIRouter:
     """Create the routes of fine-tuning jobs."""
     router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["fine-tuning"])
 
-    @router.post("", response_model=JobObject, openapi_extra=body_of(CreateJobRequest))
+    @router.post("", response_model_exclude_unset=True, openapi_extra=body_of(CreateJobRequest))
     async def create_job(request: Request, idempotency_key: IdempotencyKey = None) -> JobObject:
         """Create a job, once per idempotency key."""
         refuse_unknown(request, ())
@@ -52,20 +52,20 @@ def fine_tuning_routes(service: ModelService) -> APIRouter:
         service.runner.wake()
         return job
 
-    @router.get("", response_model=Page[JobObject], openapi_extra=_METADATA)
+    @router.get("", response_model_exclude_unset=True, openapi_extra=_METADATA)
     def list_jobs(request: Request, after: str | None = None, limit: Limit = 20) -> Page[JobObject]:
         """List jobs, newest first."""
         refuse_unknown(request, ("after", "limit", "metadata"))
         pairs, nothing = metadata_filter(request)
         return service.jobs.page(after=after, limit=limit, metadata=pairs, no_metadata=nothing)
 
-    @router.get("/{fine_tuning_job_id}", response_model=JobObject)
+    @router.get("/{fine_tuning_job_id}", response_model_exclude_unset=True)
     def retrieve_job(request: Request, fine_tuning_job_id: str) -> JobObject:
         """Return a job."""
         refuse_unknown(request, ())
         return service.jobs.get(fine_tuning_job_id)
 
-    @router.post("/{fine_tuning_job_id}/cancel", response_model=JobObject)
+    @router.post("/{fine_tuning_job_id}/cancel", response_model_exclude_unset=True)
     def cancel_job(request: Request, fine_tuning_job_id: str) -> JobObject:
         """Cancel a queued or running job."""
         refuse_unknown(request, ())
@@ -79,7 +79,7 @@ def fine_tuning_routes(service: ModelService) -> APIRouter:
 
 
 def _add_pausing(router: APIRouter, service: ModelService) -> None:
-    @router.post("/{fine_tuning_job_id}/pause", response_model=JobObject)
+    @router.post("/{fine_tuning_job_id}/pause", response_model_exclude_unset=True)
     def pause_job(request: Request, fine_tuning_job_id: str) -> JobObject:
         """Pause a queued or running job until it is resumed."""
         refuse_unknown(request, ())
@@ -87,7 +87,7 @@ def _add_pausing(router: APIRouter, service: ModelService) -> None:
         service.runner.kill(fine_tuning_job_id)
         return job
 
-    @router.post("/{fine_tuning_job_id}/resume", response_model=JobObject)
+    @router.post("/{fine_tuning_job_id}/resume", response_model_exclude_unset=True)
     def resume_job(request: Request, fine_tuning_job_id: str) -> JobObject:
         """Requeue a paused job; training restarts from its file."""
         refuse_unknown(request, ())
@@ -97,16 +97,16 @@ def _add_pausing(router: APIRouter, service: ModelService) -> None:
 
 
 def _add_history(router: APIRouter, service: ModelService) -> None:
-    @router.get("/{fine_tuning_job_id}/events", response_model=Page[JobEventObject])
+    @router.get("/{fine_tuning_job_id}/events", response_model_exclude_unset=True)
     def list_events(
         request: Request, fine_tuning_job_id: str, after: str | None = None, limit: Limit = 20
-    ) -> Page[JobEventObject]:
+    ) -> Page[FineTuningJobEvent]:
         """List a job's events, newest first."""
         refuse_unknown(request, ("after", "limit"))
         service.jobs.row(fine_tuning_job_id)
         return service.history.events(fine_tuning_job_id, after=after, limit=limit)
 
-    @router.get("/{fine_tuning_job_id}/checkpoints", response_model=Page[CheckpointObject])
+    @router.get("/{fine_tuning_job_id}/checkpoints", response_model_exclude_unset=True)
     def list_checkpoints(
         request: Request, fine_tuning_job_id: str, after: str | None = None, limit: Limit = 10
     ) -> Page[CheckpointObject]:

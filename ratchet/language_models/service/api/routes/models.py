@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fastapi import APIRouter, Request
+from openai.types import ModelDeleted
 from safetensors import SafetensorError, safe_open
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
@@ -19,7 +20,6 @@ from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.api.request_parsing import form_of, refuse_unknown
 from ratchet.language_models.service.api.schemas.objects import (
-    Deleted,
     ModelList,
     ModelObject,
     TokenizerObject,
@@ -33,25 +33,25 @@ def model_routes(service: ModelService) -> APIRouter:
     """Create the routes that list and delete models."""
     router = APIRouter(prefix="/v1/models", tags=["models"])
 
-    @router.get("", response_model=ModelList)
+    @router.get("", response_model_exclude_unset=True)
     def list_models(request: Request) -> ModelList:
         """List the models."""
         refuse_unknown(request, ())
         return service.models.list()
 
-    @router.get("/{model:path}", response_model=ModelObject)
+    @router.get("/{model:path}", response_model_exclude_unset=True)
     def retrieve_model(request: Request, model: str) -> ModelObject:
         """Return one model."""
         refuse_unknown(request, ())
         return service.models.describe(model)
 
-    @router.delete("/{model:path}", response_model=Deleted)
-    async def delete_model(request: Request, model: str) -> Deleted:
+    @router.delete("/{model:path}")
+    async def delete_model(request: Request, model: str) -> ModelDeleted:
         """Delete a fine-tuned model."""
         refuse_unknown(request, ())
         await run_in_threadpool(service.models.delete, model)
         service.batcher.forget(model)
-        return Deleted(id=model, object="model")
+        return ModelDeleted(id=model, object="model", deleted=True)
 
     return router
 
@@ -65,7 +65,7 @@ def training_model_routes(service: ModelService) -> APIRouter:
     """Create the routes for model uploads and tokenizer downloads."""
     router = APIRouter(prefix="/v1/training", tags=["training"])
 
-    @router.post("/models", response_model=ModelObject, openapi_extra=_UPLOAD)
+    @router.post("/models", response_model_exclude_unset=True, openapi_extra=_UPLOAD)
     async def create_model(request: Request) -> ModelObject:
         """Upload a model in Hugging Face's layout; equal files are the same model."""
         refuse_unknown(request, ())
@@ -79,7 +79,7 @@ def training_model_routes(service: ModelService) -> APIRouter:
         model = await run_in_threadpool(add_model, service.models, name, files)
         return service.models.describe(model)
 
-    @router.get("/tokenizer", response_model=TokenizerObject)
+    @router.get("/tokenizer")
     def tokenizer(request: Request, model: str) -> TokenizerObject:
         """Return the files of a model's tokenizer."""
         refuse_unknown(request, ("model",))
@@ -93,31 +93,25 @@ _READABLE = frozenset({".json", ".jinja"})
 
 
 def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> str:
-    """Store a model; return its id, derived from its name and files.
-
-    Raises
-    ------
-    ApiError
-        400 if it isn't a complete model with a tokenizer.
-    """
+    """Store a model; return its id, derived from its name and files."""
     if not _NAME.fullmatch(name):
         message = f"name: got {name!r}, expected 1 to 64 letters, digits, '.', '_' or '-'."
         raise ApiError(400, message, code="invalid_value", param="name")
     model_id = uploaded_model_id(name, files)
-    aside = Path(tempfile.mkdtemp(prefix="upload-", dir=models.folder))
+    upload_folder = Path(tempfile.mkdtemp(prefix="upload-", dir=models.folder))
     try:
         check_model_files(files)
         for file, content in files.items():
             if Path(file).suffix == ".json":
                 json.loads(content)
-            (aside / file).write_bytes(content)
-        _check_weights(aside)
-        ChatTokenizer(aside)
-        models.add(model_id, aside)
+            (upload_folder / file).write_bytes(content)
+        _check_weights(upload_folder)
+        ChatTokenizer(upload_folder)
+        models.add(model_id, upload_folder)
     except ValueError as error:  # of JSON, or a DataError
         raise ApiError(400, str(error), code="invalid_value", param="files") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(upload_folder, ignore_errors=True)
     return model_id
 
 
@@ -126,8 +120,8 @@ def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
     from ratchet.language_models.engines.model_folder import configuration_files
 
     folder = models.get(model_id).complete_folder
-    found = [file for file in configuration_files(folder) if file.suffix in _READABLE]
-    return {file.name: file.read_text("utf-8") for file in found}
+    files = [file for file in configuration_files(folder) if file.suffix in _READABLE]
+    return {file.name: file.read_text("utf-8") for file in files}
 
 
 def _check_weights(folder: Path) -> None:

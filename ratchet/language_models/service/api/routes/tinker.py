@@ -7,8 +7,9 @@ client gets an error and requests them again.
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -20,9 +21,13 @@ from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError, from_validation
 from ratchet.language_models.service.api.tinker import requests as wire
 from ratchet.language_models.service.api.tinker.messages import PROTOBUF, as_json, read_pass
-from ratchet.language_models.service.api.tinker.wire import SCHEME, Json, Wire
+from ratchet.language_models.service.api.tinker.runs import Json
+from ratchet.language_models.service.api.tinker.wire import Wire
 from ratchet.language_models.service.service import ModelService
-from ratchet.language_models.service.training_sessions.operations import OptimStepRequest
+from ratchet.language_models.service.training_sessions.operations import (
+    CheckpointKind,
+    OptimStepRequest,
+)
 from ratchet.language_models.service.training_sessions.records import RUN_SESSION
 from ratchet.language_models.training_service.interface import RUN_METADATA
 
@@ -36,13 +41,13 @@ def tinker_routes(service: ModelService) -> APIRouter:
     _add_service(router, service)
     _add_models(router, wired)
     _add_verbs(router, wired)
-    _add_sampling(router, wired)
+    _add_sampling(router, service, wired)
 
     @router.post("/retrieve_future")
     async def retrieve_future(request: Request) -> Response:
-        asked = await _read(request, wire.RetrieveFuture)
+        payload = await _read(request, wire.RetrieveFuture)
         as_protobuf = PROTOBUF in request.headers.get("accept", "")
-        return await wired.retrieve(asked.request_id, as_protobuf=as_protobuf)
+        return await wired.retrieve(payload.request_id, as_protobuf=as_protobuf)
 
     return router
 
@@ -68,8 +73,8 @@ def _add_service(router: APIRouter, service: ModelService) -> None:
 
     @router.post("/create_session")
     async def create_session(request: Request) -> Json:
-        asked = await _read(request, wire.CreateSession)
-        kind = RUN_SESSION if RUN_METADATA in (asked.user_metadata or {}) else "ses-"
+        payload = await _read(request, wire.CreateSession)
+        kind = RUN_SESSION if RUN_METADATA in (payload.user_metadata or {}) else "ses-"
         return {"type": "create_session", "session_id": f"{kind}{secrets.token_hex(12)}"}
 
     @router.post("/session_heartbeat")
@@ -80,6 +85,10 @@ def _add_service(router: APIRouter, service: ModelService) -> None:
     def telemetry() -> Json:
         return {"status": "accepted"}
 
+    @router.post("/sessions/{session}/finish", status_code=204)
+    def finish(session: str) -> None:
+        """Do nothing: a client can continue its sessions at any time."""
+
     @router.post("/cancel_future", status_code=204)
     def cancel() -> None:
         """Do nothing: samples are short and always completed."""
@@ -88,26 +97,24 @@ def _add_service(router: APIRouter, service: ModelService) -> None:
 def _add_models(router: APIRouter, wired: Wire) -> None:
     @router.post("/create_model")
     async def create_model(request: Request) -> Json:
-        asked = await _read(request, wire.CreateModel)
-        if asked.optimizer_config.get("type") != "adamw":
+        payload = await _read(request, wire.CreateModel)
+        if payload.optimizer_config.get("type") != "adamw":
             raise ApiError(400, "optimizer_config: expected type 'adamw'.")
-        lora = asked.lora_config
+        lora = payload.lora_config
         if lora is not None and not (lora.train_mlp and lora.train_attn):
             raise ApiError(400, "lora_config: adapters must cover all projections of a layer.")
-        return await run_in_threadpool(wired.create, asked)
+        return await run_in_threadpool(wired.create, payload)
 
     @router.post("/load_weights")
     async def load_weights(request: Request) -> Json:
-        return await run_in_threadpool(wired.load, await _read(request, wire.LoadWeights))
+        if "model_id" in await _fields(request):
+            return await _numbered(request, wire.LoadInto, wired.load_into, wired)
+        return await run_in_threadpool(wired.load, await _read(request, wire.ModelFromWeights))
 
     @router.post("/get_info")
     async def get_info(request: Request) -> Json:
-        asked = await _read(request, wire.ModelScopedRequest)
-        return await run_in_threadpool(wired.info, asked.model_id)
-
-    @router.get("/training_runs")
-    def training_runs() -> Json:
-        return {"training_runs": wired.runs()}
+        payload = await _read(request, wire.ModelScopedRequest)
+        return await run_in_threadpool(wired.info, payload.model_id)
 
     @router.post("/unload_model")
     async def unload_model(request: Request) -> Json:
@@ -115,9 +122,9 @@ def _add_models(router: APIRouter, wired: Wire) -> None:
 
 
 def _add_verbs(router: APIRouter, wired: Wire) -> None:
-    async def submit(asked: wire.ForwardBackward) -> Json:
-        verb = asked.to_operation()
-        return await wired.submit("passed", asked.model_id, "forward_backward", verb)
+    async def submit(payload: wire.ForwardBackward) -> Json:
+        verb = payload.to_operation()
+        return await wired.submit("passed", payload.model_id, "forward_backward", verb)
 
     @router.post("/forward_backward")
     async def forward_backward(request: Request) -> Json:
@@ -134,26 +141,30 @@ def _add_verbs(router: APIRouter, wired: Wire) -> None:
 
     @router.post("/optim_step")
     async def optim_step(request: Request) -> Json:
-        async def step(asked: wire.OptimStep) -> Json:
+        async def step(payload: wire.OptimStep) -> Json:
             verb = OptimStepRequest(
-                sequence=asked.seq_id - 1, optimizer=asked.adam_params.to_optimizer()
+                sequence=payload.seq_id - 1, optimizer=payload.adam_params.to_optimizer()
             )
-            return await wired.submit("stepped", asked.model_id, "optim_step", verb)
+            return await wired.submit("stepped", payload.model_id, "optim_step", verb)
 
         return await _numbered(request, wire.OptimStep, step, wired)
 
+    async def save(request: Request, kind: CheckpointKind) -> Json:
+        return await _numbered(
+            request, wire.SaveWeights, lambda payload: wired.save(kind, payload), wired
+        )
+
     @router.post("/save_weights")
     async def save_weights(request: Request) -> Json:
-        return await _numbered(
-            request, wire.SaveWeights, lambda asked: wired.save("state", asked), wired
-        )
+        return await save(request, "weights")
 
     @router.post("/save_weights_for_sampler")
     async def save_for_sampler(request: Request) -> Json:
-        def save(asked: wire.SaveWeights) -> Awaitable[Json]:
-            return wired.save("sampler" if asked.path is None else "saved", asked)
+        return await save(request, "sampler_weights")
 
-        return await _numbered(request, wire.SaveWeights, save, wired)
+    @router.post("/save_weights_external")
+    async def save_external(request: Request) -> Json:
+        return await save(request, "external_weights")
 
 
 async def _numbered(
@@ -173,31 +184,44 @@ async def _numbered(
 @contextmanager
 def _problems() -> Iterator[list[str]]:
     """Collect the message of an invalid request instead of raising it."""
-    found: list[str] = []
+    problems: list[str] = []
     try:
-        yield found
+        yield problems
     except DataError as error:
-        found.append(str(error))
+        problems.append(str(error))
     except ValidationError as error:
-        found.append(str(from_validation(error.errors(include_url=False))))
+        problems.append(str(from_validation(error.errors(include_url=False))))
 
 
-def _add_sampling(router: APIRouter, wired: Wire) -> None:
+def _add_sampling(router: APIRouter, service: ModelService, wired: Wire) -> None:
     @router.post("/create_sampling_session")
     async def create_sampling_session(request: Request) -> Json:
-        asked = await _read(request, wire.CreateSamplingSession)
-        sampler = await run_in_threadpool(wired.sampler, asked)
+        payload = await _read(request, wire.CreateSamplingSession)
+        sampler = await run_in_threadpool(wired.sampler, payload)
         return {"type": "create_sampling_session", "sampling_session_id": sampler}
 
     @router.get("/samplers/{sampler:path}")
     def get_sampler(sampler: str) -> Json:
         model = wired.sampled(sampler)
-        return {"sampler_id": sampler, "base_model": model, "model_path": f"{SCHEME}{model}"}
+        return {
+            "sampler_id": sampler,
+            "base_model": service.models.root_of(model),
+            "model_path": wired.runs.path_of(model),
+        }
 
     @router.post("/asample")
     async def asample(request: Request) -> Json:
-        asked = await _read(request, wire.Sample)
-        return await run_in_threadpool(wired.sample, asked)
+        payload = await _read(request, wire.Sample)
+        return await run_in_threadpool(wired.sample, payload)
+
+
+async def _fields(request: Request) -> Collection[str]:
+    """Return the names in a JSON object; of other bodies, which their schema refuses, none."""
+    try:
+        content = json.loads(await request.body())
+    except ValueError:
+        return ()
+    return content if isinstance(content, dict) else ()
 
 
 async def _read(request: Request, schema: type[_Asked]) -> _Asked:

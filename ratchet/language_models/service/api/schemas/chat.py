@@ -1,17 +1,10 @@
-"""Schemas of chat completions, as in OpenAI's API."""
+"""The request for chat completions, as in OpenAI's API."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    Field,
-    JsonValue,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, StringConstraints, field_validator, model_validator
 
 from ratchet.language_models.service.api.schemas.formats import (
     FunctionTool,
@@ -22,8 +15,8 @@ from ratchet.language_models.service.api.schemas.messages import (
     AnyMessage,
     Name,
     RequestModel,
-    is_none,
 )
+from ratchet.language_models.service.api.schemas.unsupported import NoEffect
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MAX_CHOICES = 128
@@ -61,9 +54,10 @@ class StoppingRequest(SamplingRequest):
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    frequency_penalty: Annotated[JsonValue, NoEffect((0,))] = None
+    presence_penalty: Annotated[JsonValue, NoEffect((0,))] = None
+    logit_bias: Annotated[JsonValue, NoEffect(({},))] = None
+    top_k: Annotated[JsonValue, NoEffect((-1, 0), "Use 'top_p', or omit it.")] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -86,22 +80,24 @@ class ChatCompletionRequest(StoppingRequest):
     tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[list[None], Field(max_length=0)] | None = None
-    modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
-    audio: None = None
-    prediction: None = None
+    functions: Annotated[JsonValue, NoEffect(([],), "Use 'tools'.")] = None
+    modalities: Annotated[JsonValue, NoEffect((["text"],))] = None
+    audio: Annotated[JsonValue, NoEffect()] = None
+    prediction: Annotated[JsonValue, NoEffect()] = None
+    verbosity: Annotated[JsonValue, NoEffect(("medium",))] = None
+    web_search_options: Annotated[JsonValue, NoEffect()] = None
     reasoning_effort: Name | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
     @field_validator("chat_template_kwargs")
     @classmethod
     def _check_template_variables(
-        cls, given: dict[str, JsonValue] | None
+        cls, variables: dict[str, JsonValue] | None
     ) -> dict[str, JsonValue] | None:
-        taken = sorted(_TEMPLATE_VARIABLES.intersection(given or ()))
-        if taken:
-            raise ValueError(f"{', '.join(taken)} is set by the service")
-        return given
+        reserved_names = sorted(_TEMPLATE_VARIABLES.intersection(variables or ()))
+        if reserved_names:
+            raise ValueError(f"{', '.join(reserved_names)} is set by the service")
+        return variables
 
     @model_validator(mode="after")
     def _check_combinations(self) -> ChatCompletionRequest:
@@ -140,79 +136,3 @@ class ChatCompletionRequest(StoppingRequest):
             chosen = self.tool_choice.function.name
             return [tool for tool in self.offered_tools if tool.function.name == chosen]
         return []
-
-
-class TopLogprob(BaseModel):
-    """An alternative token."""
-
-    token: str
-    bytes: list[int] | None
-    logprob: float
-
-
-class TokenLogprob(TopLogprob):
-    """A generated token."""
-
-    top_logprobs: list[TopLogprob]
-
-
-class ChoiceLogprobs(BaseModel):
-    """Log-probabilities of a choice, token by token."""
-
-    content: list[TokenLogprob] | None
-    refusal: None = None
-
-
-class FunctionCall(BaseModel):
-    """A called function, with its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-
-class ToolCallObject(BaseModel):
-    """A call requested by the model."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
-
-
-class CompletionMessage(BaseModel):
-    """The model's text or calls."""
-
-    role: Literal["assistant"]
-    content: str | None
-    refusal: None = None
-    tool_calls: Annotated[list[ToolCallObject] | None, Field(exclude_if=is_none)] = None
-
-
-class Choice(BaseModel):
-    """One of the ``n`` completions."""
-
-    index: int
-    message: CompletionMessage
-    logprobs: ChoiceLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"]
-    token_ids: Annotated[list[int] | None, Field(exclude_if=is_none)] = None
-
-
-class Usage(BaseModel):
-    """Tokens read and written."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class ChatCompletion(BaseModel):
-    """The response."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage
-    system_fingerprint: str
-    prompt_token_ids: Annotated[list[int] | None, Field(exclude_if=is_none)] = None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from openai.types import Completion, CompletionChoice, CreateEmbeddingResponse, Embedding
+from openai.types.completion_choice import Logprobs
+from pydantic import Field, JsonValue, model_validator
 
-from ratchet.language_models.service.api.schemas.chat import StoppingRequest, Usage
+from ratchet.language_models.service.api.schemas.chat import StoppingRequest
 from ratchet.language_models.service.api.schemas.messages import RequestModel
+from ratchet.language_models.service.api.schemas.unsupported import NoEffect
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
@@ -40,7 +43,7 @@ class TextCompletionRequest(StoppingRequest):
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
-    suffix: Annotated[str, Field(max_length=0)] | None = None
+    suffix: Annotated[JsonValue, NoEffect(("",))] = None
 
     @model_validator(mode="after")
     def _check_combinations(self) -> TextCompletionRequest:
@@ -53,34 +56,23 @@ class TextCompletionRequest(StoppingRequest):
         return self
 
 
-class TextLogprobs(BaseModel):
+class TextLogprobs(Logprobs):
     """Log-probabilities of a choice, token by token; the first of an echo has none."""
 
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
+    token_logprobs: list[float | None]  # type: ignore[assignment]
+    top_logprobs: list[dict[str, float] | None]  # type: ignore[assignment]
 
 
-class TextChoice(BaseModel):
+class TextChoice(CompletionChoice):
     """One of the completions, in prompt order."""
 
-    index: int
-    text: str
     logprobs: TextLogprobs | None
-    finish_reason: Literal["stop", "length"]
 
 
-class TextCompletion(BaseModel):
+class TextCompletion(Completion):
     """The response."""
 
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: Usage
-    system_fingerprint: str
+    choices: list[TextChoice]  # type: ignore[assignment]
 
 
 class EmbeddingsRequest(RequestModel):
@@ -89,28 +81,17 @@ class EmbeddingsRequest(RequestModel):
     model: str
     input: Prompt
     encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[JsonValue, NoEffect((), "Vectors have the model's width.")] = None
     user: str | None = None
 
 
-class EmbeddingObject(BaseModel):
+class EmbeddingObject(Embedding):
     """A vector: numbers, or the base64 of little-endian float32."""
 
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
+    embedding: list[float] | str  # type: ignore[assignment]
 
 
-class EmbeddingUsage(BaseModel):
-    """Tokens read."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingsObject(BaseModel):
+class EmbeddingsObject(CreateEmbeddingResponse):
     """The response."""
 
-    object: Literal["list"]
-    model: str
-    data: list[EmbeddingObject]
-    usage: EmbeddingUsage
+    data: list[EmbeddingObject]  # type: ignore[assignment]

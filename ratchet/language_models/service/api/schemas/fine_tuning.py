@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from openai.types.fine_tuning import FineTuningJob
+from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
+from openai.types.fine_tuning.jobs.fine_tuning_job_checkpoint import Metrics
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 
-from ratchet.language_models.service.api.schemas.messages import RequestModel, is_none
-from ratchet.language_models.service.api.schemas.objects import Identified
+from ratchet.language_models.service.api.schemas.messages import RequestModel
+from ratchet.language_models.service.api.schemas.unsupported import NoEffect
 from ratchet.language_models.service.training.job_folder import HyperParameterValue
 from ratchet.language_models.service.training.plan import MICRO_BATCH_PARAMETER
 from ratchet.models.lora import LORA_PARAMETERS
@@ -63,7 +66,7 @@ class DpoSettings(RequestModel):
     hyperparameters: DpoHyperParameters | None = None
 
 
-class SupervisedMethod(RequestModel):
+class SupervisedMethodRequest(RequestModel):
     """Supervised learning of example completions."""
 
     type: Literal["supervised"]
@@ -72,11 +75,11 @@ class SupervisedMethod(RequestModel):
     @property
     def hyperparameters(self) -> dict[str, HyperParameterValue]:
         """All hyper-parameters."""
-        given = self.supervised.hyperparameters if self.supervised else None
-        return (given or SupervisedHyperParameters()).resolved()
+        hyperparameters = self.supervised.hyperparameters if self.supervised else None
+        return (hyperparameters or SupervisedHyperParameters()).resolved()
 
 
-class DpoMethod(RequestModel):
+class DpoMethodRequest(RequestModel):
     """Preference learning from pairs of completions."""
 
     type: Literal["dpo"]
@@ -85,8 +88,8 @@ class DpoMethod(RequestModel):
     @property
     def hyperparameters(self) -> dict[str, HyperParameterValue]:
         """All hyper-parameters."""
-        given = self.dpo.hyperparameters if self.dpo else None
-        return (given or DpoHyperParameters()).resolved()
+        hyperparameters = self.dpo.hyperparameters if self.dpo else None
+        return (hyperparameters or DpoHyperParameters()).resolved()
 
 
 class CreateJobRequest(RequestModel):
@@ -95,12 +98,14 @@ class CreateJobRequest(RequestModel):
     model: str
     training_file: str
     validation_file: str | None = None
-    method: Annotated[SupervisedMethod | DpoMethod, Field(discriminator="type")] | None = None
+    method: (
+        Annotated[SupervisedMethodRequest | DpoMethodRequest, Field(discriminator="type")] | None
+    ) = None
     hyperparameters: SupervisedHyperParameters | None = None
     suffix: Suffix | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     metadata: Metadata | None = None
-    integrations: Annotated[list[None], Field(max_length=0)] | None = None
+    integrations: Annotated[JsonValue, NoEffect(([],))] = None
 
     @model_validator(mode="after")
     def _check_hyperparameters_given_once(self) -> CreateJobRequest:
@@ -109,109 +114,27 @@ class CreateJobRequest(RequestModel):
         return self
 
     @property
-    def resolved_method(self) -> SupervisedMethod | DpoMethod:
+    def resolved_method(self) -> SupervisedMethodRequest | DpoMethodRequest:
         """The method, also if only the older field ``hyperparameters`` was sent."""
         if self.method is not None:
             return self.method
         settings = SupervisedSettings(hyperparameters=self.hyperparameters)
-        return SupervisedMethod(type="supervised", supervised=settings)
+        return SupervisedMethodRequest(type="supervised", supervised=settings)
 
 
-class JobError(BaseModel):
-    """Reason of a job's failure."""
+class JobObject(FineTuningJob):
+    """A fine-tuning job, which can be paused."""
 
-    code: str
-    message: str
-    param: str | None = None
+    status: JobStatus  # type: ignore[assignment]
 
 
-class HyperParametersObject(BaseModel):
-    """A job's given, and later used, hyper-parameters."""
-
-    n_epochs: Auto | int
-    batch_size: Auto | int
-    learning_rate_multiplier: Auto | float
-    lora_rank: Annotated[int | None, Field(exclude_if=is_none)] = None
-    lora_alpha: Annotated[int | None, Field(exclude_if=is_none)] = None
-    lora_dropout: Annotated[float | None, Field(exclude_if=is_none)] = None
-    micro_batch_size: Annotated[int | None, Field(exclude_if=is_none)] = None
-
-
-class DpoHyperParametersObject(HyperParametersObject):
-    """The same for ``dpo``."""
-
-    beta: Auto | float
-
-
-class SupervisedMethodContent(BaseModel):
-    """The content of ``method.supervised``."""
-
-    hyperparameters: HyperParametersObject
-
-
-class DpoMethodContent(BaseModel):
-    """The content of ``method.dpo``."""
-
-    hyperparameters: DpoHyperParametersObject
-
-
-class MethodObject(BaseModel):
-    """A job's training method."""
-
-    type: Literal["supervised", "dpo"]
-    supervised: Annotated[SupervisedMethodContent | None, Field(exclude_if=is_none)] = None
-    dpo: Annotated[DpoMethodContent | None, Field(exclude_if=is_none)] = None
-
-
-class JobObject(Identified):
-    """A fine-tuning job."""
-
-    object: Literal["fine_tuning.job"] = "fine_tuning.job"
-    created_at: int
-    finished_at: int | None
-    model: str
-    fine_tuned_model: str | None
-    organization_id: str = "ratchet"
-    status: JobStatus
-    error: JobError | None
-    training_file: str
-    validation_file: str | None
-    result_files: list[str]
-    hyperparameters: HyperParametersObject
-    method: MethodObject
-    seed: int
-    trained_tokens: int | None
-    estimated_finish: int | None = None
-    integrations: list[None] = Field(default_factory=list)
-    metadata: dict[str, str] | None
-
-
-class JobEventObject(Identified):
-    """An event of a job."""
-
-    object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
-    created_at: int
-    level: Literal["info", "warn", "error"]
-    message: str
-    type: Literal["message", "metrics"]
-    data: dict[str, float]
-
-
-class CheckpointMetrics(BaseModel):
-    """Metrics at a checkpoint, always over the complete validation file."""
+class CheckpointMetrics(Metrics):
+    """Metrics at a checkpoint; ``step`` is an integer in OpenAI's responses too."""
 
     step: int
-    train_loss: float
-    valid_loss: Annotated[float | None, Field(exclude_if=is_none)] = None
-    full_valid_loss: Annotated[float | None, Field(exclude_if=is_none)] = None
 
 
-class CheckpointObject(Identified):
+class CheckpointObject(FineTuningJobCheckpoint):
     """An intermediate model, ready for use."""
 
-    object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
-    created_at: int
-    fine_tuned_model_checkpoint: str
-    fine_tuning_job_id: str
     metrics: CheckpointMetrics
-    step_number: int

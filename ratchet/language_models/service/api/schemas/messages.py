@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
+from ratchet.language_models.service.api.schemas.unsupported import (
+    NO_TOOLS,
+    TOOL_CALLS,
+    UNSUPPORTED,
+)
 from ratchet.language_models.types import ChatMessage, Role, ToolCall
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -49,12 +55,22 @@ class AssistantMessageBody(RequestModel):
     refusal: None = None
     annotations: None = None
     audio: None = None
-    function_call: None = None
-    tool_calls: None = None
+    function_call: Annotated[JsonValue, NO_TOOLS] = None
+    tool_calls: Annotated[JsonValue, NO_TOOLS] = None
 
     def to_chat_message(self) -> ChatMessage:
         """Return the message in the engine's format."""
         return ChatMessage("assistant", _joined(self.content), self.name)
+
+
+class ToolMessageBody(BaseModel):
+    """The result of a call, which no training example may contain."""
+
+    role: Literal["tool", "function"]
+
+    @model_validator(mode="after")
+    def _refuse(self) -> ToolMessageBody:
+        raise PydanticCustomError(UNSUPPORTED, "{advice}", {"advice": TOOL_CALLS})
 
 
 class PromptContentPart(TextPart):
@@ -133,11 +149,6 @@ class PromptToolMessage(PromptModel):
 AnyMessage = Annotated[
     PromptMessage | PromptAssistantMessage | PromptToolMessage, Field(discriminator="role")
 ]
-
-
-def is_none(value: Any) -> bool:  # noqa: ANN401 -- any field's value
-    """Return whether a response field must be omitted: OpenAI sends no null."""
-    return value is None
 
 
 def _joined(content: str | list[TextPart] | list[PromptContentPart]) -> str:

@@ -1,61 +1,37 @@
-"""Schemas of files, models and lists, as in OpenAI's API."""
+"""Schemas of models and lists, and of this service's additions to OpenAI's API."""
 
 from __future__ import annotations
 
 from typing import Generic, Literal, TypeVar
 
+from openai.types import FileObject, Model
+from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
+from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 from pydantic import BaseModel, computed_field
 
 
-class Identified(BaseModel):
-    """An object with an id."""
-
-    id: str
-
-
-Item = TypeVar("Item", bound=Identified)
-
-
-class ModelObject(BaseModel):
+class ModelObject(Model):
     """A model that can be called or trained; ``root`` is the folder of its weights."""
 
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str
     root: str
 
 
 class ModelList(BaseModel):
     """All models."""
 
-    object: Literal["list"] = "list"
+    object: Literal["list"]
     data: list[ModelObject]
 
 
-class Deleted(BaseModel):
-    """A deleted object."""
-
-    id: str
-    object: Literal["model", "file"]
-    deleted: Literal[True] = True
-
-
-class FileObject(Identified):
-    """An uploaded file, or a job's result file."""
-
-    object: Literal["file"] = "file"
-    bytes: int
-    created_at: int
-    filename: str
-    purpose: Literal["fine-tune", "fine-tune-results"]
-    status: Literal["processed"] = "processed"
+Item = TypeVar(
+    "Item", bound=FileObject | FineTuningJob | FineTuningJobEvent | FineTuningJobCheckpoint
+)
 
 
 class Page(BaseModel, Generic[Item]):
     """A page of a list; the next one starts ``after`` the last id."""
 
-    object: Literal["list"] = "list"
+    object: Literal["list"]
     data: list[Item]
     has_more: bool
 

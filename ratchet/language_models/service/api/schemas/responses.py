@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
+from openai.types.responses import ResponseOutputMessage, ResponseUsage
+from openai.types.responses.response import IncompleteDetails
 from pydantic import BaseModel, Field, JsonValue
 
 from ratchet.language_models.service.api.schemas.chat import SamplingRequest
@@ -15,7 +17,10 @@ from ratchet.language_models.service.api.schemas.formats import (
 )
 from ratchet.language_models.service.api.schemas.messages import Name, PromptModel
 from ratchet.language_models.service.api.schemas.strict_json import closed
+from ratchet.language_models.service.api.schemas.unsupported import NoEffect
 from ratchet.language_models.types import ChatMessage, Role
+
+_SEND_ALL = "Responses are not stored: send all messages in 'input'."
 
 
 class InputPart(PromptModel):
@@ -61,6 +66,7 @@ class TextSettings(PromptModel):
     format: (
         Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None
     ) = None
+    verbosity: Annotated[JsonValue, NoEffect(("medium",))] = None
 
 
 class ReasoningSettings(PromptModel):
@@ -77,12 +83,16 @@ class ResponseRequest(SamplingRequest):
     max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
-    tools: Annotated[list[None], Field(max_length=0)] | None = None
+    tools: Annotated[JsonValue, NoEffect(([],), "Use chat completions for tools.")] = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
-    truncation: Literal["disabled"] | None = None
-    include: Annotated[list[None], Field(max_length=0)] | None = None
-    background: Literal[False] | None = None
+    truncation: Annotated[JsonValue, NoEffect(("disabled",))] = None
+    include: Annotated[JsonValue, NoEffect(([],))] = None
+    background: Annotated[JsonValue, NoEffect((False,))] = None
+    previous_response_id: Annotated[JsonValue, NoEffect((), _SEND_ALL)] = None
+    conversation: Annotated[JsonValue, NoEffect((), _SEND_ALL)] = None
+    top_logprobs: Annotated[JsonValue, NoEffect((0,), "Use chat completions.")] = None
+    max_tool_calls: Annotated[JsonValue, NoEffect()] = None
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
@@ -99,54 +109,8 @@ class ResponseRequest(SamplingRequest):
         return None if chosen is None else chosen.json_schema_text
 
 
-class OutputText(BaseModel):
-    """The model's text."""
-
-    type: Literal["output_text"]
-    text: str
-    annotations: list[None]
-
-
-class OutputMessage(BaseModel):
-    """The only item of a response."""
-
-    id: str
-    type: Literal["message"]
-    status: Literal["in_progress", "completed", "incomplete"]
-    role: Literal["assistant"]
-    content: list[OutputText]
-
-
-class IncompleteDetails(BaseModel):
-    """Reason of an incomplete response."""
-
-    reason: Literal["max_output_tokens"]
-
-
-class TokenDetails(BaseModel):
-    """Cached prompt tokens; always 0."""
-
-    cached_tokens: int
-
-
-class OutputTokenDetails(BaseModel):
-    """Reasoning tokens; always 0: not counted separately."""
-
-    reasoning_tokens: int
-
-
-class ResponseUsage(BaseModel):
-    """Tokens read and written."""
-
-    input_tokens: int
-    input_tokens_details: TokenDetails
-    output_tokens: int
-    output_tokens_details: OutputTokenDetails
-    total_tokens: int
-
-
 class ResponseObject(BaseModel):
-    """The response."""
+    """The response; OpenAI's type describes some 200 objects that no response here contains."""
 
     id: str
     object: Literal["response"]
@@ -157,7 +121,7 @@ class ResponseObject(BaseModel):
     instructions: str | None
     metadata: dict[str, str] | None
     model: str
-    output: list[OutputMessage]
+    output: list[ResponseOutputMessage]
     parallel_tool_calls: bool
     temperature: float
     tool_choice: Literal["none", "auto"]

@@ -86,8 +86,8 @@ def _classes() -> dict[str, Any]:
                 added.type_name = f".{_PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
-    return {name: message_factory.GetMessageClass(kind) for name, kind in found.items()}
+    descriptors = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(kind) for name, kind in descriptors.items()}
 
 
 def read_pass(content: bytes) -> Any:  # noqa: ANN401 -- a generated class
@@ -101,13 +101,7 @@ def read_pass(content: bytes) -> Any:  # noqa: ANN401 -- a generated class
 
 
 def as_json(message: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return a ``ForwardBackwardRequest`` as in the JSON form of the wire.
-
-    Raises
-    ------
-    DataError
-        If an input is not text, or a tensor no dense vector.
-    """
+    """Return a ``ForwardBackwardRequest`` as in the JSON form of the wire."""
     data = [
         {
             "model_input": {"chunks": [{"tokens": _tokens_of(datum)}]},

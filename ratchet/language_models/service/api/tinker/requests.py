@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.schemas.messages import RequestModel
+from ratchet.language_models.service.api.schemas.unsupported import NoEffect
 from ratchet.language_models.service.training_sessions.operations import (
+    MODEL_STOPS,
+    CheckpointBody,
+    CheckpointKind,
     ExampleBody,
     ForwardBackwardRequest,
+    LoadWeightsRequest,
     OptimizerBody,
     PromptBody,
+    SaveWeightsRequest,
     Seed,
+    Stops,
 )
 from ratchet.seeding import derive_seed
+
+_FACTORS = ("loss_mask", "weights", "mask", "advantages")
+"""Vectors in which 0 excludes a token."""
 
 
 class WireModel(BaseModel):
@@ -47,7 +57,9 @@ class SessionOptions(RequestModel):
 
 
 class UserMetadata(WireModel):
-    """Metadata of a trained model; other keys are ignored."""
+    """Metadata of a trained model: Ratchet's options, and the client's values."""
+
+    model_config = ConfigDict(extra="allow")
 
     ratchet: SessionOptions | None = None
 
@@ -68,6 +80,17 @@ class NewModel(WireModel):
     def options(self) -> SessionOptions | None:
         """Ratchet's options; None for other clients."""
         return None if self.user_metadata is None else self.user_metadata.ratchet
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        """The client's values."""
+        values = None if self.user_metadata is None else self.user_metadata.model_extra
+        return {name: str(value) for name, value in values.items()} if values else None
+
+
+def is_run(model_id: str) -> bool:
+    """Return whether a trained model is that of a client that sets none of Ratchet's options."""
+    return ":train:" in model_id
 
 
 class CreateSession(WireModel):
@@ -96,8 +119,8 @@ class AdamParams(WireModel):
 
     def to_optimizer(self) -> OptimizerBody:
         """Return them under Ratchet's names."""
-        given = self.model_dump(exclude={"grad_clip_norm"})
-        return OptimizerBody(max_grad_norm=max(0.0, self.grad_clip_norm), **given)
+        settings = self.model_dump(exclude={"grad_clip_norm"})
+        return OptimizerBody(max_grad_norm=max(0.0, self.grad_clip_norm), **settings)
 
 
 class Numbered(WireModel):
@@ -119,14 +142,54 @@ class SaveWeights(Numbered):
     path: str | None = None
     sampling_session_seq_id: int | None = None
     kind: Literal["snapshot"] = "snapshot"
-    ttl_seconds: None = None
+    ttl_seconds: int | None = Field(default=None, ge=1)
+    overwrite: bool = False
+    user_metadata: dict[str, str] | None = None
+    age_encryption_recipients: Annotated[
+        JsonValue, NoEffect(([],), "Omit it: files are not encrypted.")
+    ] = None
+
+    def to_operation(self, kind: CheckpointKind) -> SaveWeightsRequest:
+        """Convert it to an operation of a session.
+
+        Unnamed weights have no path, nor those of clients that set Ratchet's options, which use
+        the model's id.
+        """
+        checkpoint = None
+        if self.path is not None and is_run(self.model_id):
+            checkpoint = CheckpointBody(
+                run=self.model_id,
+                kind=kind,
+                ttl_seconds=self.ttl_seconds,
+                overwrite=self.overwrite,
+                metadata=self.user_metadata,
+            )
+        return SaveWeightsRequest(
+            sequence=self.seq_id - 1,
+            name=self.path or "sampler",
+            optimizer=kind == "weights",
+            checkpoint=checkpoint,
+        )
 
 
-class LoadWeights(NewModel):
+class ModelFromWeights(NewModel):
     """A model to train from saved weights, with their optimizer or a new one."""
 
     path: str
     optimizer: bool
+
+
+class LoadInto(Numbered):
+    """Saved weights, with their optimizer or a new one, that replace those of a model."""
+
+    path: str
+    optimizer: bool
+
+    def to_operation(self) -> LoadWeightsRequest:
+        """Convert it to an operation of a session."""
+        return LoadWeightsRequest(
+            sequence=self.seq_id - 1, path=self.path, optimizer=self.optimizer
+        )
 
 
 class ModelScopedRequest(WireModel):
@@ -158,7 +221,7 @@ class SamplingParams(WireModel):
     seed: int | None = None
     stop: str | list[str] | list[int] | None = None
     temperature: float = 1.0
-    top_k: Literal[-1] = -1
+    top_k: Annotated[JsonValue, NoEffect((-1,), "Use top_p, or omit it.")] = -1
     top_p: float = 1.0
 
 
@@ -193,27 +256,24 @@ class Sample(WireModel):
     sampling_session_id: str
     seq_id: int = 0
     prompt_logprobs: bool | None = None
-    topk_prompt_logprobs: Literal[0] = 0
-    topk_sample_logprobs: Literal[0] = 0
-    target_prompt_logprobs: None = None
-    prompt_alt_tokens_k: Literal[0] = 0
-    prompt_logprobs_last_n: None = None
+    topk_prompt_logprobs: Annotated[JsonValue, NoEffect((0,))] = 0
+    topk_sample_logprobs: Annotated[JsonValue, NoEffect((0,))] = 0
+    target_prompt_logprobs: Annotated[JsonValue, NoEffect()] = None
+    prompt_alt_tokens_k: Annotated[JsonValue, NoEffect((0,))] = 0
+    prompt_logprobs_last_n: Annotated[JsonValue, NoEffect()] = None
 
     @property
-    def end_ids(self) -> tuple[int, ...] | None:
-        """Token ids that replace the model's end tokens; None for the model's.
-
-        Raises
-        ------
-        DataError
-            If it is text.
-        """
+    def stops(self) -> Stops:
+        """Token ids that replace the model's end tokens, or texts that end it in addition."""
         stop = self.sampling_params.stop
         if stop is None:
-            return None
-        if isinstance(stop, str) or not all(isinstance(end, int) for end in stop):
-            raise DataError("stop: got text, expected token ids.")
-        return tuple(int(end) for end in stop)
+            return MODEL_STOPS
+        if isinstance(stop, str):
+            return Stops(texts=(stop,))
+        texts = tuple(end for end in stop if isinstance(end, str) and end)
+        if texts:
+            return Stops(texts=texts)
+        return Stops(end_ids=tuple(end for end in stop if isinstance(end, int)))
 
     def to_prompts(self, context_left: int) -> Sequence[PromptBody]:
         """Return one prompt for each sample, each with its own seed."""
@@ -258,37 +318,49 @@ class Datum(WireModel):
     loss_fn_inputs: dict[str, TensorData]
 
     def to_example(self) -> ExampleBody:
-        """Convert it to an example of a session.
-
-        Raises
-        ------
-        DataError
-            If the targets are not the next tokens.
-        """
+        """Convert it to an example of a session."""
         read, targets = self.model_input.tokens, self._shifted("target_tokens")[1:]
         if not targets or len(targets) != len(read):
             raise DataError(
                 f"target_tokens: got {len(targets) or 'none'}, expected {len(read) or 'some'}, one"
                 " for each token of model_input."
             )
-        for position, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
-            if target != follows:
+        for name in (*_FACTORS, "logprobs"):
+            vector = self.loss_fn_inputs.get(name)
+            if vector is not None and len(vector.data) != len(read):
                 raise DataError(
-                    f"target_tokens[{position}]: got {target:.0f}, expected {follows}, the token of"
-                    " model_input that follows. Set the weight of a token to 0 to exclude it."
+                    f"{name}: got {len(vector.data)} values, expected {len(read)}, one for each"
+                    " token of model_input."
                 )
         return ExampleBody(
             tokens=(*read, int(targets[-1])),
-            loss_mask=tuple(map(int, self._shifted("loss_mask"))) or (0, *[1] * len(read)),
+            loss_mask=(0, *self._mask(read[1:], targets)),
             weights=self._shifted("weights") or self._shifted("mask") or None,
             advantages=self._shifted("advantages") or None,
             log_probs=self._shifted("logprobs") or None,
         )
 
+    def _mask(self, following: Sequence[int], targets: Sequence[float]) -> list[int]:
+        """Return 1 for each target to read; padding, whose factor is 0, is none."""
+        masks = self._shifted("loss_mask")[1:] or [1] * len(targets)
+        factors = [self._shifted(name)[1:] for name in _FACTORS]
+        mask = [int(number) for number in masks]
+        for position, (target, follows) in enumerate(zip(targets, following, strict=False)):
+            if target == follows:
+                continue
+            if not any(factor and factor[position] == 0 for factor in factors):
+                raise DataError(
+                    f"target_tokens[{position}]: got {target:.0f}, expected {follows}, the token of"
+                    " model_input that follows. To exclude a token, set its weight to 0, or its"
+                    " advantage for losses with advantages."
+                )
+            mask[position] = 0
+        return mask
+
     def _shifted(self, name: str) -> tuple[float, ...]:
         """Return a vector, with 0 for the first token; empty if it is missing."""
-        given = self.loss_fn_inputs.get(name)
-        return () if given is None else (0.0, *given.data)
+        vector = self.loss_fn_inputs.get(name)
+        return () if vector is None else (0.0, *vector.data)
 
 
 class ForwardBackwardInput(WireModel):
@@ -307,11 +379,11 @@ class ForwardBackward(Numbered):
 
     def to_operation(self) -> ForwardBackwardRequest:
         """Convert it to an operation of a session; raises DataError as the examples do."""
-        given = self.forward_backward_input
+        pass_input = self.forward_backward_input
         return ForwardBackwardRequest(
             sequence=self.seq_id - 1,
-            examples=tuple(datum.to_example() for datum in given.data),
-            loss=given.loss_fn,
-            loss_config=given.loss_fn_config or {},
+            examples=tuple(datum.to_example() for datum in pass_input.data),
+            loss=pass_input.loss_fn,
+            loss_config=pass_input.loss_fn_config or {},
             backward=not self.forward_only,
         )

@@ -6,37 +6,35 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from ratchet.errors import DataError
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, from_validation
 from ratchet.language_models.service.api.tinker import requests as wire
 from ratchet.language_models.service.api.tinker.messages import PROTOBUF, write_pass, write_samples
+from ratchet.language_models.service.api.tinker.runs import Json, TrainingRuns
 from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.training_sessions.checkpoints import SCHEME
 from ratchet.language_models.service.training_sessions.operations import (
+    CheckpointKind,
     CreateSessionRequest,
     RefusedRequest,
-    SaveWeightsRequest,
-    SessionObject,
     SessionOperation,
 )
 from ratchet.language_models.service.training_sessions.records import TINKER
 from ratchet.language_models.service.training_sessions.sessions import Samples
 from ratchet.seeding import derive_seed
 
-SCHEME = "tinker://"
 _POLL_SECONDS = 20.0
 _KEPT_SAMPLES = 4096
 _CONFLICT = 409
 _CURRENT = "current"  # marks samplers of a session's current weights
 _MOST_TOKENS = 2**30  # the model's context is shorter
-Json = dict[str, Any]
 _Result = TypeVar("_Result")
 
 
@@ -46,42 +44,37 @@ class Wire:
     def __init__(self, service: ModelService) -> None:
         self._models = service.models
         self._training = service.training
+        self.runs = TrainingRuns(service)
         self._samples: OrderedDict[str, tuple[Future[Samples], int]] = OrderedDict()
 
     def sampler(self, asked: wire.CreateSamplingSession) -> str:
         """Return the id of a sampling session, which names its weights."""
         if asked.model_id is not None:
-            kind, weights = _CURRENT, self.session(asked.model_id).id
+            kind, weights = _CURRENT, self.runs.session(asked.model_id).id
         else:
-            path = (asked.model_path or "").removeprefix(SCHEME) or asked.base_model or ""
-            kind, weights = "sample", self._models.get(path).id
+            kind, weights = "sample", self._saved(asked.model_path or asked.base_model or "")
         return f"{asked.session_id}:{kind}:{asked.sampling_session_seq_id}:{weights}"
 
     def sampled(self, sampler: str) -> str:
         """Return the model of a sampling session."""
         return self._models.get(":".join(sampler.split(":")[3:])).id
 
-    def session(self, model_id: str) -> SessionObject:
-        """Return the session of a trained model."""
-        records = self._training.records
-        named = ":train:" in model_id
-        row = records.of_intent(f"{TINKER}{model_id}") if named else records.row(model_id)
-        return records.describe(row)
-
-    def runs(self) -> list[Json]:
-        """Describe all sessions, oldest first."""
-        return [_describe(session) for session in self._training.records.all()]
+    def _saved(self, name: str) -> str:
+        """Return the id of a model, from its id or a path of saved weights."""
+        return self._models.get(self._training.checkpoints.model_of(name)).id
 
     def info(self, model_id: str) -> Json:
         """Describe a trained model."""
-        session = self.session(model_id)
-        named = {"model_name": session.model, "tokenizer_id": session.model}
+        session = self.runs.session(model_id)
+        adapter = self.runs.adapter(session)
+        base = adapter["base_model"]
         return {
-            **_describe(session),
+            **adapter,
             "type": "get_info",
             "model_id": model_id,
-            "model_data": named,
-            "model_name": session.model,
+            "model_data": {"model_name": base, "tokenizer_id": base},
+            "model_name": base,
+            "next_seq_id": session.next_sequence + 1,
         }
 
     def create(self, asked: wire.CreateModel) -> Json:
@@ -89,31 +82,32 @@ class Wire:
         lora = asked.lora_config
         return self._create(
             asked,
-            model=asked.base_model,
+            model=self._saved(asked.base_model),
             lora_rank=0 if lora is None else lora.rank,
             seed=None if lora is None else lora.seed,
         )
 
-    def load(self, asked: wire.LoadWeights) -> Json:
+    def load(self, asked: wire.ModelFromWeights) -> Json:
         """Open the session of a model from saved weights, with the same adapter size."""
-        saved = self._models.get(asked.path.removeprefix(SCHEME)).id
-        if asked.optimizer:
-            return self._create(asked, model=saved, resume=True)
+        saved = self._saved(asked.path)
+        if asked.optimizer or self._training.saves_state(self._models.get(saved)):
+            return self._create(asked, model=saved, resume=True, new_optimizer=not asked.optimizer)
         saver = self._training.records.saver_of(saved)
         rank = 0 if saver is None else saver["lora_rank"]
         return self._create(asked, model=saved, lora_rank=rank)
 
     def _create(
         self,
-        asked: wire.NewModel,
+        request: wire.NewModel,
         *,
         model: str,
         lora_rank: int = 0,
         seed: int | None = None,
         resume: bool = False,
+        new_optimizer: bool = False,
     ) -> Json:
-        model_id, options = asked.model_id, asked.options or wire.SessionOptions()
-        if asked.options is not None:
+        model_id, options = request.model_id, request.options or wire.SessionOptions()
+        if request.options is not None:
             seed = options.seed
         elif seed is None:
             seed = derive_seed(0, "low-rank change", purpose=model_id)
@@ -125,25 +119,31 @@ class Wire:
                 seed=seed % 2**63,
                 intent=options.intent or f"{TINKER}{model_id}",
                 resume=resume,
+                new_optimizer=new_optimizer,
+                metadata=request.metadata,
             )
         )
-        if asked.options is not None:
+        if request.options is not None:
             model_id = session.id
-        kind = "loaded" if isinstance(asked, wire.LoadWeights) else "created"
+        kind = "loaded" if isinstance(request, wire.ModelFromWeights) else "created"
         return {"request_id": f"{kind}|{model_id}|0", "model_id": model_id}
 
     async def unload(self, asked: wire.UnloadModel) -> Json:
         """Delete a model's session if requested; the models that it saved remain."""
         if asked.delete:
-            session = await run_in_threadpool(self.session, asked.model_id)
+            session = await run_in_threadpool(self.runs.session, asked.model_id)
             await _until(self._training.delete(session.id), None)
         return {"request_id": f"unloaded|{asked.model_id}|0", "model_id": asked.model_id}
 
-    async def save(self, kind: str, body: wire.SaveWeights) -> Json:
-        """Return a name for the weights, with the optimizer's state for ``state``."""
-        name, with_optimizer = body.path or "sampler", kind == "state"
-        verb = SaveWeightsRequest(sequence=body.seq_id - 1, name=name, optimizer=with_optimizer)
-        return await self.submit(kind, body.model_id, "save_weights", verb)
+    async def save(self, kind: CheckpointKind, body: wire.SaveWeights) -> Json:
+        """Save weights under a name, or for a sampler."""
+        result = "sampler" if body.path is None else "saved"
+        return await self.submit(result, body.model_id, "save_weights", body.to_operation(kind))
+
+    async def load_into(self, asked: wire.LoadInto) -> Json:
+        """Replace the weights of a trained model by saved ones."""
+        verb = asked.to_operation()
+        return await self.submit("loaded-into", asked.model_id, "load_weights", verb)
 
     async def refuse(self, model_id: str, seq_id: int, message: str) -> Json:
         """Refuse a numbered request through its future.
@@ -156,9 +156,11 @@ class Wire:
 
     async def submit(self, kind: str, model_id: str, name: str, verb: SessionOperation) -> Json:
         """Submit an operation; return the id of its result."""
-        session = await run_in_threadpool(self.session, model_id)
+        session = await run_in_threadpool(self.runs.session, model_id)
         try:
-            await run_in_threadpool(self._training.submit, session.id, name, verb)
+            await run_in_threadpool(
+                self._training.submit, session.id, name, verb, skips=wire.is_run(model_id)
+            )
         except ApiError as error:
             if error.status == _CONFLICT:  # which the client would retry for minutes
                 raise ApiError(400, str(error), code=error.code, param=error.param) from error
@@ -169,27 +171,23 @@ class Wire:
         """Submit prompts; equal requests are one."""
         request_id = f"samples|{body.sampling_session_id}|{body.seq_id}"
         try:
-            prompts, end_ids = body.to_prompts(_MOST_TOKENS), body.end_ids
-        except DataError as error:
-            raise ApiError(400, str(error), code="invalid_value") from error
+            prompts = body.to_prompts(_MOST_TOKENS)
         except ValidationError as error:
             raise from_validation(error.errors(include_url=False)) from error
         if request_id not in self._samples:
             requests = [prompt.to_request() for prompt in prompts]
-            self._samples[request_id] = self._submit(body, requests, end_ids), len(requests)
+            self._samples[request_id] = self._submit(body, requests), len(requests)
             while len(self._samples) > 1 and self._num_samples() > _KEPT_SAMPLES:
                 self._samples.popitem(last=False)
         ids = [f"{request_id}|{number}" for number in range(len(prompts))]
         return {"request_id": request_id, "sample_sequence_ids": ids}
 
-    def _submit(
-        self, body: wire.Sample, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None
-    ) -> Future[Samples]:
+    def _submit(self, body: wire.Sample, requests: Sequence[SampleRequest]) -> Future[Samples]:
         sampler = body.sampling_session_id
         if sampler.split(":")[1:2] == [_CURRENT]:
             return self._training.sample(sampler.rpartition(":")[2], requests)
         prompt = body.prompt.tokens if body.prompt_logprobs else None
-        return self._training.sample_and_score(self.sampled(sampler), requests, prompt, end_ids)
+        return self._training.sample_and_score(self.sampled(sampler), requests, prompt, body.stops)
 
     def _num_samples(self) -> int:
         return sum(count for _, count in self._samples.values())
@@ -205,7 +203,7 @@ class Wire:
                 return JSONResponse({"model_id": name})
             if kind == "loaded":
                 return JSONResponse({"type": "load_weights", "model_id": name})
-            session = await run_in_threadpool(self.session, name)
+            session = await run_in_threadpool(self.runs.session, name)
             answer = await _until(self._training.again(session.id, int(number)), _POLL_SECONDS)
             return _to_wire(kind, name, number, answer, as_protobuf=as_protobuf)
         except TimeoutError:
@@ -250,22 +248,14 @@ def _to_wire(kind: str, model_id: str, number: str, answer: Json, *, as_protobuf
                 "metrics": metrics,
             }
         )
+    if kind == "loaded-into":
+        return JSONResponse({"type": "load_weights", "model_id": model_id})
     if kind == "stepped":
         return JSONResponse({"metrics": answer["metrics"]})
     if kind == "sampler":
         sampler = f"{model_id.partition(':')[0]}:sample:verb-{number}:{answer['model']}"
         return JSONResponse({"sampling_session_id": sampler})
-    return JSONResponse({"path": f"{SCHEME}{answer['model']}"})
-
-
-def _describe(session: SessionObject) -> Json:
-    return {
-        "training_run_id": session.id,
-        "base_model": session.model,
-        "is_lora": session.lora_rank > 0,
-        "lora_rank": session.lora_rank or None,
-        "next_seq_id": session.next_sequence + 1,
-    }
+    return JSONResponse({"path": f"{SCHEME}{answer.get('path', answer['model'])}"})
 
 
 async def _until(waiting: Future[_Result], seconds: float | None) -> _Result:

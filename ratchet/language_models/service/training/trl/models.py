@@ -15,6 +15,7 @@ from ratchet.language_models.engines.adapters import AdapterBase
 from ratchet.language_models.engines.hugging_face_model import with_adapters
 from ratchet.language_models.engines.model_folder import copy_configuration
 from ratchet.language_models.service.training.job_folder import TrainingJob
+from ratchet.lazy import PRETRAINED_LOCK
 
 _CARD = "README.md"
 
@@ -34,13 +35,7 @@ class StartModel:
         return cls(job.base_model or whole.name, whole, tuple(map(Path, job.adapters)))
 
     def load_for_training(self, *, all_weights: bool) -> Any:  # noqa: ANN401 -- PreTrainedModel
-        """Load it: in float32 to train all weights or on a CPU, otherwise in the stored type.
-
-        Raises
-        ------
-        DataError
-            If transformers can't load it.
-        """
+        """Load it: in float32 to train all weights or on a CPU, otherwise in the stored type."""
         keeps_type = torch.cuda.is_available() and not all_weights
         if not self.adapters:
             return _load(self.whole, "auto" if keeps_type else torch.float32)
@@ -74,8 +69,9 @@ class StartModel:
 
 def _load(folder: Path, dtype: torch.dtype | str) -> Any:  # noqa: ANN401
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, local_files_only=True
-        )
+        with PRETRAINED_LOCK:
+            return AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, use_safetensors=True, local_files_only=True
+            )
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"transformers cannot load the model in {folder}: {error}") from error

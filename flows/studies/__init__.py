@@ -1,0 +1,1 @@
+"""Studies: a file that is expanded to searches, runs, comparisons, attacks and pages."""

@@ -1,0 +1,46 @@
+"""Masters collect updates that are smaller than the precision of the weights that compute."""
+
+from __future__ import annotations
+
+import torch
+
+from ratchet.models.master_weights import MasterWeights
+
+
+def test_small_updates_add_up_and_are_rounded():
+    weight = torch.nn.Parameter(torch.full((3,), 0.02, dtype=torch.bfloat16))
+    start = weight.detach().float()
+    masters = MasterWeights([weight])
+    (master,) = masters.weights
+    assert master.dtype == torch.float32
+    for _ in range(1000):
+        weight.grad = torch.full_like(weight, 2.0)
+        masters.take_gradients()
+        assert weight.grad is None
+        with torch.no_grad():
+            master.sub_(1e-6 * torch.sign(master.grad))
+        masters.round()
+    torch.testing.assert_close(start - master.detach(), torch.full((3,), 1e-3), rtol=1e-3, atol=0)
+    assert torch.equal(weight.detach(), master.detach().bfloat16())
+    assert not torch.equal(weight.detach().float(), start)
+
+
+def test_float32_weights_are_their_own_masters():
+    half = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+    whole = torch.nn.Parameter(torch.ones(2))
+    masters = MasterWeights([whole, half])
+    assert masters.weights[0] is whole
+    assert list(masters.copies) == [1]
+    whole.grad = torch.ones(2)
+    masters.take_gradients()
+    assert whole.grad is not None
+    assert masters.weights[1].grad is None, "without a gradient"
+
+
+def test_masters_are_read_from_a_state_or_from_the_weights():
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    masters = MasterWeights([weight])
+    masters.read({0: torch.tensor([1.001, 2.0])})
+    assert masters.weights[0].tolist() == torch.tensor([1.001, 2.0]).tolist()
+    masters.read()
+    assert masters.weights[0].tolist() == [1.0, 1.0]
