@@ -42,10 +42,11 @@ EXTRAS = {
 """Optional package → the extra of Ratchet that installs it."""
 
 PRETRAINED_LOCK = threading.RLock()
-"""Held while transformers or PEFT create a model.
+"""Held while transformers or PEFT are imported or create a model.
 
-Meanwhile transformers replaces ``tie_weights``, ``torch.linspace`` and the default dtype of the
-process; two threads that overlap would keep the replacements.
+While it creates a model, transformers replaces ``tie_weights``, ``torch.linspace`` and the default
+dtype of the process; two threads that overlap would keep the replacements. Its modules import each
+other in circles; of two threads that import them, one can get a module that is not complete.
 """
 
 

@@ -1,8 +1,10 @@
-"""Models load in several threads at once: transformers replaces global functions meanwhile."""
+"""Models load in several threads at once: imports and creation of models take turns."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +15,17 @@ from ratchet.language_models.engines.hugging_face_model import read_network
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).parents[2]
+LANGUAGE_MODELS = ROOT / "ratchet" / "language_models"
+SOURCES = [
+    path
+    for package in ("ratchet", "trainers", "tasks", "flows")
+    for path in (ROOT / package).rglob("*.py")
+]
+AFTER_LOADING = {
+    ("transformers.cache_utils", "DynamicLayer"),
+    ("peft", "get_peft_model_state_dict"),
+    ("peft", "LoraConfig"),  # peft_config's callers hold the lock
+}
 ROUNDS = 10
 
 
@@ -45,19 +58,63 @@ def test_tied_models_load_in_two_threads_and_afterwards(tied):
     assert torch.get_default_dtype() == torch.float32
 
 
+FIRST_IMPORTS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ratchet.language_models.engines.hugging_face_model import read_network, with_adapters
+
+folder = Path(sys.argv[1])
+with ThreadPoolExecutor(2) as executor:
+    whole = executor.submit(read_network, folder, "float32")
+    adapted = executor.submit(with_adapters, object(), [folder])
+    print(whole.exception(), adapted.exception())
+"""
+
+
+def test_two_threads_of_a_new_process_import_transformers_and_peft(tied):
+    command = [sys.executable, "-c", FIRST_IMPORTS, str(tied)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("None PEFT cannot load the adapter in"), done.stdout
+
+
 def test_all_code_that_creates_pretrained_models_holds_the_lock():
-    unlocked = [
-        f"{path.relative_to(ROOT)}:{call.lineno}"
-        for package in ("ratchet", "trainers", "tasks", "flows")
-        for path in (ROOT / package).rglob("*.py")
-        for call in creating_calls(ast.parse(path.read_text(encoding="utf-8")))
+    assert unlocked(SOURCES, creating_calls) == []
+
+
+def test_language_models_import_transformers_and_peft_holding_the_lock():
+    in_its_own_process = LANGUAGE_MODELS / "service" / "training" / "trl"
+    files = [path for path in LANGUAGE_MODELS.rglob("*.py") if path.parent != in_its_own_process]
+    assert unlocked(files, imports) == []
+
+
+def unlocked(files, statements):
+    return [
+        f"{path.relative_to(ROOT)}:{statement.lineno}"
+        for path in files
+        for statement in statements(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert unlocked == []
+
+
+def holds_the_lock(node):
+    return isinstance(node, ast.With) and any("PRETRAINED_LOCK" in ast.dump(i) for i in node.items)
+
+
+def imports(node):
+    """Yield imports outside blocks that hold the lock; those after a model was loaded are free."""
+    if holds_the_lock(node) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node)):
+        return
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("transformers", "peft")):
+        if (node.module, node.names[0].name) not in AFTER_LOADING:
+            yield node
+    for child in ast.iter_child_nodes(node):
+        yield from imports(child)
 
 
 def creating_calls(node):
     """Yield calls that create models, outside blocks that hold the lock."""
-    if isinstance(node, ast.With) and any("PRETRAINED_LOCK" in ast.dump(i) for i in node.items):
+    if holds_the_lock(node):
         return
     if isinstance(node, ast.Call):
         name = ast.unparse(node.func)

@@ -62,10 +62,10 @@ class HuggingFaceCache:
 
 def read_network(folder: Path, dtype: str) -> Any:  # noqa: ANN401 -- PreTrainedModel
     """Load a model of transformers from a folder, with weights of a type; ``auto``: as stored."""
-    from transformers import AutoModelForCausalLM
-
     try:
         with PRETRAINED_LOCK:
+            from transformers import AutoModelForCausalLM
+
             return AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),
@@ -188,11 +188,12 @@ class HuggingFaceModel:
     def adapt(self, lora: Lora, seed: int) -> None:
         """Add a randomly initialised adapter; from then on only it is trained."""
         require_packages(["peft"], "LoRA")
-        from peft import get_peft_model
-
         seed = derive_seed(seed, "low-rank change")
-        with PRETRAINED_LOCK, seeded_globals(seed), without_peft_warnings():
-            self._model = get_peft_model(self._model, peft_config(lora))
+        with PRETRAINED_LOCK:
+            from peft import get_peft_model
+
+            with seeded_globals(seed), without_peft_warnings():
+                self._model = get_peft_model(self._model, peft_config(lora))
         self._is_adapted = True
 
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -235,7 +236,8 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
     if not adapters:
         return model
     try:
-        from peft import PeftModel
+        with PRETRAINED_LOCK:
+            from peft import PeftModel
     except ImportError as error:
         raise DataError(
             "Models that are adapters need PEFT, not installed here. Install it with"

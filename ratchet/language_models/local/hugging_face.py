@@ -84,11 +84,12 @@ class HuggingFaceLanguageModel(LanguageModel):
         cls, folder: Path, device: torch.device, dtype: str, lora: Lora, *, seed: int
     ) -> HuggingFaceLanguageModel:
         """Load a full model, freeze it, and add a randomly initialised adapter."""
-        from peft import get_peft_model
-
-        config = peft_config(lora)
-        config.base_model_name_or_path = str(folder)
         seed = derive_seed(seed, "adapter", purpose="weights")
+        with PRETRAINED_LOCK:
+            from peft import get_peft_model
+
+            config = peft_config(lora)
+        config.base_model_name_or_path = str(folder)
         with PRETRAINED_LOCK, seeded_globals(seed), without_peft_warnings():
             try:
                 network = get_peft_model(read_network(folder, dtype), config)
@@ -102,9 +103,9 @@ class HuggingFaceLanguageModel(LanguageModel):
         cls, folder: Path, base: AdapterBase, device: torch.device, dtype: str
     ) -> HuggingFaceLanguageModel:
         """Load an adapter for further training, with its base model."""
-        from peft import PeftModel
-
         base_network = read_network(Path(base.folder), dtype)
+        with PRETRAINED_LOCK:
+            from peft import PeftModel
         # new layers are initialised first
         with PRETRAINED_LOCK, torch.random.fork_rng(), without_peft_warnings():
             try:

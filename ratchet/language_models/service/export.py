@@ -55,9 +55,9 @@ def write_atomically(whole: Path, adapters: Sequence[Path], folder: Path) -> Non
             LowRankChange(adapter).merge_into(weights)
         save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         return
-    from transformers import AutoModelForCausalLM
-
     with PRETRAINED_LOCK:
+        from transformers import AutoModelForCausalLM
+
         model = AutoModelForCausalLM.from_pretrained(whole, dtype="auto", use_safetensors=True)
     with_adapters(model, adapters).save_pretrained(folder)
     copy_configuration(whole, folder)
