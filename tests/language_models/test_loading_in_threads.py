@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -105,9 +106,9 @@ def imports(node):
     """Yield imports outside blocks that hold the lock; those after a model was loaded are free."""
     if holds_the_lock(node) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node)):
         return
-    if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("transformers", "peft")):
-        if (node.module, node.names[0].name) not in AFTER_LOADING:
-            yield node
+    heavy = isinstance(node, ast.ImportFrom) and re.match("transformers|peft", node.module or "")
+    if heavy and (node.module, node.names[0].name) not in AFTER_LOADING:
+        yield node
     for child in ast.iter_child_nodes(node):
         yield from imports(child)
 
