@@ -17,7 +17,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.reports.comparison.options import ReferenceValue, planned_pairs
 from ratchet.reports.comparison.published import read_published
 from ratchet.scenarios.code_validation.tiny_model import pretraining
-from ratchet.statistics import Contrast, interquartile_mean, mean, permutation_tests
+from ratchet.statistics import interquartile_mean, mean
 from tests.planned_frames import planned_frames
 from tests.scenarios.binary_erasure_channel import analytic_solution
 
@@ -281,7 +281,7 @@ def test_the_uncounted_pretraining_is_on_the_page(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_pages_differences_agree_with_its_data(page):
-    """Difference, p and corrected p are of the difference of means."""
+    """Tables have differences of means, as registered; the reanalysis has those of IQMs."""
     groups = {
         name: [by_seed[k] for k in sorted(by_seed)] for name, by_seed in accuracies(page).items()
     }
@@ -302,17 +302,10 @@ def test_a_pages_differences_agree_with_its_data(page):
     )
     shown = differences(page)
     assert list(shown) == [f"{a} − {b}" for a, b in pairs]
-    paired = [row["paired by seed"] == "yes" for row in shown.values()]
-    tests = permutation_tests(
-        [Contrast([groups[a]], [groups[b]], p) for (a, b), p in zip(pairs, paired, strict=True)]
-    )
-    for k, ((one, two), row) in enumerate(zip(pairs, shown.values(), strict=True)):
+    for (one, two), row in zip(pairs, shown.values(), strict=True):
         value = float(row["difference of means"].replace("−", "-"))
         gap = mean(groups[one]) - mean(groups[two])
         assert value == pytest.approx(float(gap), abs=ROUNDING.get(page, 0.0501))
-        for heading, p in (("p", tests.chances[k]), ("corrected p", tests.adjusted[k])):
-            said = row[heading].partition(" (")[0]
-            assert said == ("< 0.001" if p < 0.001 else f"{p:.3f}")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,4 +1,4 @@
-"""MkDocs hook that generates pages: gallery, command line, parameters, index of decisions.
+"""MkDocs hook that generates pages: gallery, command line, parameters, reanalysis, decisions.
 
 The pages are generated from the code and the decisions' files, so they cannot become outdated.
 """
@@ -16,6 +16,7 @@ from typer.cli import get_docs_for_click
 
 sys.path.insert(0, str(Path(__file__).parent))
 import gallery
+import reanalysis
 from docstring_roles import plain_roles
 
 from ratchet.parameters.reference import DocumentedSection, documented_sections
@@ -41,6 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/parameters.md": "\n".join(parameters()),
         "decisions/index.md": decisions(),
         "gallery.md": gallery.page(),
+        "results/reanalysis.md": reanalysis.page(),
         **gallery.figures(),
     }
     for name, source in FROM_ROOT.items():  # their links are relative to the project's folder

@@ -99,7 +99,9 @@ class Crossplay:
 
 
 def _points(rating: Estimate) -> str:
-    return f"{rating.value:+.0f} [{rating.low:+.0f}, {rating.high:+.0f}]".replace("-", "−")
+    low, high = f"[{rating.low:+.0f}", f"{rating.high:+.0f}]"
+    low, high = low.replace("[-inf", "(-∞"), high.replace("+inf]", "∞)")
+    return f"{rating.value:+.0f} {low}, {high}".replace("-", "−")
 
 
 def play_runs(

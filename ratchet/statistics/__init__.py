@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ratchet.statistics.curves import learning_curve as learning_curve
     from ratchet.statistics.curves import mean_height as mean_height
     from ratchet.statistics.curves import median_position as median_position
-    from ratchet.statistics.differences import mean_difference as mean_difference
+    from ratchet.statistics.differences import iqm_difference as iqm_difference
     from ratchet.statistics.estimate import Band as Band
     from ratchet.statistics.estimate import Estimate as Estimate
     from ratchet.statistics.intervals import bootstrap_interval as bootstrap_interval

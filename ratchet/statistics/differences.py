@@ -1,7 +1,6 @@
 """Differences of two groups of runs: estimates with bootstrap intervals.
 
-Runs with the same seed and data can be paired, which removes their common variation: pairs are
-then resampled instead of runs.
+Runs with the same seed and data can be paired, which removes their common variation.
 """
 
 from __future__ import annotations
@@ -21,12 +20,14 @@ from ratchet.statistics.stratified import (
     Strata,
     checked_scores,
     draw_runs,
-    mean,
+    interquartile_mean,
+    method_label,
     quantile_levels,
+    stratified_interval,
 )
 
 
-def mean_difference(
+def iqm_difference(
     first: Strata,
     second: Strata,
     *,
@@ -36,15 +37,14 @@ def mean_difference(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Estimate:
-    """Estimate mean(first) − mean(second), over all runs of all tasks.
+    """Estimate the difference of interquartile means; of pairs, that of their differences.
 
     Parameters
     ----------
     first, second
         A list of scores for each task, the same tasks in the same order.
     paired
-        Whether scores at the same index are paired, e.g. by seed: the same indices of both are
-        then resampled.
+        Whether scores at the same index are paired, e.g. by seed.
     level, method, num_resamples, seed
         As in :func:`ratchet.statistics.stratified_interval`.
 
@@ -59,18 +59,25 @@ def mean_difference(
         If the numbers of tasks differ or, paired, the numbers of runs.
     """
     ones, twos = checked_pair(first, second, paired=paired)
-    value = float(mean(np.concatenate(ones)) - mean(np.concatenate(twos)))
-    sizes = [len(task) for task in (ones if paired else [*ones, *twos])]
+    if paired:
+        gaps = [(one - two).tolist() for one, two in zip(ones, twos, strict=True)]
+        return stratified_interval(
+            gaps,
+            interquartile_mean,
+            level=level,
+            method=method,
+            num_resamples=num_resamples,
+            seed=seed,
+        )
+    value, sizes = _iqm(ones) - _iqm(twos), [len(task) for task in (*ones, *twos)]
     lower, upper = quantile_levels(method, level, sizes)
     if min(sizes) < 2:
-        return Estimate(value, math.nan, math.nan, sum(sizes), level, NO_INTERVAL)
-    separate = ones if paired else [*ones, *twos]
-    draws = draw_runs(separate, num_resamples, np.random.default_rng(seed))
-    others = draws if paired else draws[len(ones) :]
-    differences = _resampled_means(ones, draws[: len(ones)]) - _resampled_means(twos, others)
+        return Estimate(float(value), math.nan, math.nan, sum(sizes), level, NO_INTERVAL)
+    draws = draw_runs([*ones, *twos], num_resamples, np.random.default_rng(seed))
+    resampled = [task[indices] for task, indices in zip([*ones, *twos], draws, strict=True)]
+    differences = _iqm(resampled[: len(ones)]) - _iqm(resampled[len(ones) :])
     low, high = np.quantile(differences, [lower, upper])
-    label = f"{'paired' if paired else 'stratified'} bootstrap ({method})"
-    return Estimate(value, float(low), float(high), sum(sizes), level, label)
+    return Estimate(float(value), float(low), float(high), sum(sizes), level, method_label(method))
 
 
 def standard_errors(
@@ -105,7 +112,7 @@ def standard_errors(
 def checked_pair(
     first: Strata, second: Strata, *, paired: bool
 ) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Return the scores of two groups as arrays; errors as :func:`mean_difference`."""
+    """Return the scores of two groups as arrays; errors as :func:`iqm_difference`."""
     ones, twos = checked_scores(first), checked_scores(second)
     sizes = [len(task) for task in ones], [len(task) for task in twos]
     if len(ones) != len(twos) or (paired and sizes[0] != sizes[1]):
@@ -116,6 +123,5 @@ def checked_pair(
     return ones, twos
 
 
-def _resampled_means(tasks: Sequence[FloatArray], draws: Sequence[np.ndarray]) -> FloatArray:
-    chosen = [task[indices] for task, indices in zip(tasks, draws, strict=True)]
-    return mean(np.concatenate(chosen, axis=1))
+def _iqm(tasks: Sequence[FloatArray]) -> FloatArray:
+    return interquartile_mean(np.concatenate(tasks, axis=-1))

@@ -166,7 +166,9 @@ def bootstrap_interval(
     num_resamples: int = 2000,
     seed: int = 0,
 ) -> Estimate:
-    """Estimate a mean by the bootstrap.
+    """Estimate a mean by the bootstrap; a share, the mean of zeros and ones, by Wilson's interval.
+
+    The bootstrap of a share has no width where all values agree.
 
     Parameters
     ----------
@@ -180,11 +182,14 @@ def bootstrap_interval(
     Returns
     -------
     Estimate
-        With ``n`` the number of clusters. With fewer than two, or if all are equal, the
-        interval is the value itself (NaN if empty).
+        With ``n`` the number of clusters. With fewer than two, or if all are equal and neither 0
+        nor 1, the interval is the value itself (NaN if empty).
     """
-    names = range(len(values)) if clusters is None else clusters
-    sums, counts = sum_by_cluster(values, list(names))
+    names = list(range(len(values)) if clusters is None else clusters)
+    if names and _are_shares(values):
+        normal_quantile(level)  # raises if the level is invalid
+        return clustered_proportion(values, names, level)
+    sums, counts = sum_by_cluster(values, names)
     return _interval(sums, counts, level=level, method=method, resamples=num_resamples, seed=seed)
 
 
@@ -198,6 +203,9 @@ def paired_difference(
     seed: int = 0,
 ) -> Estimate:
     """Estimate the mean difference first − second over common datapoints.
+
+    By the bootstrap, or for zeros and ones by the interval of Bonett and Price, which has a width
+    even if the two never disagree.
 
     Parameters
     ----------
@@ -216,6 +224,12 @@ def paired_difference(
     ------
     DataError
         If they have no common datapoint.
+
+    Notes
+    -----
+    Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial proportions
+    based on paired data" (2012): the normal interval after adding a pair of each disagreement, here
+    also for datapoints that were tested several times.
     """
     one, two = _mean_by_id(*first), _mean_by_id(*second)
     common = [name for name in one if name in two]
@@ -225,6 +239,8 @@ def paired_difference(
             " Use difference_of_proportions for results on different datasets."
         )
     differences = np.array([one[name] - two[name] for name in common])
+    if _are_shares([*first[0], *second[0]]):
+        return _adjusted_wald(differences, level)
     estimate = _interval(
         differences,
         np.ones(len(common)),
@@ -234,6 +250,20 @@ def paired_difference(
         seed=seed,
     )
     return replace(estimate, method=f"paired {estimate.method}")
+
+
+def _are_shares(values: Sequence[float]) -> bool:
+    return {*values} <= {0, 1}
+
+
+def _adjusted_wald(differences: FloatArray, level: float) -> Estimate:
+    """Estimate the mean of differences in [-1, 1] by the interval of Bonett and Price."""
+    n = len(differences)
+    adjusted = np.append(differences, [1.0, -1.0])
+    half = normal_quantile(level) * float(adjusted.std()) / math.sqrt(n + 2)
+    centre = float(adjusted.mean())
+    low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    return Estimate(float(differences.mean()), low, high, n, level, "paired, adjusted Wald")
 
 
 def _mean_by_id(values: Sequence[float], ids: Sequence[Hashable]) -> dict[Hashable, float]:

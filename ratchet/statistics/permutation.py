@@ -1,4 +1,8 @@
-"""Permutation tests of differences of means, corrected for their number."""
+"""Rank tests of two groups of runs under permutation, corrected for their number.
+
+Tests of means reject true hypotheses too often where scores are skewed or collapse now and then, as
+those of trained agents do; tests of ranks do not (see the guide on statistics).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ratchet.errors import DataError
-from ratchet.statistics.differences import checked_pair, standard_errors
-from ratchet.statistics.stratified import FloatArray, Strata, mean
+from ratchet.statistics.differences import checked_pair
+from ratchet.statistics.stratified import FloatArray, Strata
 
 MAX_EXACT = 20_000
 """Up to this number, all permutations are enumerated; above it, they are sampled."""
 _BELOW = 1 - 1e-12  # equal statistics may differ by rounding
+_ROUNDING = 1e-12
 Indices = NDArray[np.int64]
 
 
@@ -63,9 +68,9 @@ def permutation_test(
     num_permutations: int = MAX_EXACT,
     seed: int = 0,
 ) -> float:
-    """Return the two-sided p-value of the difference of two means under permutation.
+    """Return the two-sided p-value of one contrast.
 
-    Parameters and errors as in :func:`permutation_tests`.
+    Hypothesis, parameters and errors as in :func:`permutation_tests`.
     """
     contrast = Contrast(first, second, paired)
     tests = permutation_tests([contrast], num_permutations=num_permutations, seed=seed)
@@ -78,42 +83,50 @@ def permutation_tests(
     num_permutations: int = MAX_EXACT,
     seed: int = 0,
 ) -> PermutationTests:
-    """Test differences of means by permutation and correct for their number (max-T).
+    """Test by permutation whether one group tends to be better; correct for many tests (min-P).
 
-    Paired runs are swapped within their pairs. Other runs exchange their groups within their task.
-    All permutations are enumerated if there are at most ``num_permutations`` and all contrasts have
-    equal numbers of runs; otherwise that number is sampled. Contrasts of equal shape are permuted
-    together, which allows for the dependence of paired ones that share a group.
+    Unpaired, the hypothesis is that a run of the first group is as likely better as worse than one
+    of the second, ties counting half; spreads may differ. Runs exchange their groups within their
+    task. Paired, it is that the sum of two pairs' differences is as likely positive as negative;
+    the runs of each pair are swapped. All permutations are enumerated if there are at most
+    ``num_permutations`` and all contrasts have equal numbers of runs; otherwise that number is
+    sampled. Contrasts of equal shape are permuted together, which allows for the dependence of
+    paired ones that share a group.
 
     Raises
     ------
     DataError
-        As :func:`mean_difference`, and if a task has a single run: it has no standard error.
+        If a task has a single run, or the tasks of two groups differ or, paired, their runs.
 
     Notes
     -----
-    The test statistic is the difference over its standard error in the same permutation. The test
-    is exact if the runs of a pair, or of two groups, are exchangeable, and asymptotically valid for
-    equal means with unequal spreads: Janssen, "Studentized permutation tests for non-i.i.d.
-    hypotheses" (1997).
-    Free step-down max-T: Westfall and Young, "Resampling-based multiple testing" (1993),
+    Unpaired: the studentised statistic of Brunner and Munzel, "The nonparametric Behrens-Fisher
+    problem" (2000), under permutation by Neubert and Brunner, "A studentized permutation test for
+    the non-parametric Behrens-Fisher problem" (2007), here averaged over tasks.
+    Paired: the signed ranks of Wilcoxon, "Individual comparisons by ranking methods" (1945), with
+    equal pairs as in Pratt (1959) and tasks weighted as in van Elteren (1960).
+    Free step-down min-P: Westfall and Young, "Resampling-based multiple testing" (1993),
     algorithm 2.8.
     """
+    if not contrasts:
+        return PermutationTests([], [], [], 0, is_exact=False)
     shapes = [_shape_of(each) for each in contrasts]
     is_exact = len(set(shapes)) == 1 and shapes[0].num_ways <= num_permutations
     orders = {
         shape: shape.enumerate() if is_exact else shape.sample(num_permutations, seed)
         for shape in dict.fromkeys(shapes)
     }
-    statistics = np.array(
-        [_statistics(each, *orders[shape]) for each, shape in zip(contrasts, shapes, strict=True)]
+    chances = np.array(
+        [
+            _chances(_statistics(each, orders[shape]))
+            for each, shape in zip(contrasts, shapes, strict=True)
+        ]
     )
-    num_used = statistics.shape[1] if contrasts else 0
     return PermutationTests(
-        chances=[float(np.mean(each >= each[0])) for each in statistics],
-        adjusted=_step_down(statistics),
-        least=[float(np.mean(each >= each.max() * _BELOW)) for each in statistics],
-        num_permutations=num_used,
+        chances=chances[:, 0].tolist(),
+        adjusted=_step_down(chances),
+        least=chances.min(axis=1).tolist(),
+        num_permutations=chances.shape[1],
         is_exact=is_exact,
     )
 
@@ -142,8 +155,8 @@ def adjust_for_many(chances: Sequence[float]) -> list[float]:
 class _Shape:
     """Numbers of runs per task of two groups; determines the possible permutations.
 
-    Permutations are indices [R, N] of the first group and [R, K] of the second into the runs of
-    both, the first group's before the second's. The first permutation is the observed order.
+    Permutations are indices [R, N] of the first group into the runs of both, the first group's
+    before the second's. The first permutation is the observed order.
     """
 
     ones: tuple[int, ...]
@@ -162,7 +175,7 @@ class _Shape:
         """Smallest p-value: with equal numbers of runs, exchanged groups differ as much."""
         return (2 if self.paired or self.ones == self.twos else 1) / self.num_ways
 
-    def enumerate(self) -> tuple[Indices, Indices]:
+    def enumerate(self) -> Indices:
         """Return all permutations."""
         if self.paired:
             num_pairs = sum(self.ones)
@@ -172,9 +185,9 @@ class _Shape:
             for runs, size in zip(self._members(), self.ones, strict=True)
         ]
         chosen = [list(itertools.chain(*each)) for each in itertools.product(*tasks)]
-        return self._completed(np.array(chosen, dtype=np.int64))
+        return np.array(chosen, dtype=np.int64)
 
-    def sample(self, count: int, seed: int) -> tuple[Indices, Indices]:
+    def sample(self, count: int, seed: int) -> Indices:
         """Return the observed order and sampled permutations."""
         rng = np.random.default_rng(seed)
         if self.paired:
@@ -185,7 +198,7 @@ class _Shape:
         for runs, size in zip(self._members(), self.ones, strict=True):
             shuffled = rng.permuted(np.broadcast_to(runs, (count, len(runs))), axis=1)[:, :size]
             parts.append(np.concatenate([[runs[:size]], shuffled]))
-        return self._completed(np.concatenate(parts, axis=1))
+        return np.concatenate(parts, axis=1)
 
     def _members(self) -> list[list[int]]:
         """List the indices of the runs of each task, the first group's before the second's."""
@@ -196,18 +209,9 @@ class _Shape:
             for k in range(count)
         ]
 
-    def _swapped(self, swaps: Indices) -> tuple[Indices, Indices]:
+    def _swapped(self, swaps: Indices) -> Indices:
         num_pairs = swaps.shape[1]
-        indices = np.arange(num_pairs)
-        return indices + num_pairs * swaps, indices + num_pairs * (1 - swaps)
-
-    def _completed(self, chosen: Indices) -> tuple[Indices, Indices]:
-        """Return the chosen runs and, for each permutation, all others, in the order of tasks."""
-        by_task = np.concatenate(self._members())
-        is_other = np.ones((len(chosen), len(by_task)), dtype=bool)
-        np.put_along_axis(is_other, chosen, values=False, axis=1)
-        others = np.nonzero(is_other[:, by_task])[1].reshape(len(chosen), -1)
-        return chosen, by_task[others]
+        return np.asarray(np.arange(num_pairs) + num_pairs * swaps)
 
 
 def _shape_of(contrast: Contrast) -> _Shape:
@@ -220,40 +224,68 @@ def _shape_of(contrast: Contrast) -> _Shape:
     return _Shape(tuple(map(len, ones)), tuple(map(len, twos)), contrast.paired)
 
 
-def _statistics(contrast: Contrast, first: Indices, second: Indices) -> FloatArray:
-    """Return the absolute studentised differences under permutations, the observed one first.
-
-    Statistics that equal the observed one in exact arithmetic are made equal.
-    """
+def _statistics(contrast: Contrast, orders: Indices) -> FloatArray:
+    """Return the statistics of a contrast under permutations, the observed one first."""
     ones, twos = checked_pair(contrast.first, contrast.second, paired=contrast.paired)
-    together = np.concatenate([*ones, *twos])
-    middle = together.mean()  # avoids rounding of large numbers
-    unit = float(np.abs(together - middle).max()) or 1.0
-    scaled = (together - middle) / unit
-    rounding = _rounding(ones, twos) / unit
-    differences = np.abs(mean(scaled[first]) - mean(scaled[second]))
-    differences[differences <= rounding] = 0.0
-    errors = standard_errors(ones, twos, scaled[first], scaled[second], paired=contrast.paired)
-    errors[errors <= rounding] = 0.0
+    return (_signed_ranks if contrast.paired else _separation)(ones, twos, orders)
+
+
+def _separation(
+    ones: Sequence[FloatArray], twos: Sequence[FloatArray], first: Indices
+) -> FloatArray:
+    """Return |P(first better) − ½| over its standard error for each permutation [R, N]."""
+    scores = np.concatenate([*ones, *twos])
+    is_first = np.zeros((len(first), len(scores)))
+    np.put_along_axis(is_first, first, 1.0, axis=1)
+    effect, variance = np.zeros(len(first)), np.zeros(len(first))
+    starts = np.cumsum([0, *map(len, [*ones, *twos])])
+    for task in range(len(ones)):
+        here = [*range(starts[task], starts[task + 1])]
+        here += range(starts[len(ones) + task], starts[len(ones) + task + 1])
+        wins = 0.5 * (np.sign(scores[here][:, None] - scores[here]) + 1)
+        ours, theirs = is_first[:, here], 1 - is_first[:, here]
+        for group, others, sign in ((ours, theirs, 1.0), (theirs, ours, -1.0)):
+            placements = others @ wins.T / others.sum(axis=1, keepdims=True)
+            size = group.sum(axis=1)
+            average = (group * placements).sum(axis=1) / size
+            effect += sign * average / 2  # one average is P(first better), the other 1 − it
+            squares = group * (placements - average[:, None]) ** 2
+            variance += squares.sum(axis=1) / (size * (size - 1))
+    effect, error = np.abs(effect), np.sqrt(variance)
+    effect[effect < _ROUNDING], error[error < _ROUNDING] = 0.0, 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        statistics = np.where(differences > 0, differences / errors, 0.0)
-    close = np.isclose(statistics, statistics[0], rtol=1e-9, atol=0.0)
-    return np.where(close, statistics[0], statistics)
+        return np.where(effect > 0, effect / error, 0.0)
 
 
-def _step_down(statistics: FloatArray) -> list[float]:
-    """Return step-down max-T p-values of statistics [contrast, permutation], the observed first."""
-    order = sorted(range(len(statistics)), key=lambda k: -statistics[k][0])
+def _signed_ranks(
+    ones: Sequence[FloatArray], twos: Sequence[FloatArray], first: Indices
+) -> FloatArray:
+    """Return the absolute sum of Wilcoxon's signed ranks for each permutation [R, N]."""
+    from scipy.stats import rankdata
+
+    ranks = []
+    for one, two in zip(ones, twos, strict=True):
+        difference = one - two
+        largest = float(np.abs([one, two]).max())
+        unit = 1e-9 * float(np.abs(difference).max()) + 4 * np.finfo(np.float64).eps * largest
+        steps = np.rint(difference / (unit or 1.0))  # equal if equal in exact arithmetic
+        ranks.append(np.sign(steps) * rankdata(np.abs(steps)) / (len(one) + 1))
+    signs = np.where(first < first.shape[1], 1.0, -1.0)  # the second group's runs come after N
+    return np.asarray(np.abs(signs @ np.concatenate(ranks)))
+
+
+def _chances(statistics: FloatArray) -> FloatArray:
+    """Return each permutation's p-value, with that of the observed order first."""
+    below = np.searchsorted(np.sort(statistics), statistics * _BELOW)
+    return np.asarray((len(statistics) - below) / len(statistics))
+
+
+def _step_down(chances: FloatArray) -> list[float]:
+    """Return step-down min-P p-values of p-values [contrast, permutation], the observed first."""
+    order = sorted(range(len(chances)), key=lambda k: float(chances[k][0]))
     adjusted, largest = [0.0] * len(order), 0.0
     for rank, k in enumerate(order):
-        highest = statistics[order[rank:]].max(axis=0)
-        largest = max(largest, float(np.mean(highest >= statistics[k][0] * _BELOW)))
+        lowest = chances[order[rank:]].min(axis=0)
+        largest = max(largest, float(np.mean(lowest <= chances[k][0])))
         adjusted[k] = largest
     return adjusted
-
-
-def _rounding(ones: Sequence[FloatArray], twos: Sequence[FloatArray]) -> float:
-    """Return a bound on the rounding error of means that are equal in exact arithmetic."""
-    tasks = [np.concatenate(pair) for pair in zip(ones, twos, strict=True)]
-    widest, largest = (max(f(task) for task in tasks) for f in (np.ptp, lambda t: np.abs(t).max()))
-    return float(1e-9 * widest + 4 * np.finfo(np.float64).eps * largest)

@@ -24,7 +24,8 @@ def elo_ratings(
     likelihood is found by Newton's method after adding half a win and half a loss to each pair, so
     that a player that wins all games has a finite rating. Ratings are on Elo's scale; all together
     have the mean 0. Intervals are ±1.96 standard errors from the Fisher information, which treats
-    all games as independent.
+    all games as independent. Games bound the rating of a player that wins all of its games only
+    from below, and of one that loses all only from above: the other end is infinite.
 
     Parameters
     ----------
@@ -62,8 +63,12 @@ def elo_ratings(
     rating = POINTS * (strength - strength.mean())  # only differences count
     error = POINTS * np.sqrt(np.diag(np.linalg.pinv(information)))
     num_games = np.concatenate([played.sum(1), played.sum(0)])
+    num_won = np.concatenate([won.sum(1), (played - won).sum(0)])
+    low = np.where(num_won == 0, -np.inf, rating - _Z * error)
+    high = np.where(num_won == num_games, np.inf, rating + _Z * error)
+    ends = zip(rating, low, high, num_games, strict=True)
     estimates = [
-        Estimate(float(r), float(r - _Z * e), float(r + _Z * e), int(n), method="Bradley–Terry")
-        for r, e, n in zip(rating, error, num_games, strict=True)
+        Estimate(float(value), float(lowest), float(highest), int(n), method="Bradley–Terry")
+        for value, lowest, highest, n in ends
     ]
     return estimates[:rows], estimates[rows:]

@@ -288,7 +288,7 @@ def test_all_groups_can_be_compared_with_a_baseline(tmp_path):
     assert [(p.first, p.second) for p in two.pairs[3:]] == [("mnip", "nip"), ("debate", "nip")]
     text = to_markdown(compare_runs(sweep, options=replace(QUICK, baselines=["adp"])))
     assert "corrected for all groups against adp" in text
-    assert "the two runs of a seed are swapped (all 64 permutations)" in text
+    assert "differences is as likely positive as negative (all 64 permutations)" in text
     with pytest.raises(ParameterError, match=r"got 'npi', expected one of .* Did you mean 'nip'"):
         compare_runs(sweep, options=replace(QUICK, baselines=["npi"]))
 

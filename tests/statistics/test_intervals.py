@@ -158,9 +158,43 @@ def test_sums_and_sizes_of_clusters_are_resampled_together():
 
 
 def test_bootstrap_interval_of_constant_values_is_the_value():
-    assert bootstrap_interval([1.0] * 9).low == bootstrap_interval([1.0] * 9).high == 1.0
+    assert bootstrap_interval([0.5] * 9).low == bootstrap_interval([0.5] * 9).high == 0.5
     assert bootstrap_interval([2.0]).high == 2.0
     assert math.isnan(bootstrap_interval([]).value)
+
+
+def test_a_share_has_wilsons_interval():
+    assert bootstrap_interval([1.0] * 500) == wilson_interval(500, 500)
+    assert bootstrap_interval([1.0] * 500).low == pytest.approx(0.992, abs=5e-4)
+    ids = [name for name in range(20) for _ in range(5)]
+    repeated = bootstrap_interval([name % 2 for name in ids], clusters=ids)
+    assert repeated == clustered_proportion([name % 2 for name in ids], ids)
+    with pytest.raises(DataError, match="level"):
+        bootstrap_interval([0.0, 1.0], level=2)
+
+
+def test_pairs_that_never_disagree_have_an_interval():
+    """Bonett and Price (2012): with a pair of each disagreement added, ±1.96 √(2 / 502) / √502."""
+    ids = list(range(500))
+    same = paired_difference(([1.0] * 500, ids), ([1.0] * 500, ids))
+    assert (same.value, same.low) == (0, -same.high)
+    assert same.high == pytest.approx(1.96 * math.sqrt(2) / 502, rel=1e-3)
+    never = paired_difference(([1.0] * 9, ids[:9]), ([0.0] * 9, ids[:9]))
+    assert (never.value, never.high) == (1, 1)
+    assert 0.4 < never.low < 1
+
+
+@pytest.mark.parametrize(("one", "both"), [(0.02, 0.9), (0.1, 0.6)])
+def test_paired_intervals_of_rare_disagreement_cover_the_truth(one, both):
+    rng = np.random.default_rng(5)
+    ids, chances = list(range(60)), [both, one, one, 1 - both - 2 * one]
+    covered = 0
+    for _ in range(1000):
+        kinds = rng.choice(4, size=60, p=chances)
+        first, second = np.isin(kinds, [0, 1]).astype(int), np.isin(kinds, [0, 2]).astype(int)
+        estimate = paired_difference((first.tolist(), ids), (second.tolist(), ids))
+        covered += estimate.low <= 0 <= estimate.high
+    assert covered / 1000 >= 0.93
 
 
 def test_pairing_by_datapoint_is_narrower_than_independence_and_ignores_order():

@@ -1,4 +1,4 @@
-"""Paired and unpaired differences, permutations and power agree with scipy and simulations."""
+"""Paired and unpaired differences, rank tests and power agree with scipy and simulations."""
 
 import math
 
@@ -13,7 +13,8 @@ from ratchet.statistics import (
     Contrast,
     adjust_for_many,
     detectable_effect,
-    mean_difference,
+    interquartile_mean,
+    iqm_difference,
     needed_runs,
     permutation_test,
     permutation_tests,
@@ -21,7 +22,7 @@ from ratchet.statistics import (
     power_of_t_test,
     smallest_p,
 )
-from ratchet.statistics.permutation import _Shape, _step_down
+from ratchet.statistics.permutation import _separation, _Shape, _step_down
 
 few_scores = st.lists(st.floats(0, 1), min_size=2, max_size=5)
 FIRST = [[0.61, 0.63, 0.66, 0.68, 0.79], [0.1, 0.2, 0.4, 0.3, 0.2]]
@@ -29,23 +30,24 @@ SECOND = [[0.55, 0.6, 0.61, 0.66, 0.7], [0.1, 0.15, 0.33, 0.25, 0.2]]
 
 
 def test_variation_common_to_pairs_cancels_in_their_difference():
-    apart = mean_difference(FIRST, SECOND)
-    paired = mean_difference(FIRST, SECOND, paired=True)
-    expected = np.mean(np.concatenate(FIRST)) - np.mean(np.concatenate(SECOND))
-    assert apart.value == paired.value == pytest.approx(expected)
+    apart = iqm_difference(FIRST, SECOND)
+    paired = iqm_difference(FIRST, SECOND, paired=True)
+    one, two = np.concatenate(FIRST), np.concatenate(SECOND)
+    assert apart.value == pytest.approx(interquartile_mean(one) - interquartile_mean(two))
+    assert paired.value == pytest.approx(interquartile_mean(one - two))
     assert (apart.n, paired.n) == (20, 10)
     assert paired.high - paired.low < 0.7 * (apart.high - apart.low)
     constant = [[score - 0.1 for score in task] for task in FIRST]
-    always = mean_difference(FIRST, constant, paired=True)
+    always = iqm_difference(FIRST, constant, paired=True)
     assert (always.low, always.high) == pytest.approx((0.1, 0.1))
 
 
 def test_a_single_run_has_no_interval_and_pairs_must_match():
-    alone = mean_difference([[0.5]], [[0.2]], paired=True)
+    alone = iqm_difference([[0.5]], [[0.2]], paired=True)
     assert alone.value == pytest.approx(0.3)
     assert math.isnan(alone.low)
     with pytest.raises(DataError, match="they are pairs"):
-        mean_difference([[0.5, 0.6]], [[0.2]], paired=True)
+        iqm_difference([[0.5, 0.6]], [[0.2]], paired=True)
     with pytest.raises(DataError, match="same tasks"):
         permutation_test([[0.5]], [[0.2], [0.3]])
 
@@ -54,8 +56,8 @@ def test_a_single_run_has_no_interval_and_pairs_must_match():
 @example([0.0, 0.0], [0.0, 5e-324])
 @given(few_scores, few_scores)
 def test_the_reversed_difference_is_its_negative(first, second):
-    there = mean_difference([first], [second], num_resamples=10)
-    back = mean_difference([second], [first], num_resamples=10)
+    there = iqm_difference([first], [second], num_resamples=10)
+    back = iqm_difference([second], [first], num_resamples=10)
     assert there.value == pytest.approx(-back.value)
     assert permutation_test([first], [second]) == permutation_test([second], [first])
 
@@ -68,22 +70,48 @@ def test_intervals_of_differences_cover_the_truth(paired, spread):
     for trial in range(400):
         common = rng.normal(size=6) if paired else 0.0
         first, second = rng.normal(0.5, spread, 6) + common, rng.normal(0, spread, 6) + common
-        found = mean_difference(
+        found = iqm_difference(
             [first.tolist()], [second.tolist()], paired=paired, num_resamples=400, seed=trial
         )
         covered += found.low <= 0.5 <= found.high
     assert 0.9 <= covered / 400 <= 0.995
 
 
-def test_exact_permutations_of_few_runs_match_scipy():
-    one, two = np.array(FIRST[0]), np.array(SECOND[0])
-    apart = stats.permutation_test((one, two), lambda a, b: a.mean() - b.mean())
-    assert permutation_test([one], [two]) == pytest.approx(apart.pvalue)
-    flipped = stats.permutation_test(
-        (one, two), lambda a, b: (a - b).mean(), permutation_type="samples"
+def brunner_munzel(first, second, axis=-1):
+    """Return the absolute statistic by the ranks of its definition."""
+    one, two = np.broadcast_arrays(np.moveaxis(first, axis, -1), np.moveaxis(second, axis, -1))
+    n = one.shape[-1]
+    ranks = stats.rankdata(np.concatenate([one, two], axis=-1), axis=-1)
+    parts = []
+    for scores, all_ranks in ((one, ranks[..., :n]), (two, ranks[..., n:])):
+        placed = all_ranks - stats.rankdata(scores, axis=-1)
+        parts.append((all_ranks.mean(-1), placed.var(-1, ddof=1)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.sqrt(parts[0][1] + parts[1][1])
+        return np.abs(np.nan_to_num((parts[0][0] - parts[1][0]) / error, nan=0.0))
+
+
+def test_few_runs_have_the_p_values_of_all_permutations():
+    one, two = np.array(FIRST[0]), np.array(SECOND[0]) + 0.001  # without ties
+    apart = stats.permutation_test(
+        (one, two), brunner_munzel, alternative="greater", vectorized=True, n_resamples=np.inf
     )
-    assert permutation_test([one], [two], paired=True) == pytest.approx(flipped.pvalue)
+    assert permutation_test([one], [two]) == pytest.approx(apart.pvalue)
+    ranked = stats.wilcoxon(one, two, method="exact")
+    assert permutation_test([one], [two], paired=True) == pytest.approx(ranked.pvalue)
     assert permutation_test([one], [one - 1], paired=True) == 2 / 2**5
+    assert permutation_test([one], [one - 1]) == pytest.approx(2 / math.comb(10, 5))
+
+
+def test_the_statistic_is_that_of_brunner_and_munzel():
+    one, two = np.array([[1.0, 2, 2, 4, 5], [3, 4, 5, 6, 9]])
+    (first,) = _separation([one], [two], np.arange(5)[None])
+    assert first == pytest.approx(abs(stats.brunnermunzel(one, two).statistic))
+
+
+def test_pairs_that_are_equal_in_exact_arithmetic_tie():
+    one, two = [[0.8, 0.7, 0.5, 0.9]], [[0.7, 0.6, 0.6, 1.0]]  # 0.1, 0.1, −0.1, −0.1
+    assert permutation_test(one, two, paired=True) == 1.0
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -121,29 +149,29 @@ def test_the_false_positive_rate_is_nominal():
     assert np.mean(np.array(chances) <= 0.1) == pytest.approx(0.1, abs=0.04)
 
 
-def test_max_t_is_the_step_down_procedure_of_westfall_and_young():
-    """The definition, spelled out for paired means: the largest t statistic of those not larger."""
+def test_min_p_is_the_step_down_procedure_of_westfall_and_young():
+    """The definition, spelled out for pairs: the lowest p-value of those not lower."""
     rng = np.random.default_rng(5)
     base = rng.normal(size=6)
     arms = [base + rng.normal(effect, 0.5, 6) for effect in (2.0, 0.3, 0.0)]
-    found = permutation_tests([Contrast([arm], [base], True) for arm in arms])
+    tests = permutation_tests([Contrast([arm], [base], True) for arm in arms])
     gaps = np.array([arm - base for arm in arms])
     signs = 1 - 2 * np.array([[int(c) for c in f"{k:06b}"] for k in range(2**6)])
-    flipped = gaps[:, None, :] * signs
-    t = np.abs(flipped.mean(2)) / (flipped.std(2, ddof=1) / math.sqrt(6))
-    order = np.argsort(-t[:, 0])
+    sums = np.abs((np.sign(gaps) * stats.rankdata(np.abs(gaps), axis=1)) @ signs.T)
+    p = (sums[:, None, :] >= sums[:, :, None]).mean(2)
+    order = np.argsort(p[:, 0])
     largest = 0.0
     for rank, k in enumerate(order):
-        highest = t[order[rank:]].max(0)
-        largest = max(largest, np.mean(highest >= t[k, 0] * (1 - 1e-9)))
-        assert found.adjusted[k] == pytest.approx(largest)
-        assert found.chances[k] == pytest.approx(np.mean(t[k] >= t[k, 0] * (1 - 1e-9)))
-    assert found.is_exact
-    assert found.num_permutations == 2**6
+        lowest = p[order[rank:]].min(0)
+        largest = max(largest, np.mean(lowest <= p[k, 0]))
+        assert tests.adjusted[k] == pytest.approx(largest)
+        assert tests.chances[k] == pytest.approx(p[k, 0])
+    assert tests.is_exact
+    assert tests.num_permutations == 2**6
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_max_t_controls_the_family_wise_error_and_finds_large_effects(paired):
+def test_min_p_controls_the_family_wise_error_and_finds_large_effects(paired):
     """Four of six arms equal the baseline; two differ by much. Exponential scores."""
     rng = np.random.default_rng(7)
     errors, found = 0, 0
@@ -156,7 +184,7 @@ def test_max_t_controls_the_family_wise_error_and_finds_large_effects(paired):
         )
         errors += min(tests.adjusted[:4]) <= 0.05
         found += sum(p <= 0.05 for p in tests.adjusted[4:])
-        assert all(a >= b for a, b in zip(tests.adjusted, tests.chances, strict=True))
+        assert all(a >= p for a, p in zip(tests.adjusted, tests.chances, strict=True))
     assert errors / 150 <= 0.09  # 0.05, and twice its standard error
     assert found / 300 >= 0.85
 
@@ -302,7 +330,7 @@ def test_a_sampled_p_value_is_never_zero():
     assert permutation_test(first, second, num_permutations=99) == 1 / 100
 
 
-def test_equal_means_with_unequal_spreads_are_rarely_significant():
+def test_equal_centres_with_unequal_spreads_are_rarely_significant():
     rng = np.random.default_rng(4)
     rejected = [
         permutation_test([rng.normal(size=14)], [5 * rng.normal(size=8)], num_permutations=256)
@@ -316,15 +344,16 @@ def test_equal_means_with_unequal_spreads_are_rarely_significant():
 def test_sampled_permutations_start_with_the_observed_order(paired):
     """The observed difference counts as one of the permutations, so no p-value is 0."""
     shape = _Shape((3, 2), (3, 2), paired)
-    first, second = shape.sample(5, seed=0)
-    assert len(first) == len(second) == 6
-    every = shape.enumerate()
-    assert (first[0].tolist(), second[0].tolist()) == tuple(each[0].tolist() for each in every)
+    first = shape.sample(5, seed=0)
+    assert len(first) == 6
+    assert first[0].tolist() == shape.enumerate()[0].tolist()
     assert len({tuple(row) for row in first.tolist()}) > 1
 
 
-def test_stepped_down_p_values_do_not_decrease_with_the_statistic():
-    """Westfall and Young (1993): each p-value is at least that of every larger statistic."""
-    statistics = np.array([[3.0, 1.0, 3.5, 2.0], [2.9, 0.0, 0.0, 0.0], [1.0, 1.5, 2.0, 0.5]])
-    assert _step_down(statistics) == [0.5, 0.5, 0.75]
-    assert _step_down(statistics[::-1]) == [0.75, 0.5, 0.5]
+def test_stepped_down_p_values_do_not_decrease_with_the_p_value():
+    """Westfall and Young (1993): each p-value is at least that of every lower one."""
+    chances = np.array([[0.25, 1.0, 0.5, 0.75], [0.5, 0.25, 1.0, 0.75], [0.75, 0.5, 0.25, 1.0]])
+    assert _step_down(chances) == [0.75, 0.75, 0.75]
+    assert _step_down(chances[:1]) == [0.25]
+    assert _step_down(chances[[1, 0]]) == [0.5, 0.5]
+    assert _step_down(chances[[2, 1]]) == [0.75, 0.75]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,6 +47,17 @@ def test_a_player_that_wins_all_games_has_a_finite_rating() -> None:
     rows, _ = elo_ratings(np.array([[100.0, 100.0], [50, 40]]), np.full((2, 2), 100.0))
     assert 0 < rows[0].value < 2000
     assert rows[0].low > rows[1].high
+    assert math.isinf(rows[0].high)
+    assert math.isfinite(rows[1].high)
+
+
+def test_games_do_not_bound_a_player_that_loses_all_from_below() -> None:
+    rows, columns = elo_ratings(np.array([[0.0, 10.0], [0, 4]]), np.full((2, 2), 10.0))
+    assert math.isinf(columns[0].high)  # wins all against both rows
+    assert all(math.isfinite(end) for row in rows for end in (row.low, row.high))
+    (row,), (column,) = elo_ratings(np.array([[0.0]]), np.array([[10.0]]))
+    assert math.isinf(row.low)
+    assert math.isinf(column.high)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def pair_table(comparison: Comparison, metric_comparison: MetricComparison) -> D
     for pair in metric_comparison.pairs:
         row = {
             "pair": f"{pair.first} − {pair.second}",
-            "difference of means": difference(pair.difference.value, percent=percent),
+            "IQM difference": difference(pair.difference.value, percent=percent),
             f"{level} interval": interval(pair.difference, percent=percent, form=difference),
             "p": p_value(pair.chance, None if pair.can_be_told_apart else pair.least),
             "corrected p": p_value(pair.adjusted),

@@ -103,7 +103,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
     grouping, options = comparison.grouping, comparison.options
     preregistered = published_preregistration(comparison)
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "title": comparison.title,
         "commands": list(comparison.commands),
         "level": options.level,

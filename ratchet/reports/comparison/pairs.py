@@ -1,4 +1,4 @@
-"""Pairwise comparison of groups: differences, p-values and detectable differences.
+"""Pairwise comparison of groups: differences of IQMs, rank tests and detectable differences.
 
 Runs are paired by seed if both groups have the same seeds and each pair the same data.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from ratchet.reports.comparison.options import Options, with_enough_seeds
 from ratchet.reports.comparison.runs import ComparedRun, Group
-from ratchet.statistics.differences import mean_difference
+from ratchet.statistics.differences import iqm_difference
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.permutation import Contrast, permutation_tests
+from ratchet.statistics.permutation import Contrast, permutation_tests, smallest_p
 from ratchet.statistics.power import Power, power_of_groups
 from ratchet.statistics.stratified import Strata
 
@@ -29,18 +29,21 @@ class Pair:
     Attributes
     ----------
     difference
-        Mean of the first minus that of the second.
+        Interquartile mean of the first minus that of the second; paired, that of the seeds'
+        differences.
     paired, pairing
         Whether runs were paired by seed, and the reason.
     num_seeds
         Runs per task of the smaller group.
     chance, adjusted, least
-        P-value of a permutation test of this difference, corrected for all pairs compared, and the
+        P-value of a rank test under permutation, that corrected for all pairs compared, and the
         smallest that these scores can attain; None with a single run.
+    level
+        One minus the significance level for all pairs together.
     num_permutations, is_exact
         Permutations used, and whether these are all.
     power
-        Power with these seeds; None with a single run.
+        Power with these seeds at a level for one of all pairs; None with a single run.
     """
 
     first: str
@@ -52,6 +55,7 @@ class Pair:
     chance: float | None = None
     adjusted: float | None = None
     least: float | None = None
+    level: float = 0.95
     num_permutations: int = 0
     is_exact: bool = True
     power: Power | None = None
@@ -59,16 +63,12 @@ class Pair:
     @property
     def is_told_apart(self) -> bool:
         """Whether the corrected p-value is significant."""
-        if self.power is None or self.adjusted is None:
-            return False
-        return self.adjusted <= 1 - self.power.level + 1e-12
+        return self.adjusted is not None and self.adjusted <= 1 - self.level + 1e-12
 
     @property
     def can_be_told_apart(self) -> bool:
         """Whether a p-value of these scores can be significant."""
-        if self.power is None or self.least is None:
-            return False
-        return self.least <= 1 - self.power.level + 1e-12
+        return self.least is not None and self.least <= 1 - self.level + 1e-12
 
 
 def compare_pairs(
@@ -95,8 +95,29 @@ def compare_pairs(
             least=tests.least[index],
             num_permutations=tests.num_permutations,
             is_exact=tests.is_exact,
+            power=_power(contrasts[k], len(testable), options),
         )
     return pairs
+
+
+def _power(contrast: Contrast, num_tests: int, options: Options) -> Power:
+    """Estimate the power of one of several tests, at the corrected level.
+
+    That is the level over the number of tests; if no p-value is that small, the smallest one, which
+    the correction leaves significant only where the other pairs differ as well.
+    """
+    num_runs = min(map(len, [*contrast.first, *contrast.second]))
+    least = smallest_p(min(num_runs, 30), paired=contrast.paired, num_tasks=len(contrast.first))
+    alpha = 1 - options.level
+    corrected = max(alpha / num_tests, least) if least <= alpha else alpha
+    return power_of_groups(
+        contrast.first,
+        contrast.second,
+        paired=contrast.paired,
+        effect=options.effect,
+        level=1 - corrected,
+        power=options.power,
+    )
 
 
 def compared_labels(labels: Collection[str], options: Options) -> list[tuple[str, str]]:
@@ -139,8 +160,8 @@ def _contrast(one: tuple[Group, Strata], two: tuple[Group, Strata]) -> Contrast:
 
 
 def _estimate(first: Group, second: Group, contrast: Contrast, options: Options) -> Pair:
-    """Estimate the difference of two groups and their power, without tests."""
-    difference = mean_difference(
+    """Estimate the difference of two groups, without tests."""
+    difference = iqm_difference(
         contrast.first,
         contrast.second,
         paired=contrast.paired,
@@ -150,25 +171,15 @@ def _estimate(first: Group, second: Group, contrast: Contrast, options: Options)
         seed=options.seed,
     )
     sizes = list(map(len, [*contrast.first, *contrast.second]))
-    pair = Pair(
+    return Pair(
         first.label,
         second.label,
         with_enough_seeds(difference, sizes),
         contrast.paired,
         pairing_of(first, second),
         min(sizes),
-    )
-    if pair.num_seeds < 2:
-        return pair
-    power = power_of_groups(
-        contrast.first,
-        contrast.second,
-        paired=contrast.paired,
-        effect=options.effect,
         level=options.level,
-        power=options.power,
     )
-    return replace(pair, power=power)
 
 
 def _in_order_of_seeds(group: Group, scores: Strata) -> list[list[float]]:
