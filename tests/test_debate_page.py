@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from ratchet.reports.comparison.published import read_published
 from ratchet.statistics import mean
-from tests.test_results_pages import accuracies, attacked_accuracies, differences
+from tests.test_results_pages import accuracies, attacked_accuracies, differences, page_text
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 TEXT = " ".join((RESULTS / "debaters.md").read_text().partition("<!-- begin")[0].split())
@@ -60,7 +60,7 @@ def test_rows_of_the_tables(scores, place):
 
 
 def test_only_expert_iteration_and_dpo_raise_a_frozen_judges_accuracy_with_a_critic():
-    table = (RESULTS / "debaters.md").read_text().partition("\nDifferences")[2]
+    table = page_text("debaters").partition("\nDifferences")[2]
     found = re.findall(r"^\| (\w+) − \w+ \| \S+ \| \[([−+])", table.partition("\n## ")[0], re.M)
     lows = dict(found)
     risen = {arm for arm, _ in FROZEN if lows[arm] == "+"}

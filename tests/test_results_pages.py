@@ -14,6 +14,7 @@ from examples.exact_bounds import exact_accuracies
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.experiment_files.study_file import ComparisonSection, load_study
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.reports.comparison.files import FURTHER
 from ratchet.reports.comparison.options import ReferenceValue, planned_pairs
 from ratchet.reports.comparison.published import read_published
 from ratchet.scenarios.code_validation.tiny_model import pretraining
@@ -52,8 +53,16 @@ def reference_lines(page: str) -> list[ReferenceValue]:
 
 
 def text_of(file: str) -> str:
-    """Return a document with white space collapsed."""
-    return " ".join((ROOT / file).read_text().split())
+    """Return a document, with the tables of a page of results, with white space collapsed."""
+    name = file.removeprefix("docs/results/").removesuffix(".md")
+    is_page = (RESULTS / f"{name}.json").exists()
+    return " ".join((page_text(name) if is_page else (ROOT / file).read_text()).split())
+
+
+def page_text(page: str) -> str:
+    """Return a page of results as the site shows it, with the tables of its JSON file."""
+    tables = "\n".join(read_published(RESULTS / f"{page}.json").tables)
+    return (RESULTS / f"{page}.md").read_text().replace(FURTHER, tables)
 
 
 def accuracies(page: str, test: str = "test") -> dict[str, dict[int, float]]:
@@ -88,7 +97,7 @@ def iqm(by_seed: dict[int, float]) -> float:
 
 def table(page: str, heading: str | None = None) -> dict[str, list[str]]:
     """Return the first table below a heading of a page: first cell of each row → other cells."""
-    text = (RESULTS / f"{page}.md").read_text()
+    text = page_text(page)
     heading = heading or HEADINGS.get(page, "accuracy on the test set")
     pattern = rf"^## {heading}.*\n+(?:[^#|\n].*\n+)?((?:\|.*\n)+)"  # perhaps below a sentence
     (part,) = re.findall(pattern, text, re.MULTILINE | re.IGNORECASE)
@@ -98,7 +107,7 @@ def table(page: str, heading: str | None = None) -> dict[str, list[str]]:
 
 def differences(page: str, number: int = 0) -> dict[str, dict[str, str]]:
     """Return a table of differences of a page: pair → heading → cell."""
-    text = (RESULTS / f"{page}.md").read_text()
+    text = page_text(page)
     part = re.findall(r"^Differences.*\n+((?:\|.*\n)+)", text, re.MULTILINE)[number]
     head, _, *rows = ([c.strip() for c in line.split("|")[1:-1]] for line in part.splitlines())
     return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
@@ -119,9 +128,7 @@ def parameters(page: str) -> dict[str, HyperParameters]:
 def test_a_pages_reference_lines_are_those_of_its_study(page):
     lines = reference_lines(page)
     named = "; ".join(f"{line.label} {100 * line.value:.1f}" for line in lines)
-    said = re.findall(
-        r"Known values, drawn as lines: (.*)\.\n", (RESULTS / f"{page}.md").read_text()
-    )
+    said = re.findall(r"Known values, drawn as lines: (.*)\.\n", page_text(page))
     assert set(said) == ({named} if lines else set())
     picture = (RESULTS / f"{page}.svg").read_text()
     assert all(f"{line.label} {100 * line.value:.1f}<" in picture for line in lines)
@@ -322,7 +329,7 @@ def test_a_preregistered_page_compares_what_was_planned(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_no_interval_of_fewer_than_five_seeds_is_on_a_page(page):
-    text = (RESULTS / f"{page}.md").read_text()
+    text = page_text(page)
     if min(map(len, accuracies(page).values())) < 5:
         generated = text.partition("<!-- begin")[2]
         assert not re.search(r"\[[−+]?\d[\d.,]*, ", generated)

@@ -113,8 +113,8 @@ def _scores(runs: list[PublishedRun], arm: str) -> list[float]:
 
 
 def _published_differences(study: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of the first table of differences of a page: heading → cell."""
-    text = (RESULTS / f"{study}.md").read_text()
+    """Yield the rows of a study's first table of differences: heading → cell."""
+    text = "\n".join(read_published(RESULTS / f"{study}.json").tables)
     table = re.search(r"^Differences.*\n+((?:\|.*\n)+)", text, re.MULTILINE)
     assert table is not None
     head, _, *rows = (

@@ -14,8 +14,17 @@ from made_runs import labels, make_run, make_sweep, table
 from ratchet.errors import DataError, ParameterError
 from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.comparison.display_tables import learning_table, pair_table
-from ratchet.reports.comparison.files import BEGIN, END, to_data, write_comparison, write_document
+from ratchet.reports.comparison.files import (
+    BEGIN,
+    BEGIN_MAIN,
+    END,
+    FURTHER,
+    to_data,
+    write_comparison,
+    write_document,
+)
 from ratchet.reports.comparison.options import Options, planned_pairs, reference_values
+from ratchet.reports.comparison.published import read_published
 from ratchet.reports.comparison.svg_figure import draw_profiles, draw_svg, look_of
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.reports.labels import ranges
@@ -385,6 +394,24 @@ def test_manually_written_parts_of_a_document_are_preserved(sweep, tmp_path):
     with pytest.raises(DataError, match="once each, in this order"):
         write_document(comparison, page)
     assert page.read_text() == "no marks"
+
+
+def test_a_document_with_its_main_table_has_the_others_in_its_json_file(sweep, tmp_path):
+    comparison = compare_runs(sweep, title="Wins", options=QUICK)
+    page = tmp_path / "wins.md"
+    page.write_text(f"{BEGIN_MAIN}\n{END}\nafter\n")
+    write_document(comparison, page)
+    text, tables = page.read_text(), read_published(page.with_suffix(".json")).tables
+    assert text.startswith(f"{BEGIN_MAIN}\n\n")
+    assert text.endswith(f"{FURTHER}\n\n{END}\nafter\n")
+    assert text.count("\n## ") == 1
+    assert "P(row better than column)" not in text
+    complete = to_markdown(comparison, "wins.svg", heading=False)
+    assert complete in text.replace(FURTHER, "\n".join(tables))
+    page.write_text(f"{BEGIN}\n{END}\n")
+    write_document(comparison, page)
+    assert complete in page.read_text()
+    assert read_published(page.with_suffix(".json")).tables == []
 
 
 def test_seeds_are_written_as_ranges():

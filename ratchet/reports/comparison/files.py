@@ -18,13 +18,17 @@ from ratchet.reports.comparison.formatting import (
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.published import published_preregistration, to_published
 from ratchet.reports.comparison.svg_figure import draw_profiles, draw_svg
-from ratchet.reports.comparison.text import to_markdown
+from ratchet.reports.comparison.text import further_parts, main_parts, to_markdown
 from ratchet.reports.comparison.training_costs import used_per_run
 from ratchet.reports.display_table import DisplayTable
 from ratchet.reports.page import markdown_html, page_environment
 from ratchet.tracking.files import write_atomically
 
 BEGIN = "<!-- begin: written by `ratchet compare` -->"
+BEGIN_MAIN = "<!-- begin: main table, written by `ratchet compare` -->"
+"""Starts a section without further tables, which are then only in the page's JSON file."""
+FURTHER = "The documentation site shows the other tables, the notes and the commands below."
+"""Stands for the tables of the JSON file in such a section."""
 END = "<!-- end: written by `ratchet compare` -->"
 
 
@@ -58,28 +62,34 @@ def write_comparison(comparison: Comparison, folder: Path) -> ComparisonFiles:
 def write_document(comparison: Comparison, page: Path) -> None:
     """Insert a comparison into a document, with its figure and results in sibling files.
 
-    Only the text between the page's two markers is replaced. A missing page is created with a
+    Only the text between the page's two markers is replaced. If the first is :data:`BEGIN_MAIN`,
+    that is the main table, and the JSON file contains the others. A missing page is created with a
     heading.
     """
     picture = page.with_suffix(".svg")
-    generated = to_markdown(comparison, picture.name, heading=False)
-    between = f"{BEGIN}\n\n{generated}\n{END}"
+    text = f"# {comparison.title}\n\n{BEGIN}\n{END}\n"
     if page.exists():
         text = page.read_text(encoding="utf-8")
-        before, begin, rest = text.partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not begin or not end or BEGIN in rest or END in after:
-            raise DataError(
-                f"{page}: expected the lines\n{BEGIN}\n{END}\nonce each, in this order: the text"
-                " between them is replaced. Add them at the position of the comparison."
-            )
-        text = f"{before}{between}{after}"
+    begin = BEGIN_MAIN if BEGIN_MAIN in text else BEGIN
+    if text.count(begin) != 1 or text.count(END) != 1 or text.index(END) < text.index(begin):
+        raise DataError(
+            f"{page}: expected the lines\n{BEGIN}\n{END}\nonce each, in this order: the text"
+            " between them is replaced. Add them at the position of the comparison."
+        )
+    parts, further = main_parts(comparison, picture.name), further_parts(comparison)
+    if begin == BEGIN:
+        parts, further = [*parts, *further], []
     else:
-        text = f"# {comparison.title}\n\n{between}\n"
+        parts.append(FURTHER)
+    before, _, rest = text.partition(begin)
+    generated = "\n\n".join(parts)
+    text = f"{before}{begin}\n\n{generated}\n\n{END}{rest.partition(END)[2]}"
+    published = to_published(comparison).model_copy(
+        update={"tables": "\n\n".join(further).splitlines()}
+    )
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(picture, draw_svg(comparison))
-    results = to_published(comparison).model_dump_json(indent=1)
-    write_atomically(page.with_suffix(".json"), results + "\n")
+    write_atomically(page.with_suffix(".json"), published.model_dump_json(indent=1) + "\n")
     write_atomically(page, text)
 
 

@@ -78,6 +78,7 @@ class PublishedPreregistration(PreregistrationRecord):
 class Published(_Plain):
     """All runs of a page and the package ``versions`` used.
 
+    ``tables`` are the lines of Markdown that a page with only its main table lacks.
     ``preregistered`` is missing in pages without it and of earlier releases.
     """
 
@@ -86,6 +87,7 @@ class Published(_Plain):
     versions: dict[str, str]
     runs: list[PublishedRun]
     preregistered: PublishedPreregistration | None = None
+    tables: list[str] = []
 
 
 @dataclass(frozen=True)

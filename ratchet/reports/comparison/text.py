@@ -37,12 +37,29 @@ REJECTED, REJECTED_SMALL, COVERED = "3 to 7 %", "12 %", "89 to 99 %"
 
 def to_markdown(comparison: Comparison, *pictures: str, heading: bool = True) -> str:
     """Format a comparison as GitHub Markdown with the relative paths of its figures."""
-    parts = [f"# {comparison.title}"] if heading else []
-    parts.append(_introduction(comparison))
+    top = [f"# {comparison.title}"] if heading else []
+    return (
+        "\n\n".join([*top, *main_parts(comparison, *pictures), *further_parts(comparison)]) + "\n"
+    )
+
+
+def main_parts(comparison: Comparison, *pictures: str) -> list[str]:
+    """Return the introduction, the figures and the scores in the first metric, as Markdown."""
     title = re.sub(r"([\[\]])", r"\\\1", comparison.title)
-    parts += [f"![{title}]({picture})" for picture in pictures]
-    for metric_comparison in comparison.main_metrics:
-        parts += _metric_parts(comparison, metric_comparison)
+    return [
+        _introduction(comparison),
+        *(f"![{title}]({picture})" for picture in pictures),
+        *_scores_parts(comparison, comparison.main_metrics[0]),
+    ]
+
+
+def further_parts(comparison: Comparison) -> list[str]:
+    """Return all that :func:`main_parts` does not contain: other tables, notes and commands."""
+    first, *others = comparison.main_metrics
+    parts = _difference_parts(comparison, first)
+    for metric_comparison in others:
+        parts += _scores_parts(comparison, metric_comparison)
+        parts += _difference_parts(comparison, metric_comparison)
     for groups, test, group_comparisons in comparison.by_groups():
         explanation = "IQM of the accuracy in percent, with its interval."
         parts.append(f"## By {groups.title} ({test})\n{explanation}")
@@ -57,7 +74,7 @@ def to_markdown(comparison: Comparison, *pictures: str, heading: bool = True) ->
     if comparison.commands:
         code = "\n".join(comparison.commands)
         parts.append(f"## Reproducing\n```\n{code}\n```")
-    return "\n\n".join(parts) + "\n"
+    return parts
 
 
 def reading_notes(comparison: Comparison) -> list[str]:
@@ -288,7 +305,7 @@ def _introduction(comparison: Comparison) -> str:
     return f"{text}."
 
 
-def _metric_parts(comparison: Comparison, metric_comparison: MetricComparison) -> list[str]:
+def _scores_parts(comparison: Comparison, metric_comparison: MetricComparison) -> list[str]:
     metric = metric_comparison.metric
     unit = ", in percent" if metric.is_share else ""
     less = "; less is better" if metric.less_is_better else ""
@@ -297,6 +314,12 @@ def _metric_parts(comparison: Comparison, metric_comparison: MetricComparison) -
     if lines := comparison.lines_of(metric_comparison):
         known = [f"{line.label} {number(line.value)}" for line in lines]
         parts.append(f"Known values, drawn as lines: {'; '.join(known)}.")
+    return parts
+
+
+def _difference_parts(comparison: Comparison, metric_comparison: MetricComparison) -> list[str]:
+    metric, parts = metric_comparison.metric, []
+    unit = ", in percent" if metric.is_share else ""
     if len(metric_comparison.rows) > 1 and not comparison.options.pairs:
         improvements = improvement_table(metric_comparison)
         parts += [improvements.title, improvements.to_markdown()]
