@@ -108,7 +108,8 @@ def sentences_on_sums() -> Iterator[tuple[str, str]]:
     shares, right = proofs(SUM), known(SUM)
     proved = {arm: mean(each) for arm, each in shares.items()}
     learned = f"{proved['annotated']:.1f} %"
-    yield SUM_PAGE, f"proofs of {learned} of 500 unseen sums, without them of {proved['main']:.1f} %"
+    without = f"without them of {proved['main']:.1f} %"
+    yield SUM_PAGE, f"proofs of {learned} of 500 unseen sums, {without}"
     assert right["annotated"] == 100
     yield SUM_PAGE, "All sums that annotated claims are right"
     yield SUM_PAGE, f"({interval('annotated − main', SUM)})"
