@@ -225,6 +225,12 @@ def test_figures_of_zero_knowledge_agree_with_the_data():
     assert f"{extremes} (24 runs, mean {mean(ppo):.2f})" in page
     assert {means[arm] for arm in groups if "gradient" in arm} == {"89.7 %"}
     assert "keep an accuracy of 89.7 %" in page
+    channel = load_experiment(EXPERIMENTS / "zero_knowledge.yaml").hyper_params
+    unseen, erased = (
+        getattr(channel.binary_erasure_channel, f"{name}_erasure_probability")
+        for name in ("observation", "lie")
+    )
+    assert f"mean cosine of decisions above {1 - unseen + unseen * (1 - erased):.1f}" in page
     assert sum(each < 85 for by_seed in groups.values() for each in by_seed.values()) == 1
     row = differences("zero_knowledge")["share_10 − plain"]
     assert f"share_10 − plain: {interval_of(row)} points, corrected p {row['corrected p']}" in page

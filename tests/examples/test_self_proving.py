@@ -85,7 +85,7 @@ def test_annotations_end_in_the_answer_and_shifted_training_keeps_the_tests():
     assert sizes[1] < 0.65 * sizes[0]
 
 
-def test_honest_sums_are_accepted_and_wrong_ones_at_most_as_often_as_the_bound():
+def test_honest_sums_are_accepted_and_wrong_ones_as_often_as_the_page_says():
     rng = np.random.default_rng(1)
     p = tasks.MODULUS
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_honest_sums_are_accepted_and_wrong_ones_at_most_as_often_as_the_bound()
                         for h in range(p)
                     )
                 best = max(best, accepted / p**2)
-        assert 1 / p <= best <= 2 / p
+        assert best == pytest.approx(25 / 169)
 
 
 @pytest.mark.parametrize("annotated", [False, True])
