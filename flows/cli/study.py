@@ -195,14 +195,20 @@ def _verify(context: typer.Context, commands: StudyCommands, seed: int) -> None:
 
 
 def _check_claims(study: StudyFile) -> None:
-    """Check a study's claims against its page's data; exit if one is false."""
+    """Check a study's claims and its page's figures against its data; exit if one is false."""
     from ratchet.reports.claims import check_claims
+    from ratchet.reports.figures import check_document
 
     claims = check_claims(study.sections.claims, study.data, study.attack_data)
-    false = [claim for claim in claims if not claim.holds]
-    for claim in false:
-        print_warning(f"{study.sections.page}: claim is false: {claim}")
-    if false:
+    page = study.sections.page
+    figures = check_document(page, page.parent)
+    errors = [f"claim is false: {claim}" for claim in claims if not claim.holds]
+    errors += [f"figure is wrong: {figure}" for figure in figures if not figure.is_right]
+    for error in errors:
+        print_warning(f"{page}: {error}")
+    if errors:
         raise typer.Exit(_EXIT_FALSE)
     if claims:
         print_plain(f"{len(claims)} claims are true.")
+    if figures:
+        print_plain(f"{len(figures)} figures are right.")

@@ -24,7 +24,7 @@ from ratchet.statistics import interquartile_mean
 
 Scores: TypeAlias = Mapping[int, float]
 """Seed → score, or whether a comparison holds for this seed (1 or 0)."""
-_Value: TypeAlias = float | bool | str | Scores
+Value: TypeAlias = float | bool | str | Scores
 _MAX_LENGTH = 1000
 
 
@@ -70,6 +70,13 @@ def read_attacks(file: Path, published: Published) -> dict[str, Scores]:
     return dict(attacked)
 
 
+def compute(
+    formula: str, published: Published, attacked: Mapping[str, Scores] | None = None
+) -> Value:
+    """Return the value of a formula; parameters and errors as :func:`evaluate`."""
+    return _compute("formula", formula, published, attacked)[0]
+
+
 def evaluate(
     claim: str, published: Published, attacked: Mapping[str, Scores] | None = None
 ) -> Claim:
@@ -78,21 +85,28 @@ def evaluate(
     Raises ParameterError if it is no expression of arms, numbers and the functions below, or is
     neither true nor false.
     """
+    value, compared = _compute("claim", claim, published, attacked)
+    if not isinstance(value, bool):
+        raise ParameterError(
+            f"claim {claim!r}: expected true or false, e.g. mean(a) > 0.5; arms are compared by"
+            " seed: use all(…), any(…) or count(…)"
+        )
+    return Claim(claim, value, compared)
+
+
+def _compute(
+    kind: str, text: str, published: Published, attacked: Mapping[str, Scores] | None
+) -> tuple[Value, tuple[float, ...]]:
+    """Return the value of an expression, and the numbers that it compares."""
     try:
-        if len(claim) > _MAX_LENGTH:
+        if len(text) > _MAX_LENGTH:
             raise ParameterError(f"expected at most {_MAX_LENGTH} characters")
-        tree = ast.parse(claim, mode="eval")
         evaluation = _Evaluation(published, attacked or {})
-        value = evaluation.value(tree.body)
-        if not isinstance(value, bool):
-            raise ParameterError(
-                "expected true or false, e.g. mean(a) > 0.5; arms are compared by seed: use all(…),"
-                " any(…) or count(…)"
-            )
+        value = evaluation.value(ast.parse(text, mode="eval").body)
     except (ParameterError, SyntaxError, ArithmeticError, StatisticsError, RecursionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ParameterError(f"claim {claim!r}: {reason}") from error
-    return Claim(claim, value, tuple(evaluation.compared))
+        raise ParameterError(f"{kind} {text!r}: {reason}") from error
+    return value, tuple(evaluation.compared)
 
 
 _OPERATORS: Mapping[type[ast.AST], Callable[[float, float], float]] = {
@@ -121,7 +135,7 @@ _OF_SCORES: Mapping[str, Callable[[list[float]], float]] = {
     "any": any,
 }
 _OF_NUMBERS: Mapping[str, Callable[..., float]] = {"abs": abs, "round": round}
-_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "score", "attacked"]
+_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "score", "attacked", "cell"]
 
 
 class _Evaluation:
@@ -129,12 +143,13 @@ class _Evaluation:
 
     def __init__(self, published: Published, attacked: Mapping[str, Scores]) -> None:
         self._attacked = attacked
+        self._tables = published.tables
         self._runs: dict[str, list[PublishedRun]] = {}
         for run in published.runs:
             self._runs.setdefault(_label(run), []).append(run)
         self.compared: list[float] = []
 
-    def value(self, node: ast.AST) -> _Value:
+    def value(self, node: ast.AST) -> Value:
         """Return the value of a node."""
         match node:
             case ast.Constant(value=bool() | int() | float() | str() as value):
@@ -166,9 +181,7 @@ class _Evaluation:
             raise ParameterError(f"got {ast.unparse(node)!r}, expected a comparison")
         return value
 
-    def _compare(
-        self, left: ast.AST, ops: Sequence[ast.cmpop], others: Sequence[ast.AST]
-    ) -> _Value:
+    def _compare(self, left: ast.AST, ops: Sequence[ast.cmpop], others: Sequence[ast.AST]) -> Value:
         values = [self.value(each) for each in (left, *others)]
         self.compared += [each for each in values if isinstance(each, float | int)]
         results = []
@@ -182,13 +195,15 @@ class _Evaluation:
             raise ParameterError("expected one comparison of arms at a time")
         return all(results)
 
-    def _call(self, name: str, args: Sequence[_Value]) -> _Value:
+    def _call(self, name: str, args: Sequence[Value]) -> Value:
         if name in _OF_SCORES and len(args) == 1 and isinstance(args[0], Mapping):
             return _OF_SCORES[name](list(args[0].values()))
         if name in _OF_NUMBERS and args and all(isinstance(each, float | int) for each in args):
             return _OF_NUMBERS[name](*args)
         if name == "score" and 1 <= len(args) <= 2 and all(isinstance(each, str) for each in args):
             return self._score(*map(str, args))
+        if name == "cell" and 2 <= len(args) <= 3 and all(isinstance(each, str) for each in args):
+            return find_cell(self._tables, *map(str, args))
         if name == "attacked" and len(args) == 1 and args[0] in self._attacked:
             return self._attacked[str(args[0])]
         if name not in _FUNCTIONS:
@@ -214,10 +229,34 @@ class _Evaluation:
         return scores
 
 
+def find_cell(tables: Sequence[str], row: str, column: str, heading: str = "") -> str:
+    """Return a cell of the first of a page's further tables with this row and column.
+
+    ``tables`` are lines of Markdown. With a ``heading``, the table is below a heading that starts
+    with it, regardless of case.
+    """
+    section, columns = "", list[str]()
+    for line in tables:
+        if line.startswith("#"):
+            section = line.lstrip("# ")
+        if not line.startswith("|"):
+            columns = []
+            continue
+        cells = [cell.strip().strip("*") for cell in line.strip("|").split("|")]
+        columns = columns or cells
+        is_below = section.lower().startswith(heading.lower())
+        if cells[0] == row and column in columns and is_below:
+            return cells[columns.index(column)]
+    below = f" below {heading!r}" if heading else ""
+    raise ParameterError(f"no table{below} has the row {row!r} and the column {column!r}")
+
+
 def _form(name: str) -> str:
     """Return a call of a function, as an example."""
     if name == "score":
         return "score('ARM', 'METRIC')"
+    if name == "cell":
+        return "cell('ROW', 'COLUMN') or cell('ROW', 'COLUMN', 'HEADING')"
     if name == "attacked":
         return "attacked('ARM'), an arm in the data of the attacks"
     return f"{name}(ARM)" if name in _OF_SCORES else f"{name}(NUMBER)"
@@ -229,7 +268,7 @@ def _label(run: PublishedRun) -> str:
     return " · ".join([run.arm, *values])
 
 
-def _elementwise(function: Callable[[float, float], float], one: _Value, two: _Value) -> _Value:
+def _elementwise(function: Callable[[float, float], float], one: Value, two: Value) -> Value:
     """Apply a function to numbers, or by seed if a value is an arm's scores."""
     if isinstance(one, str) or isinstance(two, str):
         raise ParameterError("expected numbers and arms, got text")
