@@ -262,7 +262,7 @@ def credit_sentences() -> Iterator[str]:
     others = min(min(groups[arm].values()) for arm in seen)
     yield f"with redraws no seed ends below {int(others)} %"
     curves = table(CREDIT, "learning")
-    reach = {arm: cells[-2] for arm, cells in curves.items()}
+    reach = {arm: f"{round(int(c[-2].replace(',', '')), -3):,}" for arm, c in curves.items()}
     yield f"{reach['main']} sampled tokens in main, {reach['verifier']} in verifier"
     yield f"and {reach['both']} in both, with overlapping intervals"
     used = {arm: re.findall(r"\d[\d,]*", cells[-1]) for arm, cells in rows.items()}
