@@ -135,7 +135,7 @@ _OF_SCORES: Mapping[str, Callable[[list[float]], float]] = {
     "any": any,
 }
 _OF_NUMBERS: Mapping[str, Callable[..., float]] = {"abs": abs, "round": round}
-_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "score", "attacked", "cell"]
+_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "span", "score", "attacked", "cell"]
 
 
 class _Evaluation:
@@ -200,6 +200,8 @@ class _Evaluation:
             return _OF_SCORES[name](list(args[0].values()))
         if name in _OF_NUMBERS and args and all(isinstance(each, float | int) for each in args):
             return _OF_NUMBERS[name](*args)
+        if name == "span" and len(args) > 1 and all(isinstance(each, float | int) for each in args):
+            return {index: float(each) for index, each in enumerate(args)}
         if name == "score" and 1 <= len(args) <= 2 and all(isinstance(each, str) for each in args):
             return self._score(*map(str, args))
         if name == "cell" and 2 <= len(args) <= 3 and all(isinstance(each, str) for each in args):
@@ -255,6 +257,8 @@ def _form(name: str) -> str:
     """Return a call of a function, as an example."""
     if name == "score":
         return "score('ARM', 'METRIC')"
+    if name == "span":
+        return "span(NUMBER, NUMBER, …)"
     if name == "cell":
         return "cell('ROW', 'COLUMN') or cell('ROW', 'COLUMN', 'HEADING')"
     if name == "attacked":
