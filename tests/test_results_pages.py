@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -173,116 +172,16 @@ def test_a_pages_table_agrees_with_its_data(page):
         assert float(shown[group][1]) == pytest.approx(iqm(by_seed), abs=rounding)
 
 
-def test_figures_of_the_channel_agree_with_the_data():
-    page, groups = text_of(f"docs/results/{CHANNEL}.md"), accuracies(CHANNEL)
-    best = {
-        (run.arm, run.seed): 100 * run.scores["test/test_best_response.accuracy"]
-        for run in read_published(RESULTS / f"{CHANNEL}.json").runs
-    }
-    optimal = sum(each > 89.9 for each in groups["main"].values())
-    others = {round(each, 1) for each in groups["main"].values() if each < 89.9}
-    assert (optimal, others) == (14, {87.5})
-    assert "90.0 % in 14 of 20 seeds and 87.5 % in the other six" in page
-    assert {round(each, 1) for each in groups["alone"].values()} == {60.0}
-    harmed = [
-        100 * run.scores["test/test_any_messages.accuracy"]
-        for run in read_published(RESULTS / f"{CHANNEL}.json").runs
-        if run.arm == "main"
-    ]
-    worst = f"{mean(harmed):.1f} % (mean; {min(harmed):.1f} to {max(harmed):.1f} %)"
-    assert f"whose only aim is a wrong decision, main has {worst}" in page
-    trusting, main = (mean(list(groups[arm].values())) for arm in ("trusting", "main"))
-    assert f"better by this measure ({trusting:.1f} % against {main:.1f} %)" in page
-    assert groups["attacked"] == groups["main"]
-    assert all(best["main", seed] == each for seed, each in groups["main"].items())
-    assert sum(each == 100 for each in groups["trusting"].values()) == 16
-    attacked = groups["trusting_attacked"]
-    falls = [groups["trusting"][seed] - attacked[seed] for seed in attacked]
-    assert f"all twenty fall, by {min(falls):.0f} to {max(falls):.0f} points" in page
-    assert f"to a mean of {table(CHANNEL)['trusting_attacked'][4]} %" in page
-    assert all(
-        best["trusting_attacked", seed] == pytest.approx(attacked[seed]) for seed in attacked
-    )
-
-
-def test_figures_of_zero_knowledge_agree_with_the_data():
-    page, groups = text_of("docs/results/zero_knowledge.md"), accuracies("zero_knowledge")
-    means = {arm: f"{mean(list(by_seed.values())):.1f} %" for arm, by_seed in groups.items()}
-    likeness: dict[str, list[float]] = {}
-    for run in read_published(RESULTS / "zero_knowledge.json").runs:
-        if run.arm != "plain":
-            found = run.scores["test/test_simulator.mean_episode_reward"]
-            likeness.setdefault(run.arm, []).append(found)
-    for arm, values in likeness.items():
-        cell = f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})".replace("-", "−")
-        assert f"{means[arm]} | {cell} |" in page
-    assert f"| plain | (absent) | | {means['plain']} | |" in page
-    gradient = [each for arm, part in likeness.items() if "gradient" in arm for each in part]
-    ppo = [each for arm, part in likeness.items() if "gradient" not in arm for each in part]
-    assert len(gradient) == len(ppo) == 24
-    assert f"reaches {min(gradient):.2f} to {max(gradient):.2f} in all 24 runs" in page
-    extremes = f"between {min(ppo):.2f} and {max(ppo):.2f}".replace("-", "−")
-    assert f"{extremes} (24 runs, mean {mean(ppo):.2f})" in page
-    assert {means[arm] for arm in groups if "gradient" in arm} == {"89.7 %"}
-    assert "keep an accuracy of 89.7 %" in page
+def test_the_bound_of_the_cosine_of_zero_knowledge_follows_from_the_channel():
+    """A message's verdict is wrong only if the bit was erased and the lie was not."""
     channel = load_experiment(EXPERIMENTS / "zero_knowledge.yaml").hyper_params
     unseen, erased = (
         getattr(channel.binary_erasure_channel, f"{name}_erasure_probability")
         for name in ("observation", "lie")
     )
-    assert f"mean cosine of decisions above {1 - unseen + unseen * (1 - erased):.1f}" in page
-    assert sum(each < 85 for by_seed in groups.values() for each in by_seed.values()) == 1
-    row = differences("zero_knowledge")["share_10 − plain"]
-    assert f"share_10 − plain: {interval_of(row)} points, corrected p {row['corrected p']}" in page
-    runs = read_published(RESULTS / "zero_knowledge.json").runs
-    assert all(r.scores["test/test_best_response.accuracy"] == r.scores["test"] for r in runs)
-    assert f"as it is, in each of the {len(runs)} runs" in page
-    worst = [float(cells[4]) for cells in table("zero_knowledge", "Any messages").values()]
-    assert f"leave {min(worst):.1f} to {max(worst):.1f} % (means of the arms)" in page
-
-
-def credit_sentences() -> Iterator[str]:
-    """Yield what the page on replayed credit must say."""
-    groups, rows, gaps = accuracies(CREDIT), table(CREDIT), differences(CREDIT)
-    found = {arm: f"{iqm(by_seed):.1f} %" for arm, by_seed in groups.items()}
-    yield f"{found['main']} with the group baseline, {found['verifier']} with redrawn decisions"
-    yield f"and {found['both']} with redraws of both agents"
-    seen = {
-        arm: f"({interval_of(row)}, corrected p {row['corrected p']})"
-        for arm, row in ((arm, gaps[f"{arm} − main"]) for arm in ("verifier", "both"))
-    }
-    gap = {arm: f"{mean(list(by_seed.values())):.2f}" for arm, by_seed in groups.items()}
-    more = {arm: f"{float(gap[arm]) - float(gap['main']):.1f}" for arm in seen}
-    yield f"is {more['verifier']} points for verifier {seen['verifier']}"
-    yield f"and {more['both']} for both {seen['both']}"
-    least = [gaps[f"{arm} − main"]["detectable in 80 %"] for arm in seen]
-    yield f"eight seeds would detect {least[0]} and {least[1]} points"
-    lowest = sorted(groups["main"].values())[:2]
-    yield f"two of eight seeds end at {lowest[0]:.1f} and {lowest[1]:.1f} %"
-    others = min(min(groups[arm].values()) for arm in seen)
-    yield f"with redraws no seed ends below {int(others)} %"
-    curves = table(CREDIT, "learning")
-    reach = {arm: f"{round(int(c[-2].replace(',', '')), -3):,}" for arm, c in curves.items()}
-    yield f"{reach['main']} sampled tokens in main, {reach['verifier']} in verifier"
-    yield f"and {reach['both']} in both, with overlapping intervals"
-    used = {arm: re.findall(r"\d[\d,]*", cells[-1]) for arm, cells in rows.items()}
-    tokens, labels = (
-        {arm: int(each[k].replace(",", "")) for arm, each in used.items()} for k in (0, 1)
-    )
-    in_thousands = {arm: f"{round(number, -3):,}" for arm, number in tokens.items()}
-    yield f"training used {in_thousands['main']} tokens of prompts and completions in main"
-    yield f"{in_thousands['verifier']} in verifier and {in_thousands['both']} in both"
-    attacked = attacked_accuracies(CREDIT)
-    after = {arm: f"{mean(values):.1f} % in {arm}" for arm, values in attacked.items()}
-    yield f"to {after['main']}, {after['verifier']} and {after['both']}"
-    yield f"at most {max(max(values) for values in attacked.values()):.1f} % in any seed"
-    factors = [f"{labels[arm] / labels['main']:.1f}" for arm in seen]
-    yield f"use {factors[0]} and {factors[1]} times the rewards"
-
-
-@pytest.mark.parametrize("sentence", credit_sentences())
-def test_figures_of_replayed_credit_agree_with_the_data(sentence):
-    assert sentence in text_of(f"docs/results/{CREDIT}.md")
+    bound = 1 - unseen + unseen * (1 - erased)
+    page = text_of("docs/results/zero_knowledge.md")
+    assert f"mean cosine of decisions above {bound:.1f}" in page
 
 
 @pytest.mark.parametrize("page", [CREDIT, DEBATE, TEXT])
@@ -348,11 +247,6 @@ def test_corrected_p_values_in_sentences_are_those_of_the_table():
     for pair in ("alone − main", "honest − main", "hand_made − main", "random − alone"):
         row = shown[pair]
         assert f"{pair}: {interval_of(row)} points, corrected p {row['corrected p']}" in page
-    channel = differences("binary_erasure_channel_proof")
-    pairs = ("trusting − main", "trusting_attacked − main")
-    corrected = {channel[pair]["corrected p"] for pair in pairs}
-    (p,) = corrected
-    assert f"corrected p {p} for both" in text_of("docs/results/binary_erasure_channel_proof.md")
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,11 @@ _OF_SCORES: Mapping[str, Callable[[list[float]], float]] = {
     "all": all,
     "any": any,
 }
-_OF_NUMBERS: Mapping[str, Callable[..., float]] = {"abs": abs, "round": round}
-_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "span", "score", "attacked", "cell"]
+_OF_NUMBERS: Mapping[str, Callable[..., float]] = {
+    "abs": abs,
+    "round": lambda number, digits=0: round(number, int(digits)),
+}
+_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "span", "score", "used", "attacked", "cell"]
 
 
 class _Evaluation:
@@ -200,27 +203,41 @@ class _Evaluation:
             return _OF_SCORES[name](list(args[0].values()))
         if name in _OF_NUMBERS and args and all(isinstance(each, float | int) for each in args):
             return _OF_NUMBERS[name](*args)
-        if name == "span" and len(args) > 1 and all(isinstance(each, float | int) for each in args):
-            return {index: float(each) for index, each in enumerate(args)}
+        numbers = [float(each) for each in args if isinstance(each, float | int)]
+        if name == "span" and len(numbers) == len(args) > 1:
+            return dict(enumerate(numbers))
         if name == "score" and 1 <= len(args) <= 2 and all(isinstance(each, str) for each in args):
             return self._score(*map(str, args))
         if name == "cell" and 2 <= len(args) <= 3 and all(isinstance(each, str) for each in args):
             return find_cell(self._tables, *map(str, args))
+        if name == "used" and len(args) == 2 and all(isinstance(each, str) for each in args):
+            return self._used(*map(str, args))
         if name == "attacked" and len(args) == 1 and args[0] in self._attacked:
             return self._attacked[str(args[0])]
         if name not in _FUNCTIONS:
             raise ParameterError(f"unknown function {name!r}.{nearest(name, _FUNCTIONS)}")
         raise ParameterError(f"{name}: unsuitable arguments, expected {_form(name)}")
 
-    def _score(self, arm: str, metric: str | None = None) -> Scores:
-        """Return an arm's scores by seed, of its first metric by default."""
+    def _used(self, arm: str, resource: str) -> Scores:
+        """Return the frames, tokens or labels that the training of an arm used, by seed."""
+        runs = self._runs_of(arm)
+        known = {name for run in runs for stage in run.used.values() for name in stage}
+        if resource not in known:
+            raise ParameterError(f"used: got {resource!r}, expected one of {sorted(known)}")
+        return {run.seed: sum(stage[resource] for stage in run.used.values()) for run in runs}
+
+    def _runs_of(self, arm: str) -> list[PublishedRun]:
         if arm not in self._runs:
             raise ParameterError(
                 f"unknown arm {arm!r}, expected one of {', '.join(self._runs)}."
                 f"{nearest(arm, self._runs)}"
             )
+        return self._runs[arm]
+
+    def _score(self, arm: str, metric: str | None = None) -> Scores:
+        """Return an arm's scores by seed, of its first metric by default."""
         scores = {}
-        for run in self._runs[arm]:
+        for run in self._runs_of(arm):
             name = metric or next(iter(run.scores), "")
             if name not in run.scores:
                 raise ParameterError(
@@ -257,6 +274,8 @@ def _form(name: str) -> str:
     """Return a call of a function, as an example."""
     if name == "score":
         return "score('ARM', 'METRIC')"
+    if name == "used":
+        return "used('ARM', 'tokens'), or frames or labels"
     if name == "span":
         return "span(NUMBER, NUMBER, …)"
     if name == "cell":

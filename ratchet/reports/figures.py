@@ -22,6 +22,7 @@ Compute = Callable[[str, str], Value]
 
 _NUMBER = r"[−+]?\d[\d,]*(?:\.\d+)?"
 _ATTACKS = "attacks"
+_ROUNDING = 1e-9
 _FIGURE = re.compile(
     rf"(?P<figure>(?:{_NUMBER} to |< )?{_NUMBER})(?P<unit>\s%|\spoints?)?"
     r"<!-- = (?:(?P<page>[\w/]+): )?(?P<formula>.*?) -->",
@@ -115,9 +116,13 @@ def _written(value: Value, like: str, is_share: bool) -> str:
 
 
 def _formatted(value: float, like: str) -> str:
-    """Write a number with the digits, the comma and the sign of a written one."""
+    """Write a number like a written one: itself if it is the value rounded to its digits."""
+    digits = len(like.partition(".")[2])
+    written = float(like.replace(",", "").replace("−", "-"))
+    if abs(value - written) <= 0.5 * 10**-digits + _ROUNDING:
+        return like
     sign, comma = "+" if "+" in like else "", "," if "," in like else ""
-    return f"{value:{sign}{comma}.{len(like.partition('.')[2])}f}".replace("-", "−")
+    return f"{value:{sign}{comma}.{digits}f}".replace("-", "−")
 
 
 def _line(text: str, position: int) -> int:
