@@ -78,26 +78,10 @@ def test_a_search_touches_no_test_data_and_no_seed_of_its_study(page):
     assert len(set(tried[0].values())) == 1
 
 
-def test_figures_of_the_search_of_credit_agree_with_the_data():
-    page = text_of(f"docs/results/searches/{CREDIT}.md")
-    for rate in (0.0003, 0.001, 0.003):
-        means = [100 * np.mean(searched(CREDIT)[arm][rate]) for arm in ("main", "verifier", "both")]
-        assert "{:.1f}, {:.1f} and {:.1f} %".format(*means) in page
-    low = 100 * min(searched(CREDIT)["verifier"][0.001])
-    assert f"best rate ends at {low:.1f} %" in page
-    assert f"in the search one ended at {low:.1f} %" in text_of(f"docs/results/{CREDIT}.md")
-
-
-def test_figures_of_the_search_of_protocols_agree_with_the_data():
-    found = searched(PROTOCOLS)
+def test_the_search_of_protocols_has_the_order_that_its_page_states():
     means = {
-        arm: {factor: 100 * float(np.mean(scores)) for factor, scores in by_factor.items()}
-        for arm, by_factor in found.items()
+        arm: {factor: np.mean(scores) for factor, scores in by_factor.items()}
+        for arm, by_factor in searched(PROTOCOLS).items()
     }
     assert all(by_factor[0.3] < by_factor[1] for by_factor in means.values())
     assert [arm for arm in means if means[arm][3] > means[arm][1]] == ["main"]
-    page = text_of(f"docs/results/searches/{PROTOCOLS}.md")
-    assert f"choose 3 in main, by {means['main'][3] - means['main'][1]:.2f} points" in page
-    (high,) = {f"{means[arm][3]:.1f} %" for arm in ("adp", "merlin_arthur")}
-    low, *_ = sorted(found["nip"][3])
-    assert f"end at {high} (means), and one of four seeds of nip at {100 * low:.1f} %" in page
