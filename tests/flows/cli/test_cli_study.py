@@ -188,9 +188,12 @@ def test_a_seed_is_verified(finished):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_false_claim_fails(finished):
-    study = finished / "studies" / "tiny.yaml"
+def test_a_false_claim_and_a_wrong_figure_fail(finished):
+    study, page = finished / "studies" / "tiny.yaml", finished / "docs" / "tiny.md"
+    page.write_text(page.read_text() + "\nIt has 1234 %<!-- = mean(main) -->.\n")
     study.write_text(study.read_text().replace("mean(main) >= 0", "mean(main) > 1"))
     result = run(finished, "study", "studies/tiny.yaml", "--only", "page")
     assert result.returncode == 1
     assert "docs/tiny.md: claim is false: mean(main) > 1 (" in result.stderr
+    assert "docs/tiny.md: figure is wrong: line " in result.stderr
+    assert ": got 1234, expected " in result.stderr
