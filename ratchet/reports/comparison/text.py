@@ -32,11 +32,11 @@ MAX_VERDICTS = 3
 MUCH_EARLIER = 0.98
 """Ends that differ less, as those in tokens always do, are not reported."""
 SIMULATED = (
-    "Simulated with 5, 8 and 20 seeds, also with skewed scores and rare collapses, such a test rejects"
-    " a true hypothesis at 5 % in at most 7 % of cases; any of five does so, corrected, in at most"
-    " 7 %, and in 13 % with five unpaired seeds and very unequal spreads. The intervals of differences"
-    " contain the truth in 92 to 98 %, and in 85 % with five pairs of accuracies near 1 (see the guide"
-    " on statistics)."
+    "Simulated with 5, 8 and 20 seeds, also with skewed scores and rare collapses, such a test"
+    " rejects a true hypothesis at 5 % in at most 7 % of cases; any of five corrected tests does in"
+    " at most 7 %, and in 13 % with five unpaired seeds and very unequal spreads. The intervals of"
+    " differences contain the truth in 92 to 98 %, and in 85 % with five pairs of accuracies near 1"
+    " (see the guide on statistics)."
 )
 """As ``benchmarks/coverage.py`` measures it; docs/guides/statistics.md has the tables."""
 
