@@ -24,7 +24,7 @@ _NUMBER = r"[−+]?\d[\d,]*(?:\.\d+)?"
 _ATTACKS = "attacks"
 _ROUNDING = 1e-9
 _FIGURE = re.compile(
-    rf"(?P<figure>(?:{_NUMBER} to |< )?{_NUMBER})(?P<unit>\s%|\spoints?)?"
+    rf"(?P<figure>(?:{_NUMBER}\sto\s|< )?{_NUMBER})(?P<unit>\s%|\spoints?)?"
     r"<!-- = (?:(?P<page>[\w/]+): )?(?P<formula>.*?) -->",
     re.DOTALL,
 )
@@ -89,7 +89,7 @@ def check_figures(text: str, value_of: Compute) -> list[Figure]:
 def _figures(text: str, value_of: Compute) -> Iterator[Figure]:
     for match in _FIGURE.finditer(text):
         line, formula = _line(text, match.start("formula")), " ".join(match["formula"].split())
-        written = match["figure"]
+        written = " ".join(match["figure"].split())
         try:
             value = value_of(match["page"] or "", formula)
         except ParameterError as error:
