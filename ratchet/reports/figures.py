@@ -62,8 +62,8 @@ def check_document(document: Path, results: Path) -> list[Figure]:
         attacks = results / _ATTACKS / f"{page}.json"
         return published, read_attacks(attacks, published) if attacks.exists() else {}
 
-    own = document.with_suffix("")
-    name = str(own.relative_to(results)) if own.is_relative_to(results) else own.name
+    path = document.with_suffix("")
+    name = str(path.relative_to(results)) if path.is_relative_to(results) else path.name
     return check_figures(
         document.read_text(encoding="utf-8"),
         lambda page, formula: compute(formula, *data(page or name)),
