@@ -15,7 +15,7 @@ ANY = "…"
 _IGNORED = (
     (re.compile(r"^\w+ · .*$", re.MULTILINE), ""),  # progress
     (re.compile(r"(?<=-)[0-9a-f]{8}\b"), "ID"),
-    (re.compile(r"\b\d+(\.\d+)? (s|min|h)\b"), "TIME"),
+    (re.compile(r"\b\d+(\.\d+)? (s|min|h)\b(?: \d+ (s|min)\b)?"), "TIME"),  # also 1 min 3 s
     (re.compile(r"(?<![\w.:/])/[\w./-]+/(?=runs/)"), ""),  # folder of the runs
     (re.compile(r"─+"), "─"),
     (re.compile(r"[ \t]+"), " "),
