@@ -123,6 +123,7 @@ def test_a_tolerance_is_for_numbers_only() -> None:
     assert difference("main 89 %\n", PRINTED, tolerance=3) is None
     assert difference("main 88 %\n", PRINTED, tolerance=3) is not None
     assert difference("arm 91 %\n", PRINTED, tolerance=3) is not None
+    assert difference("took 58 s\n", "took 1 min 3 s\n") is None
 
 
 def snippet_pages() -> list[Any]:
