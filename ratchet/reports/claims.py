@@ -224,7 +224,9 @@ class _Evaluation:
         known = {name for run in runs for stage in run.used.values() for name in stage}
         if resource not in known:
             raise ParameterError(f"used: got {resource!r}, expected one of {sorted(known)}")
-        return {run.seed: sum(stage[resource] for stage in run.used.values()) for run in runs}
+        return {
+            run.seed: sum(stage.get(resource, 0.0) for stage in run.used.values()) for run in runs
+        }
 
     def _runs_of(self, arm: str) -> list[PublishedRun]:
         if arm not in self._runs:
