@@ -105,7 +105,7 @@ class _Section:
         value = f" Value: `{self.changed[path]}`." if path in self.changed else ""
         has_none = parameter.default in ("", "required")
         default = "" if has_none else f" Default: {parameter.default}."
-        return f"{parameter.about}{value}{default}"
+        return f"{parameter.description}{value}{default}"
 
 
 def experiment_form(experiment: ExperimentFile, file: str, general: Schema) -> Schema:

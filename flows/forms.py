@@ -38,7 +38,7 @@ class Form:
     Without a schema, the form does not show the parameter.
     """
 
-    about: str
+    description: str
     schema: Callable[[], Schema] | None
 
     def __get_pydantic_json_schema__(
@@ -46,7 +46,7 @@ class Form:
     ) -> Schema:
         if self.schema is None:
             raise PydanticOmit
-        return {**self.schema(), "description": self.about}
+        return {**self.schema(), "description": self.description}
 
 
 def experiment_files() -> Schema:

@@ -50,7 +50,7 @@ class Entry:
 
     name: str
     origin: str
-    about: str
+    description: str
 
 
 class Registry(Generic[_T]):

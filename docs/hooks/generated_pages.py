@@ -111,5 +111,5 @@ def _table(title: str, section: DocumentedSection, level: int) -> Iterator[str]:
     for each in section.parameters:
         default = each.default if each.default in ("required", "") else f"`{each.default}`"
         kind, purposes = each.type.replace("|", "\\|"), ", ".join(each.read_for)
-        description = each.about.replace("|", "\\|")
+        description = each.description.replace("|", "\\|")
         yield f"| `{each.path}` | {description} | `{kind}` | {default} | {purposes} |"

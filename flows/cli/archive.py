@@ -61,7 +61,7 @@ def import_(
     settings = absolute_settings(ExperimentSettings(home=home, runs=runs, store=store))
     done = import_run(file, settings, None if base_dir is None else base_dir.resolve())
     run_id = done.folder.run_id
-    print_plain(f"Run {run_id}: {done.new} stages imported, {done.found} existed already.")
+    print_plain(f"Run {run_id}: {done.new} stages imported, {done.num_present} existed already.")
     if done.other_bytes:
         print_warning(
             f"{len(done.other_bytes)} stages existed with files different from the archive's; they"

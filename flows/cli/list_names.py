@@ -78,10 +78,10 @@ def list_names(
     registries = _registries(kind)
     several = len(registries) > 1
     rows = [
-        (entry.name, *((registry.parameter,) if several else ()), entry.origin, entry.about)
+        (entry.name, *((registry.parameter,) if several else ()), entry.origin, entry.description)
         for registry in registries
         for entry in registry.entries()
-        if _has(f"{entry.name} {entry.about}", words or [])
+        if _has(f"{entry.name} {entry.description}", words or [])
     ]
     if rows:
         parameter_columns = ("given as",) if several else ()
@@ -128,7 +128,7 @@ def _list_parameters(words: list[str]) -> None:
         return
     scenarios: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for section, each in parameters:
-        same = scenarios[each.path, each.type, each.default, each.about]
+        same = scenarios[each.path, each.type, each.default, each.description]
         same.extend([section.name] if section.kind == "agents" else ())
     columns = ("parameter", "type", "default", "description")
     records = [

@@ -71,7 +71,7 @@ class ImportedRun:
 
     folder: RunFolder
     new: int
-    found: int
+    num_present: int
     other_bytes: tuple[str, ...]
     environment: tuple[EnvironmentDifference, ...]
     has_code: bool

@@ -233,14 +233,14 @@ class TakenActions:
         return TakenActions(*(take(t, rows) for t in (self.allowed, self.counts, self.actions)))
 
 
-def evaluate_actions(turn: Turn, taken: TakenActions) -> Tensor:
+def evaluate_actions(turn: Turn, actions: TakenActions) -> Tensor:
     """Return log-probability, entropy and value of an agent's actions, with gradients: f32 [3, b].
 
     Raises StateError if the agent has no policy head.
     """
     logits = pack_logits(policy_head(turn)(turn.shared, turn.inputs), turn.role.layout)
-    factors = FactorisedCategorical(logits, taken.allowed, taken.counts)
-    log_prob, entropy = factors.log_prob_and_entropy(taken.actions)
+    factors = FactorisedCategorical(logits, actions.allowed, actions.counts)
+    log_prob, entropy = factors.log_prob_and_entropy(actions.actions)
     value = estimate_values(turn)
     return torch.stack([log_prob, entropy, torch.zeros_like(log_prob) if value is None else value])
 
@@ -290,8 +290,8 @@ class _CachedTurn:
     """One agent's rows, and each frame's index in them: i64 [N], -1 where it does not act."""
 
     turn: Turn
-    taken: TakenActions
-    place: Tensor
+    actions: TakenActions
+    row_of_frame: Tensor
 
 
 class FrameCache:
@@ -321,12 +321,12 @@ class FrameCache:
             known = self._agents.get(name)
             if known is None:
                 continue
-            cached_rows = known.place.index_select(0, index)
+            cached_rows = known.row_of_frame.index_select(0, index)
             acting_frames = (cached_rows >= 0).nonzero().flatten()
             if len(acting_frames) == 0:
                 continue
             rows = None if len(acting_frames) == len(index) else acting_frames
             cached_rows = cached_rows if rows is None else cached_rows.index_select(0, rows)
             turn = replace(known.turn, rows=rows, inputs=known.turn.inputs.take(cached_rows))
-            turns.append((turn, known.taken.take(cached_rows)))
+            turns.append((turn, known.actions.take(cached_rows)))
         return turns

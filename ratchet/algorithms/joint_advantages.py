@@ -88,7 +88,7 @@ def _mean_of_others(returns: Tensor, mask: Tensor, step: Tensor) -> Tensor:
     return (total / count.clamp(min=1)).view(returns.shape)
 
 
-def normalize_joint_advantages(advantage: Tensor, own: Tensor, known: Tensor) -> Tensor:
+def normalize_joint_advantages(advantage: Tensor, learns: Tensor, known: Tensor) -> Tensor:
     """Scale advantages as whitening scales an agent's own ones.
 
     Own frames are whitened as by :func:`ratchet.algorithms.masks.masked_whiten`. Others are
@@ -99,14 +99,14 @@ def normalize_joint_advantages(advantage: Tensor, own: Tensor, known: Tensor) ->
     ----------
     advantage
         ``[B, A]``.
-    own, known
+    learns, known
         Boolean ``[B, A]``: the agent learns from the frame; its advantage there is available.
     """
-    others = known & ~own
-    deviation = masked_variance(advantage, own, 0).sqrt()
-    mean = torch.where(own, masked_mean(advantage, own, 0), masked_mean(advantage, others, 0))
+    others = known & ~learns
+    deviation = masked_variance(advantage, learns, 0).sqrt()
+    mean = torch.where(learns, masked_mean(advantage, learns, 0), masked_mean(advantage, others, 0))
     scaled = (advantage - mean) / (deviation + 1e-6)
-    return torch.where((own | others) & (deviation > 1e-5), scaled, 0.0)
+    return torch.where((learns | others) & (deviation > 1e-5), scaled, 0.0)
 
 
 def known_consequences(

@@ -41,7 +41,7 @@ class TreeNodes:
         How many leaves are below it, itself included, int64[M].
     played
         Where branches have a node, bool[N, T].
-    place
+    node_row
         Of each such (leaf, step) in turn, its node's row in the arrays above.
     """
 
@@ -51,7 +51,7 @@ class TreeNodes:
     leaf: Indices
     num_leaves: Indices
     played: Flags
-    place: Indices
+    node_row: Indices
 
     def __len__(self) -> int:
         return len(self.node)
@@ -83,11 +83,11 @@ def find_nodes(node_id: Indices, tree: Indices) -> TreeNodes:
         step=steps[first].astype(np.int64),
         leaf=leaves[first].astype(np.int64),
         num_leaves=counts.astype(np.int64),
-        place=inverse.reshape(-1).astype(np.int64),
+        node_row=inverse.reshape(-1).astype(np.int64),
         played=played,
     )
-    astray = (tree_nodes.parent[tree_nodes.place] != parents) | (
-        tree_nodes.step[tree_nodes.place] != steps
+    astray = (tree_nodes.parent[tree_nodes.node_row] != parents) | (
+        tree_nodes.step[tree_nodes.node_row] != steps
     )
     if bool(astray.any()):
         node = int(node_id[played][astray][0])
@@ -108,7 +108,7 @@ def expected_rewards(nodes: TreeNodes, reward: Floats) -> npt.NDArray[np.float64
     """
     earned = np.where(nodes.played, reward.astype(np.float64), 0.0)
     to_come = np.cumsum(earned[:, ::-1], axis=1)[:, ::-1]
-    totals = np.bincount(nodes.place, weights=to_come[nodes.played], minlength=len(nodes))
+    totals = np.bincount(nodes.node_row, weights=to_come[nodes.played], minlength=len(nodes))
     return totals / np.maximum(nodes.num_leaves, 1)
 
 

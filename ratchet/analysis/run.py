@@ -97,12 +97,12 @@ class _Plan:
     """Plan of one analyser: kept verdicts by file, and requests on all other messages."""
 
     name: str
-    kept: dict[str, list[JudgedMessage]]
+    stored_verdicts: dict[str, list[JudgedMessage]]
     questions: Questions
 
     @property
     def num_kept(self) -> int:
-        return sum(map(len, self.kept.values()))
+        return sum(map(len, self.stored_verdicts.values()))
 
     @property
     def num_messages(self) -> int:
@@ -118,7 +118,7 @@ class _Plan:
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             cost=price.of_call(prompt_tokens, completion_tokens) if price else None,
-            verdicts=_count(self.kept),
+            verdicts=_count(self.stored_verdicts),
         )
 
     def finish(
@@ -126,7 +126,7 @@ class _Plan:
     ) -> AnalyserSummary:
         """Write all verdicts, old and new; messages that are too long have none."""
         num_too_long = 0
-        results = {file: list(messages) for file, messages in self.kept.items()}
+        results = {file: list(messages) for file, messages in self.stored_verdicts.items()}
         for (file, message), digest in self.questions.of_message.items():
             if digest not in answers:
                 num_too_long += 1

@@ -146,14 +146,14 @@ def estimate_experiment(
 
 
 def estimate_auxiliary_calls(
-    stage: str, asked: Iterable[AuxiliaryModel], settings: ExperimentSettings
+    stage: str, models: Iterable[AuxiliaryModel], settings: ExperimentSettings
 ) -> StageEstimate | None:
     """Estimate a stage's calls to models that play no agent.
 
     None if it has no such calls, or their number is unknown.
     """
     estimate = None
-    for each in asked:
+    for each in models:
         if each.calls is None or each.most_calls is None:
             continue
         estimate = estimate or StageEstimate(stage, 0)

@@ -39,10 +39,10 @@ NOTHING = Charge()
 
 
 class Attempt:
-    """One attempt at a call; counts as ``most`` until its cost is known."""
+    """One attempt at a call; counts as ``max_cost`` until its cost is known."""
 
-    def __init__(self, price: ModelPrice = FREE, most: float = 0.0) -> None:
-        self.charge = Charge(0.0, most)
+    def __init__(self, price: ModelPrice = FREE, max_cost: float = 0.0) -> None:
+        self.charge = Charge(0.0, max_cost)
         self._price = price
 
     def answered(self, prompt_tokens: int, completion_tokens: int) -> None:
@@ -98,13 +98,15 @@ class Ledger:
             return sum(charge.at_least < charge.at_most for charge in self._charges.values())
 
     @asynccontextmanager
-    async def attempt(self, what: str, price: ModelPrice, most: float) -> AsyncIterator[Attempt]:
+    async def attempt(
+        self, what: str, price: ModelPrice, max_cost: float
+    ) -> AsyncIterator[Attempt]:
         """Wait for room, record an attempt, and settle it afterwards.
 
         Raises StoreError if it cannot be recorded; it must not be sent then.
         """
-        name = await self._begin(what, most)
-        attempt = Attempt(price, most)
+        name = await self._begin(what, max_cost)
+        attempt = Attempt(price, max_cost)
         try:
             yield attempt
         finally:
@@ -116,15 +118,15 @@ class Ledger:
             if spent and not self._charges:
                 self._write(_EARLIER, Charge(spent, spent))
 
-    def reserve(self, name: str, most: float) -> None:
+    def reserve(self, name: str, max_cost: float) -> None:
         """Reserve the cost of a named item; again: replace the reservation.
 
         Raises as :meth:`attempt`, without waiting.
         """
         with self._exclusive():
             known = self._charges.get(name, NOTHING)
-            self._check(most - known.at_most)
-            self._write(name, Charge(known.at_least, most))
+            self._check(max_cost - known.at_most)
+            self._write(name, Charge(known.at_least, max_cost))
 
     def reservation(self, name: str) -> Charge | None:
         """Return the reservation of an item; None once it is settled to zero."""
@@ -233,21 +235,21 @@ class Ledger:
 class Bill:
     """Bills the attempts at a call; nothing if there is no ``ledger``.
 
-    ``most`` is the maximum cost of an attempt; ``what`` is the call's name in the ledger.
+    ``max_cost`` is the maximum cost of an attempt; ``what`` is the call's name in the ledger.
     """
 
     ledger: Ledger | None = None
     price: ModelPrice = FREE
-    most: float = 0.0
+    max_cost: float = 0.0
     what: str = ""
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[Attempt]:
         """Run an attempt within the budget; see :meth:`Ledger.attempt`."""
-        if self.ledger is None or self.most == 0:
+        if self.ledger is None or self.max_cost == 0:
             yield Attempt()
             return
-        async with self.ledger.attempt(self.what, self.price, self.most) as attempt:
+        async with self.ledger.attempt(self.what, self.price, self.max_cost) as attempt:
             yield attempt
 
 

@@ -40,11 +40,11 @@ class Lora:
             raise ParameterError(f"lora_dropout: got {self.dropout}, expected 0 or more, below 1.")
 
     @classmethod
-    def of(cls, given: Mapping[str, int | float | str]) -> Lora:
+    def of(cls, hyper_parameters: Mapping[str, int | float | str]) -> Lora:
         """Read a job's hyper-parameters; missing ones and ``"auto"`` have their default."""
         values: dict[str, int | float] = {}
         for name in LORA_PARAMETERS:
-            value = given.get(name, "auto")
+            value = hyper_parameters.get(name, "auto")
             if value == "auto":
                 continue
             if isinstance(value, str):

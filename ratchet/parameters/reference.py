@@ -44,7 +44,7 @@ class DocumentedParameter:
         Its dotted path, as on the command line.
     default
         Empty for a section, whose fields have defaults.
-    about
+    description
         Its own sentence: its entry in its section's docstring, or the sentences that name it.
     """
 
@@ -52,7 +52,7 @@ class DocumentedParameter:
     type: str
     default: str
     read_for: tuple[str, ...]
-    about: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,10 @@ def find_parameters(words: list[str]) -> list[tuple[DocumentedSection, Documente
         (section, parameter)
         for section in documented_sections()
         for parameter in section.parameters
-        if all(each.search(f"{section.name} {parameter.path} {parameter.about}") for each in starts)
+        if all(
+            each.search(f"{section.name} {parameter.path} {parameter.description}")
+            for each in starts
+        )
     ]
 
 
@@ -108,7 +111,7 @@ def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParam
             type="section" if _is_section(info) else _kind(schema["properties"][field]),
             default="" if _is_section(info) else _default(info),
             read_for=tuple(sorted(each.value for each in purposes.get(field) or ())),
-            about=_description(model, field),
+            description=_description(model, field),
         )
         for inner, name in _sections_in(info):
             yield from _parameters(inner, f"{prefix}{field}.{name}")

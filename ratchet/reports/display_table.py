@@ -65,13 +65,13 @@ class DisplayTable:
         from rich.text import Text
 
         table = Table(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD)
-        shown = [i for i, column in enumerate(self.columns) if column not in self.details]
-        for i in shown:
+        main_columns = [i for i, column in enumerate(self.columns) if column not in self.details]
+        for i in main_columns:
             widest = max((len(row[i]) for row in self.rows), default=0)
             is_name = i == 0 and widest <= _NAME_WIDTH
             table.add_column(self.columns[i], overflow="fold", no_wrap=is_name)
         for row in self.rows:
-            table.add_row(*(Text(row[i]) for i in shown))
+            table.add_row(*(Text(row[i]) for i in main_columns))
         return table
 
     def __str__(self) -> str:

@@ -137,11 +137,11 @@ def _leaf(table: pa.Table, path: tuple[str, ...], type_name: str, shape: Shape) 
 
 
 def save_rollouts(
-    rollouts: TensorDictBase, path: str | Path, about: Mapping[str, str] | None = None
+    rollouts: TensorDictBase, path: str | Path, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write rollouts ``[E, T]`` into a file, overwriting it.
 
-    ``about`` contains further metadata, e.g. the agents' names; see :func:`read_about`.
+    ``metadata`` contains further metadata, e.g. the agents' names; see :func:`read_about`.
     """
     from safetensors.torch import save_file
 
@@ -153,7 +153,7 @@ def save_rollouts(
         tensors[_SEPARATOR.join(names)] = rollouts.get(key).detach().cpu().contiguous().clone()
     size = json.dumps(list(rollouts.batch_size))
     # One entry only: safetensors writes several in any order, and the same would differ in bytes.
-    described = json.dumps({**(about or {}), _BATCH_SIZE: size}, sort_keys=True)
+    described = json.dumps({**(metadata or {}), _BATCH_SIZE: size}, sort_keys=True)
     save_file(tensors, path, metadata={_ABOUT: described})
 
 

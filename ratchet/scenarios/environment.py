@@ -381,9 +381,9 @@ class Environment(TensorEnvironment):
             messages["linear_message_history"] = history
         return messages
 
-    def _transmit(self, said: Tensor, td: TensorDictBase) -> Tensor:
+    def _transmit(self, sent: Tensor, td: TensorDictBase) -> Tensor:
         """Return the messages that arrive, one-hot bool [E, A, C, P, S]: all by default."""
-        return said
+        return sent
 
     def _add_turns(self, state: TensorDict) -> TensorDict:
         """Write into states who may act and decide in them."""

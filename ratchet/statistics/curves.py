@@ -67,13 +67,13 @@ class RunCurve:
         return float(self.positions[-1])
 
 
-def common_positions(curves: Sequence[RunCurve], most: int = MAX_POSITIONS) -> FloatArray:
-    """Return at most ``most`` positions, as dense as the runs' values, up to the last one."""
+def common_positions(curves: Sequence[RunCurve], max_positions: int = MAX_POSITIONS) -> FloatArray:
+    """Return ``max_positions`` positions or fewer, as dense as the runs' values, up to the last."""
     every = np.unique(np.concatenate([curve.positions for curve in curves]))
-    step = math.ceil(len(every) / most)
+    step = math.ceil(len(every) / max_positions)
     indices = np.arange(step - 1, len(every), step)
     if indices[-1] != len(every) - 1:
-        indices = np.append(indices[: most - 1], len(every) - 1)
+        indices = np.append(indices[: max_positions - 1], len(every) - 1)
     result: FloatArray = every[indices]
     return result
 

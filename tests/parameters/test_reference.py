@@ -46,5 +46,5 @@ def test_a_field_with_an_alias_is_listed(documented: dict[str, DocumentedParamet
 def test_a_sentence_ends_neither_at_eg_nor_at_a_semicolon(
     documented: dict[str, DocumentedParameter],
 ) -> None:
-    about = documented[f"{NAME}.folder"].about
+    about = documented[f"{NAME}.folder"].description
     assert about == "folder is relative, e.g. RUNS/x; absolute paths are refused."

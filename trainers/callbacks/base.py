@@ -213,14 +213,14 @@ class CallbackSpec:
     """A callback of an experiment's configuration.
 
     ``label`` is unique in the experiment; ``path`` is the dotted path of its parameters,
-    ``given`` the prefix of messages about it.
+    ``prefix`` the prefix of messages about it.
     """
 
     kind: type[Callback]
     parameters: SubParameters
     label: str
     path: str
-    given: str
+    prefix: str
 
     def writes(self, moment: str) -> bool:
         """Return whether its class implements a moment."""

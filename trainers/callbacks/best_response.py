@@ -54,25 +54,25 @@ class BestResponseTest(Callback):
         """Refuse trainers other than of networks by interaction, and messages of several agents."""
         if not trainer.traits.samples_rollouts:
             raise ParameterError(
-                f"{spec.given}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
+                f"{spec.prefix}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
                 " of networks. Leave it out, or choose a trainer such as vanilla_ppo."
             )
         protocol = hyper_params.interaction_protocol
         if not handler.verifier_names:
             raise ParameterError(
-                f"{spec.given}, but in the protocol {protocol!r} no agent decides. Leave it out."
+                f"{spec.prefix}, but in the protocol {protocol!r} no agent decides. Leave it out."
             )
         senders = agents_heard(handler)
         if len(senders) > 1:
             raise ParameterError(
-                f"{spec.given}, but in the protocol {protocol!r} {senders} send messages to"
+                f"{spec.prefix}, but in the protocol {protocol!r} {senders} send messages to"
                 f" {handler.verifier_names[0]!r}, expected at most one: the messages of several"
                 " are too many to try. Leave it out."
             )
         turns = [num_turns(handler, name) for name in senders]
         if turns not in ([], [1]):
             raise ParameterError(
-                f"{spec.given}, but with the protocol {protocol!r} {senders[0]!r} sends {turns[0]}"
+                f"{spec.prefix}, but with the protocol {protocol!r} {senders[0]!r} sends {turns[0]}"
                 " messages in an episode, expected one. Leave it out, or choose fewer rounds."
             )
 

@@ -110,11 +110,11 @@ class CallbackList:
         yield metrics
         for spec in taking_part:
             now = Moment(iteration, name, dict(metrics), dataset, self.tested_rollouts)
-            _merge(metrics, self._call(spec, "end_stage", moment=now), spec.given)
+            _merge(metrics, self._call(spec, "end_stage", moment=now), spec.prefix)
 
     def _call_all(self, name: str, *args: object) -> None:
         for spec in self._specs:
-            self._add(self._call(spec, name, *args), spec.given)
+            self._add(self._call(spec, name, *args), spec.prefix)
 
     def _call(
         self, spec: CallbackSpec, name: str, *args: object, moment: Moment | None = None
@@ -145,7 +145,7 @@ class CallbackList:
     def _stop(self, spec: CallbackSpec, reason: str, now: Moment) -> None:
         if now.stage != STAGE:
             raise ParameterError(
-                f"{spec.given}: it requested a stop in the stage {now.stage!r}, expected a"
+                f"{spec.prefix}: it requested a stop in the stage {now.stage!r}, expected a"
                 " moment of an iteration."
             )
         self._stopped = {"iteration": now.iteration, "callback": spec.label, "reason": reason}

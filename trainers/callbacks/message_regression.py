@@ -84,7 +84,7 @@ class MessageRegression(Callback):
         """Refuse trainers without rollouts of networks, and unknown agents."""
         if not trainer.traits.samples_rollouts:
             raise ParameterError(
-                f"{spec.given}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
+                f"{spec.prefix}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
                 " of networks that exchange messages. Leave it out, or choose a trainer such as"
                 " vanilla_ppo."
             )
@@ -281,9 +281,9 @@ class MlpRegressor(nn.Module):
         sizes = [num_rounds * num_features, *hidden, NUM_LABELS]
         self.mlp = Mlp(sizes, section.activation, init)
 
-    def forward(self, said: Tensor) -> Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Map f32 [K, R, F] to logits [K, 2]."""
-        logits: Tensor = self.mlp(said.flatten(1))
+        logits: Tensor = self.mlp(messages.flatten(1))
         return logits
 
 
@@ -308,9 +308,9 @@ class CnnRegressor(nn.Module):
         self.out = init.linear(widths[-1], NUM_LABELS)
         self._activation = activation(section.activation)
 
-    def forward(self, said: Tensor) -> Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Map f32 [K, R, F] to logits [K, 2]."""
-        x = said
+        x = messages
         for conv in self.convs:
             before, after = torch.zeros_like(x[:, :1]), torch.zeros_like(x[:, :1])
             padded = torch.cat([before, x, after], dim=1)

@@ -43,7 +43,7 @@ def callback_specs(
     """
     specs: list[CallbackSpec] = []
     names: Counter[str] = Counter()
-    for path, message_prefix, name, values in _configured(hyper_params):
+    for path, prefix, name, values in _configured(hyper_params):
         kind = CALLBACKS.find(name, base_dir)
         for stage in kind.stages:
             if stage not in STAGES:
@@ -58,7 +58,7 @@ def callback_specs(
         except ValidationError as error:
             message = describe_validation_error(error, prefix=path, model=kind.Parameters)
             raise ParameterError(message) from error
-        specs.append(CallbackSpec(kind, parameters, label, path, message_prefix))
+        specs.append(CallbackSpec(kind, parameters, label, path, prefix))
     return tuple(specs)
 
 
@@ -77,7 +77,7 @@ def check_callbacks(
         traits = trainer.traits
         if traits.instead_of_callbacks is not None:
             raise ParameterError(
-                f"{spec.given}, but the trainer {hyper_params.trainer_name!r}"
+                f"{spec.prefix}, but the trainer {hyper_params.trainer_name!r}"
                 f" {traits.instead_of_callbacks}"
             )
         if None not in (spec.kind.plays_text, traits.plays_text) and (
@@ -85,7 +85,7 @@ def check_callbacks(
         ):
             kinds = {True: "chat models", False: "networks"}
             raise ParameterError(
-                f"{spec.given}, which is for trainers of {kinds[bool(spec.kind.plays_text)]}, but"
+                f"{spec.prefix}, which is for trainers of {kinds[bool(spec.kind.plays_text)]}, but"
                 f" {hyper_params.trainer_name!r} trains {kinds[bool(traits.plays_text)]}. Leave"
                 " it out, or choose another trainer."
             )

@@ -138,7 +138,7 @@ class BaseTrainer(NamedTrainer, ABC):
         """Train on an iteration's trajectories; return metrics."""
 
     @abstractmethod
-    def begin(self, beginning: InitialModel) -> None:
+    def begin(self, initial_model: InitialModel) -> None:
         """Set the initial model."""
 
     @property

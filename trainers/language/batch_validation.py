@@ -13,16 +13,16 @@ from ratchet.errors import DataError
 from ratchet.rollouts.batch import Batch
 
 
-def validated_batch(found: object, where: str) -> tuple[Batch, dict[str, float]]:
+def validated_batch(prepared: object, where: str) -> tuple[Batch, dict[str, float]]:
     """Return a validated_batch batch and its metrics, the metrics as numbers."""
-    match found:
+    match prepared:
         case (Batch() as batch, Mapping() as metrics):
             batch.check()
             return batch, numbers_of(metrics, where)
         case tuple():
-            got = "(" + ", ".join(type(part).__name__ for part in found) + ")"
+            got = "(" + ", ".join(type(part).__name__ for part in prepared) + ")"
         case _:
-            got = type(found).__name__
+            got = type(prepared).__name__
     raise DataError(f"{where}: returned {got}, expected (Batch, dict of metrics).")
 
 

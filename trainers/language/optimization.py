@@ -22,10 +22,10 @@ class LanguageOptimizer:
     """
 
     def __init__(
-        self, parameters: Sequence[torch.nn.Parameter], given: LanguageOptimizerParameters
+        self, parameters: Sequence[torch.nn.Parameter], settings: LanguageOptimizerParameters
     ) -> None:
-        self._parameters, self._given = list(parameters), given
-        self._rate = LearningRate(given)
+        self._parameters, self._settings = list(parameters), settings
+        self._rate = LearningRate(settings)
         self._done = 0
 
     @cached_property
@@ -37,10 +37,10 @@ class LanguageOptimizer:
     def _adam(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(
             self._masters.weights,
-            lr=self._given.lr,
-            betas=(self._given.beta1, self._given.beta2),
-            eps=self._given.eps,
-            weight_decay=self._given.weight_decay,
+            lr=self._settings.lr,
+            betas=(self._settings.beta1, self._settings.beta2),
+            eps=self._settings.eps,
+            weight_decay=self._settings.weight_decay,
             fused=True,
         )
 
@@ -62,7 +62,7 @@ class LanguageOptimizer:
         """Take a step with clipped gradients; return their norm before clipping."""
         masters = self._masters
         masters.take_gradients()
-        norm, max_norm = self._norm(), self._given.max_grad_norm
+        norm, max_norm = self._norm(), self._settings.max_grad_norm
         torch.nn.utils.clip_grads_with_norm_(masters.weights, max_norm, norm)
         for group in self._adam.param_groups:
             group["lr"] = self.lr

@@ -36,7 +36,7 @@ class PolicyLoss:
 
     Parameters
     ----------
-    given
+    parameters
         The configuration.
     max_tokens
         The most tokens of a reply, for the aggregation ``constant``.
@@ -45,17 +45,19 @@ class PolicyLoss:
     """
 
     def __init__(
-        self, given: PolicyLossParameters, *, max_tokens: int = 1, is_behind: bool = False
+        self, parameters: PolicyLossParameters, *, max_tokens: int = 1, is_behind: bool = False
     ) -> None:
-        self.given = given
-        level: Literal["token", "sequence"] = "sequence" if given.policy_loss == "gspo" else "token"
-        self.correction = given.sampler_correction or (level if is_behind else "none")
-        self.constant = given.aggregation_constant or max_tokens
+        self.parameters = parameters
+        level: Literal["token", "sequence"] = (
+            "sequence" if parameters.policy_loss == "gspo" else "token"
+        )
+        self.correction = parameters.sampler_correction or (level if is_behind else "none")
+        self.constant = parameters.aggregation_constant or max_tokens
 
     def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens' weights in the loss and in metrics, float32[B, T] of the minibatch."""
         constant = float(self.constant * max(1, int((mask.sum(1) > 0).sum())))
-        loss = token_weights(mask, self.given.aggregation, constant=constant)
+        loss = token_weights(mask, self.parameters.aggregation, constant=constant)
         return loss, token_weights(mask, "token_mean")
 
     def __call__(
@@ -85,11 +87,11 @@ class PolicyLoss:
         figures["actor/sampler_kl"] = kl_estimate(-difference, "k3")
         if scores.entropy is not None:
             figures["actor/entropy"] = scores.entropy.detach()
-            if self.given.entropy_coef > 0:
-                total = total - self.given.entropy_coef * weighted_sum(scores.entropy, weight)
+            if self.parameters.entropy_coef > 0:
+                total = total - self.parameters.entropy_coef * weighted_sum(scores.entropy, weight)
         if kl_coef > 0:
             kl = losses.kl_loss(
-                scores.log_probs, values["ref_log_probs"], mask, kind=self.given.kl.kind
+                scores.log_probs, values["ref_log_probs"], mask, kind=self.parameters.kl.kind
             )
             total = total + kl_coef * weighted_sum(kl.loss, weight)
             figures["actor/kl"] = kl.metrics["kl"]
@@ -98,7 +100,7 @@ class PolicyLoss:
     def _policy_loss(
         self, log_probs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor
     ) -> TokenLoss:
-        parameters = self.given
+        parameters = self.parameters
         match parameters.policy_loss:
             case "reinforce":
                 return losses.reinforce(log_probs, advantages, mask)
@@ -128,7 +130,7 @@ class PolicyLoss:
         if kind == "none":
             return None
         return importance_weights(
-            old, values["rollout_log_probs"], mask, level=kind, cap=self.given.sampler_cap
+            old, values["rollout_log_probs"], mask, level=kind, cap=self.parameters.sampler_cap
         ).weight
 
 

@@ -58,7 +58,7 @@ class PolicyWeighing:
     @property
     def content(self) -> Mapping[str, object]:
         """All inputs that determine the weights."""
-        parameters, correction = self.policy_loss.given, self.policy_loss.correction
+        parameters, correction = self.policy_loss.parameters, self.policy_loss.correction
         return {
             "aggregation": parameters.aggregation,
             "constant": self.policy_loss.constant if parameters.aggregation == "constant" else None,
@@ -72,7 +72,7 @@ class PolicyWeighing:
         """Return the weights of a step's tokens."""
         mask = _rectangle([example.loss_mask for example in examples])
         weight, _ = self.policy_loss.weights(mask)
-        level, cap = self.policy_loss.correction, self.policy_loss.given.sampler_cap
+        level, cap = self.policy_loss.correction, self.policy_loss.parameters.sampler_cap
         if level != "none" and before is not None:
             sampler = _rectangle([example.log_probs or () for example in examples])
             correction = importance_weights(_rectangle(before), sampler, mask, level=level, cap=cap)

@@ -86,12 +86,12 @@ class SelfHostedTrainer(BaseTrainer):
     share: RankShare | None = None
     """In a rank: the part of each minibatch that this trainer learns from."""
 
-    def begin(self, beginning: InitialModel) -> None:
+    def begin(self, initial_model: InitialModel) -> None:
         """Build the model and the engine that samples from it."""
-        model, engine = beginning.build_model(), self.language.engine
-        base = beginning.settings.base_dir
+        model, engine = initial_model.build_model(), self.language.engine
+        base = initial_model.settings.base_dir
         base_dir = None if base is None else Path(base)
-        self._only_plays = beginning.only_plays
+        self._only_plays = initial_model.only_plays
         self.connect(model, make_engine(engine.name, model, engine.given, base_dir))
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:

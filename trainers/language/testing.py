@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
 
 
-def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajectory]) -> TestResult:
-    """Summarise completions of tasks; ``places``: a task's id → its index in the dataset.
+def summarise_answers(indices: Mapping[str, int], trajectories: Sequence[Trajectory]) -> TestResult:
+    """Summarise completions of tasks; ``indices``: a task's id → its index in the dataset.
 
     Each completion has one row and equal weight in the means, however often its conversation was
     rewritten. Parts of the reward and metrics are averaged by name. The evaluator's metrics are
@@ -29,13 +29,13 @@ def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajecto
     agent = last[0].agent
     lengths = [sum(segment.num_written for segment in episode) for episode in episodes]
     table: dict[str, list[Any]] = {
-        "datapoint_id": [places[answer.task_id] for answer in last],
+        "datapoint_id": [indices[answer.task_id] for answer in last],
         "task_id": [answer.task_id for answer in last],
         **_correct(last),
         f"reward.{agent}": [answer.reward for answer in last],
         "response_length": lengths,
     }
-    table |= _evaluated(last, given=(EXACT_MATCH,) if "correct" in table else ())
+    table |= _evaluated(last, excluded=(EXACT_MATCH,) if "correct" in table else ())
     metrics: Metrics = {
         "num_datapoints": float(len(set(table["datapoint_id"]))),
         f"{agent}.mean_episode_reward": fmean(table[f"reward.{agent}"]),
@@ -58,12 +58,12 @@ def _correct(answers: Sequence[Trajectory]) -> dict[str, list[int]]:
 
 
 def _evaluated(
-    answers: Sequence[Trajectory], given: Sequence[str]
+    answers: Sequence[Trajectory], excluded: Sequence[str]
 ) -> dict[str, list[float | None]]:
-    """Return a column for each of the evaluator's metrics except those in ``given``."""
+    """Return a column for each of the evaluator's metrics except those in ``excluded``."""
     names = dict.fromkeys(name for answer in answers for name in answer.metrics)
     return {
         f"{METRIC_PREFIX}{name}": [answer.metrics.get(name) for answer in answers]
         for name in names
-        if name not in (*given, NUM_TURNS)
+        if name not in (*excluded, NUM_TURNS)
     }

@@ -75,7 +75,7 @@ def group_advantages(
     """
     names = _names(score, groups, runs, agents, counts)
     # In double precision, so that a group of equal float32 scores has the deviation 0.
-    scores = score.detach().double().cpu()[names.kept]
+    scores = score.detach().double().cpu()[names.rows]
     averages = dict(agent_averages or {})
     if baseline == "agent_average":
         if agents is None or scale == "mean":
@@ -92,9 +92,9 @@ def group_advantages(
     if baseline != "agent_average":
         learns = varies
     divided = torch.where(learns[names.group], centred / divisor[names.group], 0.0)
-    advantage = torch.zeros(len(score)).index_put((names.kept,), divided.float())
+    advantage = torch.zeros(len(score)).index_put((names.rows,), divided.float())
     differs = torch.zeros(len(score), dtype=torch.bool)
-    differs[names.kept] = varies[names.group]
+    differs[names.rows] = varies[names.group]
     metrics = {
         "num_groups": float(names.num_groups),
         "frac_constant_groups": _mean_of((~varies).double()),
@@ -106,7 +106,7 @@ def group_advantages(
 class _Names(NamedTuple):
     """Indices of runs and groups: K rows that count, R runs, G groups."""
 
-    kept: Tensor
+    rows: Tensor
     run: Tensor
     group: Tensor
     group_of_run: Tensor
@@ -171,7 +171,7 @@ def _baselines(baseline: Baseline, run_score: Tensor, group_mean: Tensor, names:
     if baseline == "mean":
         return group_mean[names.group]
     if baseline == "agent_average":  # already subtracted
-        return torch.zeros(len(names.kept), dtype=run_score.dtype)
+        return torch.zeros(len(names.rows), dtype=run_score.dtype)
     size = torch.bincount(names.group_of_run, minlength=names.num_groups)
     others = (group_mean * size)[names.group] - run_score[names.run]
     return others / (size[names.group] - 1).clamp(min=1)
@@ -206,7 +206,7 @@ def _less_averages(
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the scores minus their agent's previous average, and the new averages."""
     less, after = scores.clone(), dict(before)
-    row_agents = [agents[row] for row in names.kept.tolist()]
+    row_agents = [agents[row] for row in names.rows.tolist()]
     for agent in dict.fromkeys(row_agents):
         of_agent = torch.tensor([name == agent for name in row_agents])
         runs = _means(scores[of_agent], names.run[of_agent], names.num_runs)

@@ -64,12 +64,12 @@ def gather(share: Tensor, like: Tensor) -> Tensor:
     return laid_out.full_tensor()
 
 
-def shard_like(whole: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Return this process's shard of a tensor that all of them have, sharded like another."""
     if not isinstance(like, DTensor):
-        return whole
+        return tensor
     sharded = distribute_tensor(
-        whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None
+        tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
     )
     return sharded.to_local()
 

@@ -98,22 +98,22 @@ SCHEDULES = {
 """Class of a schedule → the arguments below its name."""
 
 
-def may_be_class_of(name: object, place: str, scenario: object) -> bool:
+def may_be_class_of(name: object, path: str, scenario: object) -> bool:
     """Return whether a ``_type`` may be the name of this section's class.
 
-    ``place`` is a dotted path, ``*`` for an agent's name. Any class may be that of a section or
+    ``path`` is a dotted path, ``*`` for an agent's name. Any class may be that of a section or
     scenario that nip doesn't have.
     """
     if not isinstance(name, str):
         return False
-    if name == FACTORS or place.endswith("_lr_factor"):
-        return name == FACTORS and place.endswith("_lr_factor")
-    if not name.endswith(ENDINGS) or place == "agents.*.update_schedule":
+    if name == FACTORS or path.endswith("_lr_factor"):
+        return name == FACTORS and path.endswith("_lr_factor")
+    if not name.endswith(ENDINGS) or path == "agents.*.update_schedule":
         return False
-    if place == "agents.*":
+    if path == "agents.*":
         known = AGENTS.get(str(scenario), ()) if scenario else sum(AGENTS.values(), ())
         return not known or stem(name) in (RANDOM_AGENT, *known)
-    return place not in CLASSES or stem(name) in CLASSES[place]
+    return path not in CLASSES or stem(name) in CLASSES[path]
 
 
 def stem(name: str) -> str:
@@ -123,14 +123,14 @@ def stem(name: str) -> str:
     return name
 
 
-def advice_about_class(place: str) -> str:
+def advice_about_class(path: str) -> str:
     """Return the advice on a ``_type`` that isn't one of its section's classes."""
-    if place == "agents.*.update_schedule":
+    if path == "agents.*.update_schedule":
         forms = [f"{{_type: {name}, {name}: {{{', '.join(a)}}}}}" for name, a in SCHEDULES.items()]
         return f" nip writes one of {'; '.join(forms)}: correct it, or give a `kind`."
-    if place.endswith("_lr_factor"):
+    if path.endswith("_lr_factor"):
         return _expected([FACTORS])
-    known = [RANDOM_AGENT, *sum(AGENTS.values(), ())] if place == "agents.*" else CLASSES.get(place)
+    known = [RANDOM_AGENT, *sum(AGENTS.values(), ())] if path == "agents.*" else CLASSES.get(path)
     return _expected([f"{name}{ENDINGS[0]}" for name in known]) if known else " Leave it out."
 
 

@@ -102,11 +102,11 @@ def draw_profiles(comparison: Comparison) -> str:
             axes = figure.add_subplot(grid[k // columns, k % columns])
             _draw_profile(axes, metric_comparison, labels, TITLE_CHARS // columns)
         lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
-        shown = [label for label in labels if label in lines]
+        drawn_labels = [label for label in labels if label in lines]
         figure.legend(
-            [lines[label] for label in shown],
-            shown,
-            ncols=_legend_columns(shown),
+            [lines[label] for label in drawn_labels],
+            drawn_labels,
+            ncols=_legend_columns(drawn_labels),
             loc="outside lower left",
             frameon=False,
         )

@@ -126,11 +126,11 @@ class ErasureEnvironment(Environment):
         is_prover = agent_name in self.protocol_handler.prover_names
         return ("bit",) if is_prover else ("observation",)
 
-    def _transmit(self, said: Tensor, td: TensorDictBase) -> Tensor:
+    def _transmit(self, sent: Tensor, td: TensorDictBase) -> Tensor:
         """Erase lies: bool [E, A, C, P, S] to the same."""
         erases = self._erases_lies[td["datapoint_id"]]
         erased = erases.unsqueeze(-1) & self._is_prover  # [E, A]
-        arrived = said.clone()
+        arrived = sent.clone()
         arrived[..., 1] &= ~erased[..., None, None]
         return arrived
 

@@ -49,7 +49,7 @@ def add_written_bugs(
     run: RunPrograms,
     *,
     seed: int,
-    most: int | None = None,
+    max_bugs: int | None = None,
 ) -> list[Example]:
     """Add a buggy program to each problem that has a tested right one and no buggy one.
 
@@ -57,7 +57,7 @@ def add_written_bugs(
     ----------
     examples
         Of the set named ``side``.
-    most
+    max_bugs
         So many at most, of problems that are sampled by the seed; None for all.
     """
     buggy = {example.question for example in examples if example.y == 0}
@@ -73,7 +73,7 @@ def add_written_bugs(
         )
     rng = numpy_generator(seed, "code_validation", purpose=f"bugs/{side}")
     chosen = list(right.values())
-    chosen = [chosen[int(i)] for i in rng.permutation(len(chosen))[:most]]
+    chosen = [chosen[int(i)] for i in rng.permutation(len(chosen))[:max_bugs]]
     tasks = {
         f"{side}/{number}": BugTask(f"{side}/{number}", each.question, each.solution, each.program)
         for number, each in enumerate(chosen)
@@ -231,7 +231,9 @@ def _load(
     for side, writer in writers.items():
         size = largest[side]
         max_bugs = None if size is None else -(-size // 2)
-        splits[side] = add_written_bugs(splits[side], side, writer, run, seed=seed, most=max_bugs)
+        splits[side] = add_written_bugs(
+            splits[side], side, writer, run, seed=seed, max_bugs=max_bugs
+        )
     return {
         side: _arrange(
             splits[side], side, seed, balanced=hyper_params.dataset_options.make_balanced

@@ -38,25 +38,27 @@ DIFFICULTIES = ("introductory", "interview", "competition")
 Row: TypeAlias = "Mapping[str, Any]"
 
 
-def read_solutions(text: str, place: str) -> list[str]:
+def read_solutions(text: str, location: str) -> list[str]:
     """Read the programs of a row; none from an empty text."""
-    solutions = _read(text, "solutions", place) if text.strip() else []
+    solutions = _read(text, "solutions", location) if text.strip() else []
     if not isinstance(solutions, list) or not all(isinstance(one, str) for one in solutions):
-        raise DataError(f"{place}: solutions: got {text[:60]!r}, expected a JSON list of programs.")
+        raise DataError(
+            f"{location}: solutions: got {text[:60]!r}, expected a JSON list of programs."
+        )
     return solutions
 
 
-def read_tests(value: object, place: str) -> TestSuite | None:
+def read_tests(value: object, location: str) -> TestSuite | None:
     """Read a problem's own tests, as JSON text or plain data; None if it has none."""
     data = value
     if isinstance(value, str):
-        data = _read(value, "input_output", place) if value.strip() else None
+        data = _read(value, "input_output", location) if value.strip() else None
     if data is None:
         return None
     if not isinstance(data, Mapping):
         raise DataError(
-            f"{place}: input_output: got {type(data).__name__}, expected an object with inputs and"
-            " outputs."
+            f"{location}: input_output: got {type(data).__name__}, expected an object with inputs"
+            " and outputs."
         )
     inputs, expected = (data.get(name) for name in ("inputs", "outputs"))
     if (
@@ -65,7 +67,7 @@ def read_tests(value: object, place: str) -> TestSuite | None:
         or len(inputs) != len(expected)
     ):
         raise DataError(
-            f"{place}: input_output: got {list(data)}, expected inputs and outputs, two lists of"
+            f"{location}: input_output: got {list(data)}, expected inputs and outputs, two lists of"
             " the same length."
         )
     if not inputs:
@@ -137,7 +139,7 @@ class _Untested:
     example: Example
     y: int | None
     tests: TestSuite
-    place: str
+    location: str
     may_be_left_out: bool = False
 
 
@@ -194,8 +196,9 @@ def _label(item: _Untested, result: ProgramResult) -> int | None:
     if item.y is not None and item.y != result.passed:
         expected = "the tests to pass" if item.y else "a test to fail"
         raise DataError(
-            f"{item.place}: y: got {item.y}, but the program's tests ended with {result.status!r},"
-            f" expected {expected}. Correct y or the tests, or leave out one of them."
+            f"{item.location}: y: got {item.y}, but the program's tests ended with"
+            f" {result.status!r}, expected {expected}. Correct y or the tests, or leave one of"
+            " them out."
         )
     return int(result.passed)
 

@@ -61,7 +61,7 @@ class NetworkInputSpec:
 
     Attributes
     ----------
-    places
+    agent_indices
         The agents' indices.
     spaces
         The agents' spaces.
@@ -69,7 +69,7 @@ class NetworkInputSpec:
         The agent's index and the number of agents; None if it is not an input.
     """
 
-    places: tuple[int, ...]
+    agent_indices: tuple[int, ...]
     spaces: tuple[AgentSpace, ...]
     identity: tuple[int, int] | None = None
 
@@ -83,7 +83,7 @@ class NetworkInputSpec:
         """Select the visible part of observations f32 [B, A, D]: [B, size]."""
         columns = [
             observation[:, index, : space.observation_size]
-            for index, space in zip(self.places, self.spaces, strict=True)
+            for index, space in zip(self.agent_indices, self.spaces, strict=True)
         ]
         if self.identity is not None:
             who, count = self.identity

@@ -51,9 +51,11 @@ class Evaluator(ABC):
 class FunctionEvaluator(Evaluator):
     """A user's function as an evaluator; ``given`` are its further arguments."""
 
-    def __init__(self, function: Callable[..., Any], given: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], arguments: dict[str, Any] | None = None
+    ) -> None:
         self.function = function
-        self._given = given or {}
+        self._given = arguments or {}
 
     @property
     def name(self) -> str:

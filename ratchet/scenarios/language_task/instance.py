@@ -56,7 +56,7 @@ class LanguageTaskInstance(_Instance):
     def play(
         self,
         dataset: str,
-        places: Sequence[int],
+        indices: Sequence[int],
         engine: RolloutEngine,
         tokenizer: ChatTokenizer,
         *,
@@ -74,7 +74,7 @@ class LanguageTaskInstance(_Instance):
         environment = self.environments[dataset]
         (agent,) = self.agents.values()
         return play(
-            [environment.dataset[index] for index in places],
+            [environment.dataset[index] for index in indices],
             engine=engine,
             tokenizer=tokenizer,
             rules=replace(environment.rules, max_sequence_length=language.max_sequence_length),

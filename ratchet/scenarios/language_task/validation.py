@@ -71,22 +71,22 @@ def _check(reference: Reference, factory: Callable[..., object], path: str, firs
 
 
 def set_apart(
-    tasks: Mapping[str, Sequence[Task]], wanted: int, num_train: int | None
+    tasks: Mapping[str, Sequence[Task]], count: int, num_train: int | None
 ) -> dict[str, Sequence[Task]]:
-    """Add the set ``validation``: the last ``wanted`` training tasks, which are removed there.
+    """Add the set ``validation``: the last ``count`` training tasks, which are removed there.
 
-    If the tasks have such a set, its first ``wanted`` tasks are used (all for 0). Its prompts are
+    If the tasks have such a set, its first ``count`` tasks are used (all for 0). Its prompts are
     removed from training.
     """
     train, validation_tasks = tasks["train"], tasks.get(VALIDATION)
-    if validation_tasks is None and not wanted:
+    if validation_tasks is None and not count:
         return dict(tasks)
-    if validation_tasks is None and len(train) <= wanted:
+    if validation_tasks is None and len(train) <= count:
         raise DataError(
-            f"language_task.num_validation: got {wanted}, expected fewer than the {len(train)}"
+            f"language_task.num_validation: got {count}, expected fewer than the {len(train)}"
             " tasks that are for training and validation. Give more tasks, or set fewer apart."
         )
-    chosen = train[-wanted:] if validation_tasks is None else validation_tasks[: wanted or None]
+    chosen = train[-count:] if validation_tasks is None else validation_tasks[: count or None]
     prompts = {task.prompt_key for task in chosen}
     left = [task for task in train if task.prompt_key not in prompts]
     return {**tasks, "train": left[:num_train], VALIDATION: chosen}

@@ -84,12 +84,12 @@ def settled(value: Any) -> Any:  # noqa: ANN401 -- the function's result, of any
     return asyncio.run(wait())
 
 
-def call_named(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def call_named(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Call a function with those of the given arguments that it takes, and wait for it."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    arguments = {name: value for name, value in given.items() if takes_all or name in parameters}
-    return settled(function(**arguments))
+    accepted = {name: arguments[name] for name in arguments if takes_all or name in parameters}
+    return settled(function(**accepted))
 
 
 class Rubric:
@@ -159,11 +159,11 @@ class VerifiersEnvironment(LanguageEnvironment):
 
     scores_itself = True
 
-    def __init__(self, found: Any) -> None:  # noqa: ANN401 -- of a package that isn't known
-        self.found = found
-        self.rubric = Rubric(found)
-        max_turns = getattr(found, "max_turns", None)
-        talks = callable(getattr(found, "env_response", None))
+    def __init__(self, environment: Any) -> None:  # noqa: ANN401 -- of a package that isn't known
+        self.wrapped = environment
+        self.rubric = Rubric(environment)
+        max_turns = getattr(environment, "max_turns", None)
+        talks = callable(getattr(environment, "env_response", None))
         self.max_turns = (max_turns if max_turns and max_turns > 0 else None) if talks else 1
 
     def begin(self, task: Task, seed: int) -> Episode:
@@ -176,7 +176,7 @@ class VerifiersEpisode(Episode):
 
     def __init__(self, environment: VerifiersEnvironment, task: Task) -> None:
         self._environment, self._task = environment, task
-        self._is_text = getattr(environment.found, "message_type", "chat") == "completion"
+        self._is_text = getattr(environment.wrapped, "message_type", "chat") == "completion"
         info = copy.deepcopy(dict(task.info))
         row = {
             "prompt": self._in_their_words(task.messages),
@@ -204,7 +204,7 @@ class VerifiersEpisode(Episode):
             "is_truncated": False,
         }
         self._num_replies = 0
-        set_up = getattr(environment.found, "setup_state", None)
+        set_up = getattr(environment.wrapped, "setup_state", None)
         if set_up is not None:
             self.state = settled(set_up(self.state)) or self.state
 
@@ -219,7 +219,7 @@ class VerifiersEpisode(Episode):
         self._record(reply)
         if self._is_completed():
             return Turn(done=True)
-        response = settled(self._environment.found.env_response(self._messages(), self.state))
+        response = settled(self._environment.wrapped.env_response(self._messages(), self.state))
         if isinstance(response, tuple):
             response, self.state = response
         self.state["completion"] = self.state["completion"] + response
@@ -252,7 +252,7 @@ class VerifiersEpisode(Episode):
 
     def _is_completed(self) -> bool:
         """Return whether the episode is over, in the interface of either version."""
-        is_completed = getattr(self._environment.found, "is_completed", None)
+        is_completed = getattr(self._environment.wrapped, "is_completed", None)
         if is_completed is None:
             return False
         arguments: Mapping[str, Any] = {"messages": self._messages(), "state": self.state}

@@ -88,7 +88,7 @@ def test_a_run_is_exported_from_a_bucket_and_imported_into_a_different_store(
     )
     for new in (2, 0):
         done = import_run(exported.path, there)
-        assert (done.new, done.found, done.other_bytes) == (new, 2 - new, ())
+        assert (done.new, done.num_present, done.other_bytes) == (new, 2 - new, ())
     other = StageStore(there.store_url, copies=tmp_path / "other")
     assert [other.verify(manifest.key) for manifest in other.iterate()] == [[], []]
 

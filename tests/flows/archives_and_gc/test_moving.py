@@ -99,7 +99,7 @@ def test_an_import_restores_the_run_with_all_inputs_of_its_stages(
 ) -> None:
     shutil.rmtree(tmp_path / "there" / "home")
     done = unpack(packed, tmp_path)
-    assert (done.new, done.found, done.other_bytes, done.has_code) == (3, 0, (), False)
+    assert (done.new, done.num_present, done.other_bytes, done.has_code) == (3, 0, (), False)
     store = StageStore(settings_in(tmp_path / "here").store_url)
     assert [store.verify(manifest.key) for manifest in store.iterate()] == [[]] * 3
     manifest = done.folder.manifest
@@ -113,7 +113,7 @@ def test_an_import_restores_the_run_with_all_inputs_of_its_stages(
     assert told["torch"][0] == "0.1"
     assert told["code"][0] == "c" * 12 + " with changes"
     again = unpack(packed, tmp_path)
-    assert (again.new, again.found) == (0, 3), "a repeated import changes nothing"
+    assert (again.new, again.num_present) == (0, 3), "a repeated import changes nothing"
     assert not [path for path in done.folder.path.parent.iterdir() if path.name[0] == "."]
 
 

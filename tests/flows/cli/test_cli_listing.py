@@ -73,7 +73,7 @@ def test_an_experiment_is_listed_with_the_first_paragraph_of_its_comment(
 @pytest.mark.parametrize("kind", _REGISTRIES)
 def test_every_built_in_class_has_a_description(kind: str) -> None:
     for registry in _registries(kind):
-        described = {each.name: each.about for each in registry.entries()}
+        described = {each.name: each.description for each in registry.entries()}
         assert all(described[name] for name in registry.built_in), described
         assert not any("``" in about for about in described.values())
 

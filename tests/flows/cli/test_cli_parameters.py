@@ -52,9 +52,9 @@ def test_every_parameter_has_its_own_sentence() -> None:
     for section in documented_sections():
         for parameter in section.parameters if section.name not in plugins else ():
             folder, _, _ = parameter.path.rpartition(".")
-            assert parameter.about.endswith("."), f"{parameter.path}: add it to the docstring"
+            assert parameter.description.endswith("."), f"{parameter.path}: add it to the docstring"
             other = sentences.setdefault(
-                (f"{section.name} {folder}", parameter.about), parameter.path
+                (f"{section.name} {folder}", parameter.description), parameter.path
             )
             assert other == parameter.path, f"{parameter.path} has the sentence of {other}"
 

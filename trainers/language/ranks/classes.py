@@ -10,19 +10,19 @@ from ratchet.errors import ParameterError
 from ratchet.plugins import load_class, plugin_label
 
 
-def class_reference(found: type) -> str:
+def class_reference(trainer: type) -> str:
     """Return the reference by which :func:`find_class` finds a class in another process."""
-    module = sys.modules.get(found.__module__)
+    module = sys.modules.get(trainer.__module__)
     file = getattr(module, "__file__", None)
-    if "." in found.__qualname__ or file is None:
+    if "." in trainer.__qualname__ or file is None:
         raise ParameterError(
-            f"trainer: {found.__module__}.{found.__qualname__} can't be found by other processes,"
-            " as language.train_service.world_size requires; expected a class at the top of a"
-            " file. Move it there, or leave world_size out."
+            f"trainer: {trainer.__module__}.{trainer.__qualname__} can't be found by other"
+            " processes, as language.train_service.world_size requires; expected a class at"
+            " the top of a file. Move it there, or leave world_size out."
         )
-    if found.__module__ == "__main__" or plugin_label(found.__module__):
-        return f"{Path(file).resolve()}:{found.__qualname__}"
-    return f"{found.__module__}:{found.__qualname__}"
+    if trainer.__module__ == "__main__" or plugin_label(trainer.__module__):
+        return f"{Path(file).resolve()}:{trainer.__qualname__}"
+    return f"{trainer.__module__}:{trainer.__qualname__}"
 
 
 def find_class(reference: str) -> type:

@@ -53,10 +53,10 @@ class ShardedOptimizer(LanguageOptimizer):
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], given: LanguageOptimizerParameters
+        self, parameters: Sequence[nn.Parameter], settings: LanguageOptimizerParameters
     ) -> None:
         self._whole = list(parameters)
-        super().__init__([nn.Parameter(local_shard(p)) for p in self._whole], given)
+        super().__init__([nn.Parameter(local_shard(p)) for p in self._whole], settings)
 
     def zero_grad(self) -> None:
         """Reset the gradients."""
@@ -116,7 +116,7 @@ class ShardedOptimizer(LanguageOptimizer):
         return {**state, "moments": moments, "masters": masters}
 
 
-REQUEST_NAME = "asked"
+REQUEST_NAME = "request"
 MODEL_FOLDER = "model"
 Tree = dict[str, Any]
 
@@ -131,8 +131,8 @@ class Rank:
 
     trainer: RankTrainer
 
-    def __init__(self, share: RankShare, place: Path) -> None:
-        self.share, self._place = share, place
+    def __init__(self, share: RankShare, folder: Path) -> None:
+        self.share, self._folder = share, folder
 
     def answer(self, what: str, folder: Path) -> None:
         """Execute the request in a folder, and write the answer there."""
@@ -146,19 +146,19 @@ class Rank:
         }[what]
         save_tree(work(request), folder, answer_name(self.share.rank))
 
-    def begin(self, asked: Tree) -> Tree:
+    def begin(self, request: Tree) -> Tree:
         """Build the trainer, and shard its models."""
-        torch.set_num_threads(asked["threads"])
-        torch.use_deterministic_algorithms(asked["deterministic"])
-        timeout = timedelta(seconds=asked["timeout"])
-        mesh = self._join(asked["device"], self._place / asked["meeting"], timeout)
-        self.trainer = find_class(asked["trainer"])(asked["config"])
+        torch.set_num_threads(request["threads"])
+        torch.use_deterministic_algorithms(request["deterministic"])
+        timeout = timedelta(seconds=request["timeout"])
+        mesh = self._join(request["device"], self._folder / request["meeting"], timeout)
+        self.trainer = find_class(request["trainer"])(request["config"])
         self.trainer.share = self.share
         # sequentially: only one complete model at a time is in the machine's memory
         for turn in range(self.share.world_size):
             if turn == self.share.rank:
-                dtype, base_dir = asked["dtype"], Path(asked["base_dir"])
-                folder = self._place / MODEL_FOLDER
+                dtype, base_dir = request["dtype"], Path(request["base_dir"])
+                folder = self._folder / MODEL_FOLDER
                 model = load_language_model(folder, base_dir=base_dir, dtype=dtype)
                 self.trainer.connect(model, InProcessEngine(model))
                 for each in vars(self.trainer).values():
@@ -186,35 +186,35 @@ class Rank:
         )
         return init_device_mesh(kind, (self.share.world_size,))
 
-    def put(self, asked: Tree) -> Tree:
+    def put(self, request: Tree) -> Tree:
         """Load complete weights, and a state of the optimizer if given."""
         params = self.trainer._learning_parameters()
-        shapes = [[list(tensor.shape) for tensor in each] for each in (params, asked["weights"])]
+        shapes = [[list(tensor.shape) for tensor in each] for each in (params, request["weights"])]
         if shapes[0] != shapes[1]:
             raise ParameterError(
                 f"{type(self.trainer).__name__}: with world_size {self.share.world_size} a rank"
                 " has different parameters from the run's main process; expected connect to create"
                 " the same ones for the same model."
             )
-        for parameter, weight in zip(params, asked["weights"], strict=True):
+        for parameter, weight in zip(params, request["weights"], strict=True):
             local_shard(parameter).copy_(shard_like(weight, parameter))
-        if "optimizer" in asked:
-            self.trainer._optimizer.load_state_dict(asked["optimizer"])
+        if "optimizer" in request:
+            self.trainer._optimizer.load_state_dict(request["optimizer"])
         else:
             self.trainer._optimizer.read_weights()
         return {}
 
-    def learn(self, asked: Tree) -> Tree:
+    def learn(self, request: Tree) -> Tree:
         """Take a batch's steps; the first rank returns the new weights."""
-        trainer, moment = self.trainer, TrainingPosition(**asked["moment"])
+        trainer, moment = self.trainer, TrainingPosition(**request["moment"])
         trainer.moment = moment
-        for name, value in asked["attributes"].items():
+        for name, value in request["attributes"].items():
             # models that only ranks load are missing in the main process
             if not isinstance(getattr(trainer, name, None), LanguageModel):
                 setattr(trainer, name, value)
         seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
         with seeded_globals(seed):
-            step_figures = trainer._learn(on_device(_batch(asked), trainer.model.device))
+            step_figures = trainer._learn(on_device(_batch(request), trainer.model.device))
         figures = [{name: float(value) for name, value in one.items()} for one in step_figures]
         weights = []
         for parameter in trainer._learning_parameters():
@@ -223,14 +223,14 @@ class Rank:
                 weights.append(full_weight.cpu())
         return {"figures": figures, "weights": weights}
 
-    def read_rows(self, asked: Tree) -> Tree:
+    def read_rows(self, request: Tree) -> Tree:
         """Call a method of the trainer on this rank's rows."""
-        batch = _batch(asked)
+        batch = _batch(request)
         part = batch.select(self.share.rows(len(batch)))
-        read = method_of(self.trainer, asked["method"])
+        read = method_of(self.trainer, request["method"])
         return {"rows": read(self.trainer, on_device(part, self.trainer.model.device))}
 
-    def take_optimizer(self, asked: Tree) -> Tree:
+    def take_optimizer(self, request: Tree) -> Tree:
         """Return the optimizer's complete state, from the first rank only."""
         state = self.trainer._optimizer.state_dict()
         return {"optimizer": state} if self.share.rank == 0 else {}

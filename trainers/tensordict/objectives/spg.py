@@ -75,30 +75,32 @@ class ShapingBatch:
     def game(
         self,
         players: Mapping[str, Player],
-        places: Mapping[str, int],
+        agent_indices: Mapping[str, int],
         clip_epsilon: float | None,
     ) -> SampledGame:
         """Build the game of some players with their current policies.
 
-        ``places`` maps all agents to indices in agent dimensions; ``clip_epsilon`` is ε of PPO's
+        ``agent_indices``: agent → index in agent dimensions; ``clip_epsilon`` is ε of PPO's
         clipped loss, None for the plain policy gradient.
         """
         count = self.learned.sum((0, 1)).clamp(min=1)
         weight = -self.advantage / count
 
         def slope(loss: str, agent: str) -> Tensor:
-            acting = self.acting[..., places[agent]]
+            acting = self.acting[..., agent_indices[agent]]
             if clip_epsilon is None:
                 return policy_slope(acting, weight)
             return clipped_slope(
-                players[agent].log_prob.detach() - self.old_log_prob[..., places[agent]],
-                self.advantage[..., places[loss]],
+                players[agent].log_prob.detach() - self.old_log_prob[..., agent_indices[agent]],
+                self.advantage[..., agent_indices[loss]],
                 acting,
                 clip_epsilon=clip_epsilon,
             )
 
         losses = {
-            name: Loss(weight[..., places[name]], {other: slope(name, other) for other in players})
+            name: Loss(
+                weight[..., agent_indices[name]], {other: slope(name, other) for other in players}
+            )
             for name in players
         }
         return SampledGame(players, losses, self.episode)

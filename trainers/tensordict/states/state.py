@@ -163,19 +163,19 @@ class State:
 
 
 def check_same_tensors(
-    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str
+    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str
 ) -> None:
     """Check that a state's tensors have the names and shapes of the trainer's.
 
     Raises StateError with the first differing name, and the actual and expected values.
     """
     advice = " The state has other parameters (widths, layers, agents): use those, or retrain."
-    for name in sorted(expected.keys() - found.keys()):
+    for name in sorted(expected.keys() - tensors.keys()):
         raise StateError(f"{what}: the state has no {name!r}, which the trainer has.{advice}")
-    for name in sorted(found.keys() - expected.keys()):
+    for name in sorted(tensors.keys() - expected.keys()):
         raise StateError(f"{what}: the state has {name!r}, which the trainer lacks.{advice}")
     for name, tensor in expected.items():
-        got = found[name]
+        got = tensors[name]
         if got.shape != tensor.shape or got.dtype != tensor.dtype:
             raise StateError(
                 f"{what}: {name!r} is {tuple(got.shape)} {got.dtype} in the state, expected"

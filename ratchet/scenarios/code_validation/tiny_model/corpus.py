@@ -58,9 +58,7 @@ def write_corpus(rng: np.random.Generator, games: int, skill: Skill) -> list[Rep
         "solo_verifier": _play_solo_verifier,
     }
     drawn = rng.choice(len(names), size=games, p=shares).tolist()
-    return [
-        reply for place in drawn for reply in plays[names[place]](rng, draw_exercise(rng), skill)
-    ]
+    return [reply for k in drawn for reply in plays[names[k]](rng, draw_exercise(rng), skill)]
 
 
 def expert_system(exercise: Exercise, stance: str, role: str = "Expert") -> ChatMessage:
@@ -85,9 +83,9 @@ def _play_nip(rng: np.random.Generator, exercise: Exercise, skill: Skill) -> Ite
     verifier = [verifier_system(exercise, "Verifier who asks")]
     expert = [expert_system(exercise, _stance(rng), "Expert who answers")]
     arguments: list[str] = []
-    asks = bool(rng.random() < 0.7)
+    verifier_speaks = bool(rng.random() < 0.7)
     while True:
-        if asks:
+        if verifier_speaks:
             yield Reply(tuple(verifier), f"Question: {_ASK}")
             verifier.append(ChatMessage("assistant", f"Question: {_ASK}"))
             expert.append(ChatMessage("user", _ASK, "Verifier"))
@@ -95,8 +93,8 @@ def _play_nip(rng: np.random.Generator, exercise: Exercise, skill: Skill) -> Ite
         yield Reply(tuple(expert), f"Answer:\n{arguments[-1]}")
         expert.append(ChatMessage("assistant", f"Answer:\n{arguments[-1]}"))
         verifier.append(ChatMessage("user", arguments[-1], "Expert"))
-        asks = bool(rng.random() < _ASKS_AGAIN) and len(arguments) < 3
-        if not asks:
+        verifier_speaks = bool(rng.random() < _ASKS_AGAIN) and len(arguments) < 3
+        if not verifier_speaks:
             break
     yield Reply((*verifier, *_announcement(rng)), decide(rng, arguments, skill))
 
@@ -114,8 +112,8 @@ def _play_two_provers(
         verifier.append(ChatMessage("assistant", question))
         questions = [ChatMessage("user", _ASK, "Verifier")] * (2 if sees_both else 1)
     arguments = []
-    for place in range(2):
-        stance = _STANCES[place] if sees_both else _STANCES[1]
+    for k in range(2):
+        stance = _STANCES[k] if sees_both else _STANCES[1]
         arguments.append(argue(rng, exercise, skill))
         yield Reply((expert_system(exercise, stance), *questions), f"Argument:\n{arguments[-1]}")
     order = rng.permutation(2).tolist()

@@ -57,8 +57,8 @@ def draw_exercise(rng: np.random.Generator) -> Exercise:
     steps = draw_steps(rng)
     lines = list(steps)
     if rng.random() < 0.5:
-        for place in rng.permutation(len(lines))[: 1 + int(rng.random() < 0.2)].tolist():
-            lines[place] = _spoil(rng, lines[place])
+        for line in rng.permutation(len(lines))[: 1 + int(rng.random() < 0.2)].tolist():
+            lines[line] = _spoil(rng, lines[line])
     return Exercise(steps, tuple(lines))
 
 

@@ -133,13 +133,17 @@ def _batches(tokenizer: ChatTokenizer, stage: str, skill: Skill) -> Iterator[tup
     """Yield token ids and weights of a stage's batches, without end."""
     rng = numpy_generator(SEED, "base model", purpose=stage)
     replies = write_corpus(rng, GAMES[stage], skill)
-    kept = rng.random(len(replies)) < DECISIONS_KEPT[stage]
+    keeps_decision = rng.random(len(replies)) < DECISIONS_KEPT[stage]
     corpus = _encode(
         tokenizer,
-        [r for r, keep in zip(replies, kept.tolist(), strict=True) if keep or not r.decides],
+        [
+            r
+            for r, keep in zip(replies, keeps_decision.tolist(), strict=True)
+            if keep or not r.decides
+        ],
     )
-    for places in batches_of_like_length(rng, [len(s.ids) for s in corpus], BATCH_SIZE):
-        yield pad([corpus[place] for place in places])
+    for indices in batches_of_like_length(rng, [len(s.ids) for s in corpus], BATCH_SIZE):
+        yield pad([corpus[index] for index in indices])
 
 
 def _encode(tokenizer: ChatTokenizer, replies: Sequence[Reply]) -> list[TokenSequence]:
@@ -156,8 +160,8 @@ def _encode(tokenizer: ChatTokenizer, replies: Sequence[Reply]) -> list[TokenSeq
 
 def _loss(model: PlainLlama, ids: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean of the cross-entropy of the next token."""
-    wanted = weights[:, 1:]
-    chosen = wanted > 0
+    target_weights = weights[:, 1:]
+    chosen = target_weights > 0
     logits = model.logits(model(ids[:, :-1])[chosen])
     losses = F.cross_entropy(logits, ids[:, 1:][chosen], reduction="none")
-    return torch.dot(losses, wanted[chosen]) / wanted.sum()
+    return torch.dot(losses, target_weights[chosen]) / target_weights.sum()
