@@ -39,16 +39,17 @@ class SharedPrefixes:
     chosen: Tensor
 
 
-def chosen_logits(llama: PlainLlama, ids: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits [n, V] after chosen positions, as for rows that are read separately.
+def chosen_hidden(llama: PlainLlama, ids: Tensor, chosen: Tensor) -> Tensor:
+    """Return hidden states [n, H] at chosen positions, as for rows that are read separately.
 
     Except for rounding; see :func:`share_prefixes` for the shapes.
     """
     shared = share_prefixes(ids, chosen)
     if shared is None:
-        return llama.logits(llama(ids)[chosen])
+        hidden: Tensor = llama(ids)
+        return hidden[chosen]
     read = llama.read_behind(shared.prompts, shared.of_row, shared.lengths, shared.rest)
-    return llama.logits(read[shared.chosen])
+    return read[shared.chosen]
 
 
 def share_prefixes(ids: Tensor, chosen: Tensor) -> SharedPrefixes | None:

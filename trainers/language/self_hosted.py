@@ -255,6 +255,7 @@ class SelfHostedTrainer(BaseTrainer):
             values["loss_mask"],
             temperature=self._temperature,
             entropy=self.loss_parameters.entropy_coef > 0 or self._logs_entropy,
+            entropy_gradient=self.loss_parameters.entropy_coef > 0,
         )
 
     _logs_entropy = True

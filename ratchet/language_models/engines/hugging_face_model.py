@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +93,17 @@ def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa
 
 
 @contextlib.contextmanager
-def head_at(model: Any, chosen: Tensor) -> Iterator[None]:  # noqa: ANN401 -- PreTrainedModel
-    """Compute logits only at chosen positions, bool[B, T]: [1, n, V]."""
+def head_input(
+    model: Any,  # noqa: ANN401 -- PreTrainedModel
+    change: Callable[[Tensor], Tensor],
+) -> Iterator[None]:
+    """Change the hidden states [B, T, H] from which the model's head computes logits."""
 
-    def only_chosen(_: object, given: tuple[Tensor, ...]) -> tuple[Tensor]:
-        return (given[0][chosen][None],)
+    def changed(_: object, arguments: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (change(arguments[0]),)
 
     # operations after the head, e.g. a soft cap, are still the model's own
-    hook = model.get_output_embeddings().register_forward_pre_hook(only_chosen)
+    hook = model.get_output_embeddings().register_forward_pre_hook(changed)
     try:
         yield
     finally:
@@ -169,7 +172,8 @@ class HuggingFaceModel:
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Return logits [n, V] after positions chosen by bool[B, T], rows padded on the right."""
-        with head_at(self._model, chosen.to(self._device)):
+        chosen = chosen.to(self._device)
+        with head_input(self._model, lambda hidden: hidden[chosen][None]):
             logits = self._model(input_ids=ids.to(self._device), use_cache=False).logits
         picked: Tensor = logits[0]
         return picked.cpu()

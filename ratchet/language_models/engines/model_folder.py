@@ -16,7 +16,7 @@ from ratchet.models.folders import WEIGHTS_FILE, read_weights
 from ratchet.models.llama import PlainLlama
 from ratchet.models.llama_shape import LlamaShape
 from ratchet.models.low_rank import LowRankChange
-from ratchet.models.prefix_sharing import chosen_logits
+from ratchet.models.prefix_sharing import chosen_hidden
 
 _CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 
@@ -163,7 +163,7 @@ class PlainModel:
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Return logits after chosen positions; see :class:`CausalModel`."""
         if self.shares_prompts:
-            return chosen_logits(self.llama, ids, chosen)
+            return self.llama.logits(chosen_hidden(self.llama, ids, chosen))
         return self.llama.logits(self.llama(ids)[chosen])
 
     def hidden(self, ids: Tensor) -> Tensor:

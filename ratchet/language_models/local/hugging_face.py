@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,12 @@ from ratchet.language_models.engines.adapters import (
 )
 from ratchet.language_models.engines.hugging_face_model import (
     HuggingFaceCache,
-    head_at,
+    head_input,
     read_network,
     read_on,
 )
 from ratchet.language_models.engines.model_folder import GenerationCache
-from ratchet.language_models.local.model import LanguageModel
+from ratchet.language_models.local.model import Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.lazy import PRETRAINED_LOCK
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, read_weights
@@ -114,12 +115,42 @@ class HuggingFaceLanguageModel(LanguageModel):
                 raise DataError(f"PEFT cannot load the adapter in {folder}: {error}") from error
         return cls(ModelFiles(Path(base.folder)), network, device, base=base)
 
-    def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Return the logits after chosen positions."""
-        with self._reading(), head_at(self._whole, chosen.to(self.device)):
-            logits = self._network(input_ids=ids.to(self.device), use_cache=False).logits
-        picked: Tensor = logits[0]
-        return picked
+    def read_chosen(self, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Head]:
+        """Return hidden states at chosen positions; logits, if operations follow the head."""
+        if not self._head_is_last:
+            return self._run(ids, lambda hidden: hidden[chosen][None])[0], lambda logits: logits
+        states: list[Tensor] = []
+
+        def leave_out(hidden: Tensor) -> Tensor:
+            states.append(hidden[chosen])
+            return hidden[:, :0]
+
+        self._run(ids, leave_out)
+        return states[0], self._apply_head
+
+    def _run(self, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the logits computed from changed inputs of the head."""
+        with self._reading(), head_input(self._whole, change):
+            logits: Tensor = self._network(input_ids=ids, use_cache=False).logits
+        return logits
+
+    def _apply_head(self, hidden: Tensor) -> Tensor:
+        with self._reading():
+            logits: Tensor = self._whole.get_output_embeddings()(hidden)
+        return logits
+
+    @cached_property
+    def _head_is_last(self) -> bool:
+        """Whether logits are the head's output: some models cap or scale it."""
+        states: list[Tensor] = []
+
+        def enlarge(hidden: Tensor) -> Tensor:
+            states.append(torch.linspace(-1e3, 1e3, hidden.shape[-1]).to(hidden).expand_as(hidden))
+            return states[0]
+
+        with torch.no_grad():
+            ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+            return torch.equal(self._run(ids, enlarge), self._apply_head(states[0]))
 
     def _last_hidden(self, ids: Tensor) -> Tensor:
         with self._reading():
@@ -185,6 +216,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         layers = [part for part in self._whole.modules() if type(part).__name__ in kinds]
         shard_network(self._network, mesh, layers=layers)
         self.device = next(self._network.parameters()).device
+        self._head_is_last = False  # the head's weights are gathered only in a forward pass
 
     def save(self, folder: Path) -> None:
         """Save in Hugging Face's layout; an adapter in PEFT's."""

@@ -14,14 +14,14 @@ from torch import Tensor
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.engines.adapters import AdapterBase, weights_print
 from ratchet.language_models.engines.model_folder import GenerationCache, save_llama
-from ratchet.language_models.local.model import LanguageModel
+from ratchet.language_models.local.model import Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.model_locations import find_model
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, WEIGHTS_FILE, read_weights
 from ratchet.models.llama import Cache, PlainLlama
 from ratchet.models.llama_shape import LlamaShape, plain_shape
 from ratchet.models.lora import Lora
-from ratchet.models.prefix_sharing import chosen_logits
+from ratchet.models.prefix_sharing import chosen_hidden
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -50,9 +50,9 @@ class PlainLanguageModel(LanguageModel):
         llama.load_weights(read_weights(folder / WEIGHTS_FILE))
         return cls(ModelFiles(folder), llama, device)
 
-    def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
-        """Return the logits after chosen positions; shared prefixes are read once."""
-        return chosen_logits(self._llama, ids.to(self.device), chosen.to(self.device))
+    def read_chosen(self, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Head]:
+        """Return hidden states at chosen positions; shared prefixes are read once."""
+        return chosen_hidden(self._llama, ids, chosen), self._llama.logits
 
     def _last_hidden(self, ids: Tensor) -> Tensor:
         hidden: Tensor = self._llama(ids)

@@ -7,14 +7,15 @@ Trainers use models only through this interface; ``loading`` implements it for s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ratchet.errors import DataError
 from ratchet.language_models.engines.model_folder import GenerationCache
@@ -22,6 +23,12 @@ from ratchet.language_models.engines.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+LOGITS_AT_ONCE = 2**26
+"""Logits in memory at a time, 256 MiB in float32; those of a longer text are computed twice."""
+
+Head: TypeAlias = Callable[[Tensor], Tensor]
+"""Turns hidden states [n, H] into logits [n, V]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +88,13 @@ class LanguageModel(ABC):
         *,
         temperature: float = 1.0,
         entropy: bool = False,
+        entropy_gradient: bool = False,
     ) -> TokenScores:
         """Return log p(token | previous tokens) of chosen tokens, with gradients.
 
-        Padding is removed from rows wherever it is. Logits are computed at chosen positions only.
+        Padding is removed from rows wherever it is. Logits are computed at chosen positions only,
+        at most ``LOGITS_AT_ONCE`` of them at a time, and again in the backward pass if there are
+        more.
 
         Raises DataError if padding or a row's first token is chosen.
 
@@ -96,6 +106,8 @@ class LanguageModel(ABC):
             [B, T], not 0 where the row has a token.
         chosen
             [B, T], not 0 where a log-probability is requested.
+        entropy
+            Also return the entropies, with gradients if ``entropy_gradient``.
         """
         ids, readable, chosen = (
             tensor.to(self.device) for tensor in (input_ids, attention_mask != 0, chosen != 0)
@@ -103,11 +115,21 @@ class LanguageModel(ABC):
         rows = _Rows(ids, readable)
         self._check(rows, chosen)
         targets = rows.compact(chosen)[:, 1:]
-        logits = self.chosen_logits(rows.ids[:, :-1], targets).float()
-        if temperature != 1.0:
-            logits = logits / temperature
-        log_probs = -F.cross_entropy(logits, rows.ids[:, 1:][targets], reduction="none")
-        spread = _entropy(logits) if entropy else None
+        hidden, head = self.read_chosen(rows.ids[:, :-1], targets)
+
+        def score(hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+            logits = head(hidden).float()
+            if temperature != 1.0:
+                logits = logits / temperature
+            log_probs = -F.cross_entropy(logits, tokens, reduction="none")
+            if not entropy:
+                return log_probs, None
+            return log_probs, _entropy(logits if entropy_gradient else logits.detach())
+
+        tokens = rows.ids[:, 1:][targets]
+        log_probs, spread = _in_chunks(
+            score, hidden, tokens, LOGITS_AT_ONCE // self.vocabulary_size
+        )
         empty = torch.zeros(ids.shape, device=self.device)
         return TokenScores(
             empty.masked_scatter(chosen, log_probs),
@@ -144,9 +166,17 @@ class LanguageModel(ABC):
                 " the model's vocabulary. Encode text with the model's own tokenizer."
             )
 
-    @abstractmethod
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Return the logits [n, V] after chosen positions, bool[B, T], of right-padded rows."""
+        hidden, head = self.read_chosen(ids.to(self.device), chosen.to(self.device))
+        return head(hidden)
+
+    @abstractmethod
+    def read_chosen(self, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Head]:
+        """Return hidden states [n, H] at chosen positions, bool[B, T], of right-padded rows.
+
+        And the function that turns any of them into logits.
+        """
 
     @abstractmethod
     def _last_hidden(self, ids: Tensor) -> Tensor:
@@ -225,6 +255,23 @@ class _Rows:
         if self._order is None:
             return values[:, : self._width]
         return values.gather(1, self._order)
+
+
+def _in_chunks(
+    score: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]],
+    hidden: Tensor,
+    tokens: Tensor,
+    size: int,
+) -> tuple[Tensor, Tensor | None]:
+    """Score tokens; more than ``size`` in chunks whose logits are computed again for gradients."""
+    if len(tokens) <= size:
+        return score(hidden, tokens)
+    chunks = [
+        checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False)
+        for chunk in zip(hidden.split(size), tokens.split(size), strict=True)
+    ]
+    log_probs, entropies = zip(*chunks, strict=True)
+    return torch.cat(log_probs), None if entropies[0] is None else torch.cat(entropies)
 
 
 def _entropy(logits: Tensor) -> Tensor:

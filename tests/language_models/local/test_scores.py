@@ -3,8 +3,11 @@
 import pytest
 import torch
 from small_model import prompts
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ratchet.errors import DataError
+from ratchet.language_models.local import model as model_module
 from ratchet.models.prefix_sharing import share_prefixes
 
 LAYOUTS = ("right", "left", "holes")
@@ -60,12 +63,15 @@ def test_scores_are_the_log_softmax_of_the_token_before(plain, temperature):
 
 def test_entropy_is_that_of_the_distribution_drawn_from(plain):
     ids, mask, chosen = lay(prompts(5), "left")
-    found = plain.score(ids, mask, chosen, temperature=0.6, entropy=True)
+    found = plain.score(ids, mask, chosen, temperature=0.6, entropy=True, entropy_gradient=True)
     lines = torch.cat([by_hand(plain, row, 0.6) for row in prompts(5)])
     wanted = -(lines.exp() * lines).sum(-1)
     assert found.entropy is not None
     torch.testing.assert_close(found.entropy[chosen].double(), wanted, rtol=0, atol=1e-5)
     assert found.entropy.requires_grad
+    measured = plain.score(ids, mask, chosen, temperature=0.6, entropy=True).entropy
+    assert torch.equal(measured, found.entropy)
+    assert not measured.requires_grad
 
 
 @pytest.mark.parametrize("layout", ["left", "holes"])
@@ -199,3 +205,40 @@ def test_rows_that_share_little_are_read_as_they_are(plain):
     chosen[:, :5] = False
     assert share_prefixes(ids[:, :-1], chosen[:, 1:]) is None
     assert share_prefixes(ids[:1, :-1], chosen[:1, 1:]) is None
+
+
+class MostLogits(TorchDispatchMode):
+    """Records the largest number of rows of logits that an operation returns, backward too."""
+
+    def __init__(self, vocabulary_size):
+        super().__init__()
+        self.vocabulary_size, self.rows = vocabulary_size, 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.shape[-1:] == (self.vocabulary_size,):
+                self.rows = max(self.rows, leaf.shape[:-1].numel())
+        return result
+
+
+@pytest.mark.parametrize("name", ["plain", "transformers_model"])
+def test_no_tensor_has_the_logits_of_more_than_a_chunk(request, monkeypatch, name):
+    model = request.getfixturevalue(name)
+    ids, mask, chosen = lay(prompts(40), "right")
+
+    def score():
+        with MostLogits(model.vocabulary_size) as logits:
+            scores = model.score(ids, mask, chosen, entropy=True, entropy_gradient=True)
+            total = (scores.log_probs + 0.1 * scores.entropy).sum()
+            return scores, torch.autograd.grad(total, model.parameters()), logits.rows
+
+    expected, expected_gradients, rows = score()
+    assert rows == chosen.sum()
+    monkeypatch.setattr(model_module, "LOGITS_AT_ONCE", 40 * model.vocabulary_size)
+    scores, gradients, rows = score()
+    assert rows == 40
+    torch.testing.assert_close(scores.log_probs, expected.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scores.entropy, expected.entropy, rtol=0, atol=1e-5)
+    for one, other in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
