@@ -11,6 +11,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ import pytest
 _SANDBOX = Path(tempfile.mkdtemp(prefix="ratchet-tests-"))
 _CACHE = Path(os.environ.setdefault("XDG_CACHE_HOME_OF_TESTS", str(_SANDBOX / "cache")))
 """Workers inherit the variable, and share databases, base models and facts about sources."""
+_DAY = int(os.environ.setdefault("RATCHET_TESTS_DAY", str(int(time.time() // 86400))))
+"""Chooses the cases of tests marked ``in_turn``; workers inherit the variable."""
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -71,6 +75,21 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 gc.disable()  # modules imported during collection are never freed
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark cases as exhaustive whose turn is on another day, see the marker ``in_turn``."""
+    groups: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        marker = item.get_closest_marker("in_turn")
+        if marker is not None and item.get_closest_marker("exhaustive") is None:
+            test = marker.kwargs.get("of", (item.path, getattr(item, "originalname", item.name)))
+            groups[test, marker.args, item.get_closest_marker("slow") is None].append(item)
+    for (_, (count,), _), cases in groups.items():
+        for place, case in enumerate(cases):
+            if (place - _DAY * count) % len(cases) >= count:
+                case.add_marker(pytest.mark.exhaustive)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -61,6 +61,7 @@ def test_each_page_is_checked():
     assert sorted(CHOSEN) == PAGES
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_pages_data_are_built_again(page):
     run = read_published(RESULTS / f"{page}.json").runs[0]

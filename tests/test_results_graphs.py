@@ -75,6 +75,7 @@ def labels(page: str, arm: str) -> float:
     return count
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_reference_values_of_the_variants_by_depth(layers, tmp_path):

@@ -118,6 +118,7 @@ def test_a_pages_reference_lines_are_those_of_its_study(page):
     assert all(f"{line.label} {100 * line.value:.1f}<" in picture for line in lines)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [HELP, VARIANTS, PROTOCOLS])
 def test_exact_reference_lines_are_the_computed_accuracies(page):

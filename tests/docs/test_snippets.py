@@ -127,12 +127,17 @@ def test_a_tolerance_is_for_numbers_only() -> None:
 
 
 def snippet_pages() -> list[Any]:
-    """Return the pages with snippets; those that need minutes are exhaustive."""
+    """Return the README and the others in turn; pages that need minutes are exhaustive."""
     long = {*(ROOT / "docs" / "guides").iterdir(), ROOT / "docs/tutorials/sweep_and_compare.md"}
+    readme, *others = [page for page in pages() if has_snippets(page)]
+    assert readme.stem == "README"
+    turn = pytest.mark.in_turn(2)
     return [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.exhaustive] * (page in long))
-        for page in pages()
-        if has_snippets(page)
+        pytest.param(readme, id="README"),
+        *(
+            pytest.param(page, id=page.stem, marks=pytest.mark.exhaustive if page in long else turn)
+            for page in others
+        ),
     ]
 
 

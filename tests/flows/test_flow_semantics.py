@@ -86,6 +86,7 @@ def test_more_iterations_continue_training_and_changed_tests_only_test(lab):
     assert lab.done()[before:] == ["test test"]
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_stage_boundaries_change_neither_keys_nor_weights(lab, size):
     reference = run(lab)
@@ -264,6 +265,7 @@ def shown(folder):
     return [table.to_json() for table in folder.read_tables()], points
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("again", ["run", "resume", "report"])
 def test_derived_files_of_a_run_folder_are_rebuilt_from_the_store(lab, again):
     result = run(lab)

@@ -109,6 +109,7 @@ def flow_states(lab) -> dict[str, list[str]]:
     return states
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_an_interrupted_sweep_and_its_members_are_cancelled_in_prefect(lab, parallel):
     lab.environment["TINY_SECONDS"] = "1"
@@ -183,6 +184,7 @@ def test_a_run_reports_that_tracking_is_behind_and_how_to_sync(lab):
     )
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("action", ["run", "run_without_prefect"])
 def test_a_report_that_cannot_be_written_does_not_end_a_run(lab, action):
     first = lab.run(action=action)

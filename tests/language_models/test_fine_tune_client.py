@@ -239,6 +239,7 @@ def kill_after_acceptance(service, folder):
     process.wait()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps_metadata", [True, False])
 @pytest.mark.parametrize("lag", [0.0, 3.0])

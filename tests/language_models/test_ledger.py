@@ -187,6 +187,7 @@ def ask_many(service, path, budget, count, workers, names="r"):
     return ledger, sum(outcome is None for outcome in outcomes)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("share", [0.0, pytest.param(0.3, marks=pytest.mark.slow), 0.6])
 @pytest.mark.parametrize("workers", [1, pytest.param(8, marks=pytest.mark.slow), 64])
 def test_a_service_never_bills_more_than_the_budget(tmp_path, share, workers):

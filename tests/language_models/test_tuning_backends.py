@@ -328,6 +328,7 @@ def kill_after_acceptance(case, service, folder, kind):
     process.wait()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["azure", "together", "fireworks", "vllm"], indirect=True)
 def test_killed_between_acceptance_and_record_the_job_is_adopted(case, service, quick, tmp_path):
@@ -340,6 +341,7 @@ def test_killed_between_acceptance_and_record_the_job_is_adopted(case, service, 
     assert len(service.jobs) == 1
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "deploying_case", ["azure", "together", "fireworks loading", "vllm"], indirect=True

@@ -179,6 +179,7 @@ def test_different_tasks_and_invalid_levels_are_refused():
         stratified_interval([[1.0, 2.0]], mean, level=95)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_runs", "num_tasks", "aggregate", "method", "least", "most"),

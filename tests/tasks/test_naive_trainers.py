@@ -30,6 +30,7 @@ def service(tmp_path_factory):
         yield service
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_killed_run_of_a_naive_trainer_ends_like_an_undisturbed_one(

@@ -141,6 +141,7 @@ def load(enter: Load) -> Load:
     return enter_and_load
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("parameters", [NETWORKS, ALONE, LIBRARY], ids=["ppo", "alone", "torchrl"])
 def test_networks_play_datapoints_as_in_the_runs_test(
     load: Load, parameters: dict[str, Any]

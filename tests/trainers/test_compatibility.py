@@ -226,6 +226,7 @@ def test_each_family_plays_what_it_can(reasons):
     assert {combination for combination, reason in reasons.items() if reason is None} == expected
 
 
+@pytest.mark.in_turn(7)
 @pytest.mark.slow
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_is_not_refused_plays_two_iterations_and_a_test(

@@ -54,6 +54,7 @@ CASES = {
 QUICK = ("batched", "simulated", "continuous")
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize(
     "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
 )
@@ -248,6 +249,7 @@ def test_what_protocols_of_messages_read_is_in_no_key():
         assert "nip_protocol" not in mine
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_cartpole_is_learned_in_some_twenty_thousand_frames(seed):

@@ -108,6 +108,7 @@ PROTOCOLS = {
 _QUICK = ("solo_verifier", "nip, zero knowledge")
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize(
     "name",
     [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PROTOCOLS],

@@ -292,6 +292,7 @@ PROTOCOLS = {
 _QUICK = ("nip", "merlin_arthur", "debate, zero knowledge")
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(
     "name", [name if name in _QUICK else pytest.param(name, marks=_SLOW) for name in PROTOCOLS]
 )
@@ -315,6 +316,7 @@ def test_two_iterations_under_every_protocol(tiny, name):
 _CUT = [v if v == "pspg" else pytest.param(v, marks=_SLOW) for v in VARIANTS]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("variant", _CUT)
 def test_any_cut_into_stages_gives_the_same_bits(tiny, tmp_path, variant):
     hyper_params = tiny.parameters(trainer="spg", spg__variant=variant, rl__num_iterations=2)

@@ -159,6 +159,7 @@ def test_more_processes_than_devices_are_refused(
     assert expected in result.stderr
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("packages", "file", "override", "extra"),
@@ -225,6 +226,7 @@ def broken_run(folder: Path, work: str, *flags: str, command: str = "run") -> su
     )
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["", "--debug"])
 def test_too_large_an_allocation_is_tried_once_and_reported(flag: str, tmp_path: Path) -> None:
@@ -250,6 +252,7 @@ def test_a_failed_run_is_reported_briefly_with_the_command_to_resume(tmp_path: P
     assert len((output + errors).splitlines()) < ONE_SCREEN
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whole_group", "command"),

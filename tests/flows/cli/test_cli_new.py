@@ -131,6 +131,7 @@ def test_a_name_that_would_clash_is_refused(name: str, problem: str) -> None:
     assert not Path(name).exists()
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_test_of_a_new_experiment_passes(kind: Kind) -> None:

@@ -131,6 +131,7 @@ def first_words(command):
     return [word for word in command if not word.startswith("settings.")]
 
 
+@pytest.mark.in_turn(1, of="studies")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_study_writes_the_pages_of_its_commands(finished):
@@ -152,6 +153,7 @@ def test_a_study_writes_the_pages_of_its_commands(finished):
     assert pages(folder) == pages(finished)
 
 
+@pytest.mark.in_turn(1, of="studies")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_study_ends_with_the_same_pages(finished):

@@ -124,6 +124,7 @@ def _rendered(write):
         return "refused"
 
 
+@pytest.mark.in_turn(24)
 @pytest.mark.slow
 @pytest.mark.skipif(not TEMPLATES, reason="TRL is not installed")
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
@@ -147,6 +148,7 @@ def test_templates_are_rendered_and_tokenized_as_by_transformers(template, place
     assert written
 
 
+@pytest.mark.in_turn(24)
 @pytest.mark.slow
 @pytest.mark.skipif(not TEMPLATES, reason="TRL is not installed")
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)

@@ -110,6 +110,7 @@ def test_changes_of_sweeps_and_forks_take_the_librarys_names_too():
     assert other.trainer == "torchrl_cql"
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -187,6 +187,7 @@ def with_hooks(small, names, iterations=3):
     return made
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MADE))
 def test_a_hook_of_the_library_registers_works_and_resumes(small, name):

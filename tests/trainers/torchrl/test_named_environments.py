@@ -76,6 +76,7 @@ def test_a_group_of_pettingzoos_learns_resumes_and_is_tested(algorithm):
     assert (network.n_agents, network.share_params, network.centralized) == (3, True, False)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "dataset", "section", "changes"), SUITES)
 def test_environments_of_suites_are_learned_in(algorithm, dataset, section, changes):

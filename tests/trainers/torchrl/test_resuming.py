@@ -27,6 +27,7 @@ def steps(trainer, store, cuts):
     return TorchRlState.load(store / f"{start}", lambda key: store / key), metrics
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_training_in_stages_is_training_in_one_go(small, algorithm, tmp_path):
     whole = small.trained(algorithm, 4)
@@ -182,6 +183,7 @@ def test_the_whole_of_training_by_one_call_does_the_same(small, tmp_path):
     assert runs_in_stages(type(whole))
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("algorithm", [*FAST, *SLOW])
