@@ -31,6 +31,7 @@ def test_intervals_in_points(page, count):
     assert len(found) == count
 
 
+@pytest.mark.exhaustive
 def test_figures_on_pairs():
     arms = load_experiment(FOLDER / "self_proving_gcd.yaml").arms
     scenario = build_scenario("language_task", FOLDER)

@@ -190,6 +190,7 @@ def test_a_fork_shares_earlier_stages_and_continues_with_changed_parameters(lab)
         fork_experiment(parent.run_id, "5", {}, settings)
 
 
+@pytest.mark.exhaustive  # the shipped experiments are compared alike
 def test_the_planned_stages_are_the_executed_ones(lab):
     settings = ExperimentSettings.from_dict(lab.settings())
     plan = plan_experiment(lab.hyper_params(), settings)

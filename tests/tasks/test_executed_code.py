@@ -156,6 +156,7 @@ def _watching(work, watched):
     return traced
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("family", EXPERIMENTS)
 def test_executed_code_is_in_the_fingerprint(family, tmp_path, monkeypatch):
     monkeypatch.setattr(fingerprint, "_PROJECT_DIGESTS", {})  # no closure from an earlier test

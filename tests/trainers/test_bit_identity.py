@@ -38,6 +38,7 @@ def _plain(tiny, hyper_params):
     return trainer.state, metrics, trainer.test_results["test"]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_train_is_the_same_as_its_stages_with_the_state_saved_in_between(tiny, tmp_path, name):
     hyper_params = tiny.parameters(**VARIANTS[name])

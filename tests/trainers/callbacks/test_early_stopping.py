@@ -31,6 +31,7 @@ CASES = [
 ]
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize(("values", "parameters", "last"), CASES)
 def test_the_iteration_that_is_the_last(tiny, scripted, values, parameters, last):
     trainer = tiny.trainer(scripted(values, stopper(**parameters)))
@@ -40,6 +41,7 @@ def test_the_iteration_that_is_the_last(tiny, scripted, values, parameters, last
     assert trainer.has_stopped == (last + 1 < len(values) or "stop_at" in parameters)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("cuts", [(0, 6), (0, 1, 2, 3, 4, 5, 6), (0, 3, 6), (0, 4, 6)])
 def test_a_stopped_run_is_the_same_however_it_is_cut(tiny, scripted, run_in_pieces, cuts):
     hyper_params = scripted([1, 3, 2, 2, 9, 9], stopper(patience=2))

@@ -46,6 +46,7 @@ def test_norms_are_averaged_over_the_minibatches_with_a_gradient(tiny):
     assert statistics.end_iteration(NOW) == {}
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -19,6 +19,7 @@ def agents_after(tiny, hyper_params, iterations):
     return State(agents=trainer.state.agents)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(
     ("values", "mode", "best"),
     [([1, 3, 2, 3], "max", 1), ([2, 1, 3, 0], "min", 3), ([float("nan"), 5, 6, 1], "max", 2)],

@@ -128,6 +128,7 @@ def test_every_agent_has_a_score_and_learns_as_without_it(tiny):
         assert {name: values[name] for name in plain} == plain
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("reset", [True, False])
 def test_saved_and_resumed_is_uninterrupted_bit_for_bit(tiny, tmp_path, method, reset):
