@@ -46,8 +46,11 @@ class MasterWeights:
     @torch.no_grad()
     def round(self) -> None:
         """Set the computing weights to their rounded masters, whose gradients are released."""
-        for index, master in self.copies.items():
-            self._computing[index].copy_(master)
+        copies = self.copies
+        if copies:
+            computing: list[Tensor] = [self._computing[index] for index in copies]
+            torch._foreach_copy_(computing, list(copies.values()))
+        for master in copies.values():
             master.grad = None
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ class Adam:
     """The moments of some weights, and the number of updates; decay is decoupled (AdamW)."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
-        self._weights = weights
+        self._weights = list(weights)
         self.steps = 0
 
     @cached_property
@@ -36,7 +36,7 @@ class Adam:
     @torch.no_grad()
     def step(
         self,
-        gradients: Iterable[Tensor],
+        gradients: Sequence[Tensor],
         *,
         learning_rate: float,
         beta1: float,
@@ -48,14 +48,16 @@ class Adam:
         self.steps += 1
         size = learning_rate / (1 - beta1**self.steps)
         correction = (1 - beta2**self.steps) ** 0.5
-        states = zip(self._weights, gradients, self.means, self.squares, strict=True)
-        for weight, gradient, mean, square in states:
-            if weight_decay:
-                weight.mul_(1 - learning_rate * weight_decay)
-            mean.lerp_(gradient, 1 - beta1)
-            square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-            divisor = square.sqrt().div_(correction).add_(eps)
-            weight.addcdiv_(mean, divisor, value=-size)
+        if weight_decay:
+            torch._foreach_mul_(self._weights, 1 - learning_rate * weight_decay)
+        gradients = list(gradients)
+        torch._foreach_lerp_(self.means, gradients, 1 - beta1)
+        torch._foreach_mul_(self.squares, beta2)
+        torch._foreach_addcmul_(self.squares, gradients, gradients, value=1 - beta2)
+        divisors = torch._foreach_sqrt(self.squares)
+        torch._foreach_div_(divisors, correction)
+        torch._foreach_add_(divisors, eps)
+        torch._foreach_addcdiv_(self._weights, self.means, divisors, value=-size)
 
 
 class ScheduledAdam:
@@ -84,10 +86,11 @@ class ScheduledAdam:
     @torch.no_grad()
     def follow(self, gradients: Sequence[Tensor]) -> None:
         """Follow a gradient once, clipped to the norm :data:`MAX_GRADIENT_NORM`."""
-        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        gradients = list(gradients)
+        norm = torch.stack(torch._foreach_norm(gradients)).norm()
         clipping = (MAX_GRADIENT_NORM / (norm + _EPSILON)).clamp(max=1.0)
         done = self._adam.steps
         rise, fall = (done + 1) / self._warmup, 1 - done / self._steps
         rate = self._learning_rate * min(1.0, rise, max(_LAST_SHARE, fall))
-        clipped = (gradient * clipping for gradient in gradients)
+        clipped = torch._foreach_mul(gradients, clipping)
         self._adam.step(clipped, learning_rate=rate, beta1=0.9, beta2=0.98)

@@ -163,12 +163,12 @@ class SessionState:
         """Follow the accumulated gradient and reset it."""
         if self._gradients is None:
             raise DataError("optim_step: no gradient was gathered since the last one.")
-        norm = float(torch.stack([gradient.norm() for gradient in self._gradients]).norm())
+        norm = float(torch.stack(torch._foreach_norm(self._gradients)).norm())
         max_norm, factor = settings.max_grad_norm, 1.0
         if max_norm and norm > max_norm:
             factor = max_norm / norm
         self._adam.step(
-            (gradient * factor for gradient in self._gradients),
+            torch._foreach_mul(self._gradients, factor),
             learning_rate=settings.learning_rate,
             beta1=settings.beta1,
             beta2=settings.beta2,
