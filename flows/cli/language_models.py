@@ -83,7 +83,7 @@ def _become_service(options: Mapping[str, object]) -> None:
     """Replace this process by the service with the given options."""
     require_packages(["tokenizers"], "ratchet llm serve")
     flags = {f"--{name}": str(value) for name, value in options.items() if value is not None}
-    command = [sys.executable, "-P", "-m", "ratchet.language_models.service"]
+    command = [sys.executable, "-P", "-m", "ratchet.service"]
     sys.stdout.flush()
     os.execv(sys.executable, [*command, *(word for option in flags.items() for word in option)])
 
@@ -96,7 +96,7 @@ def export(
 ) -> None:
     """Write a trained model to a folder, with its adapters merged."""
     require_packages(["tokenizers", "safetensors"], "ratchet llm export")
-    from ratchet.language_models.service.export import export_model
+    from ratchet.service import export_model
 
     export_model(Path(home), model, Path(folder))
     print_plain(f"{model} is in {folder}.")

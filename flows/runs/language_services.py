@@ -135,7 +135,7 @@ def embedded_service(home: Path) -> Iterator[None]:
     if os.environ.get(EMBEDDED_URL_VARIABLE):
         yield
         return
-    from ratchet.language_models.service.launch import EmbeddedService
+    from ratchet.service import EmbeddedService
     from trainers.progress import describe
 
     with EmbeddedService.start(home, on_wait=describe) as service:

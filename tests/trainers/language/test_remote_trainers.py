@@ -23,7 +23,7 @@ from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from ratchet.scenarios.registry import build_scenario_instance
 from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
-from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.service.conftest import FakeEngine, RunningService
 from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.grpo import GrpoTrainer

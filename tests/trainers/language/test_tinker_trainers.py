@@ -11,13 +11,13 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.engines.rollouts import SampleRequest
-from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.service import Retention
-from ratchet.language_models.service.settings import RetentionRules
 from ratchet.language_models.training_service.tinker_client import connect_tinker
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+from ratchet.service.api.errors import ApiError
+from ratchet.service.service import Retention
+from ratchet.service.settings import RetentionRules
 from tasks.language.keys import LanguageArmKeys
-from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.service.conftest import FakeEngine, RunningService
 from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.registry import TRAINERS, trainer_class
