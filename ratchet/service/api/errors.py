@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from openai.types.shared import ErrorObject
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -24,19 +25,10 @@ INVALID_REQUEST = "invalid_request_error"
 _ENGINE_STATUSES = {"model_not_found": 404, "queue_full": 429, "stopping": 503}
 
 
-class ApiErrorContent(BaseModel):
-    """The fields that the client's SDK reads."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
 class ApiErrorBody(BaseModel):
     """The body of every error response."""
 
-    error: ApiErrorContent
+    error: ErrorObject
 
 
 class ApiError(RatchetError, RuntimeError):

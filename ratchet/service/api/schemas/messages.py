@@ -88,17 +88,12 @@ class PromptModel(RequestModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class PromptMessage(PromptModel):
-    """A message to the model."""
+class PromptMessage(MessageBody):
+    """A message to the model; further client fields are ignored."""
 
-    role: Literal["system", "developer", "user"]
-    content: AskedContent
-    name: Name | None = None
+    model_config = ConfigDict(extra="ignore")
 
-    def to_chat_message(self) -> ChatMessage:
-        """Return the message in the engine's format."""
-        role: Role = "user" if self.role == "user" else "system"
-        return ChatMessage(role, _joined(self.content), self.name)
+    content: AskedContent  # type: ignore[assignment]
 
 
 class CalledFunction(PromptModel):

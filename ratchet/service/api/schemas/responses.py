@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Literal
 
 from openai.types.responses import ResponseOutputMessage, ResponseUsage
@@ -11,13 +10,8 @@ from pydantic import BaseModel, Field, JsonValue
 
 from ratchet.language_models.types import ChatMessage, Role
 from ratchet.service.api.schemas.chat import SamplingRequest
-from ratchet.service.api.schemas.formats import (
-    FormatName,
-    JsonObjectFormat,
-    TextFormat,
-)
+from ratchet.service.api.schemas.formats import JsonObjectFormat, NamedSchema, TextFormat
 from ratchet.service.api.schemas.messages import Name, PromptModel
-from ratchet.service.api.schemas.strict_json import closed
 from ratchet.service.api.schemas.unsupported import NoEffect
 
 _SEND_ALL = "Responses are not stored: send all messages in 'input'."
@@ -45,19 +39,11 @@ class InputMessage(PromptModel):
         return ChatMessage(role, "".join(part.text for part in self.content))
 
 
-class SchemaFormat(PromptModel):
+class SchemaFormat(NamedSchema):
     """JSON that fits a schema; enforced regardless of ``strict``."""
 
     type: Literal["json_schema"]
-    name: FormatName
-    description: str | None = None
     schema_: Annotated[dict[str, JsonValue], Field(alias="schema")]
-    strict: bool | None = None
-
-    @property
-    def json_schema_text(self) -> str | None:
-        """The schema of the completion."""
-        return json.dumps(closed(self.schema_))
 
 
 class TextSettings(PromptModel):
