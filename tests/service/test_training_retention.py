@@ -13,8 +13,7 @@ from micro_model import write_micro_model
 
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.training_service import OptimizerSettings, TrainingExample, connect
-from ratchet.language_models.training_service.client import SyncClient
-from ratchet.language_models.training_service.models import upload_model
+from ratchet.language_models.training_service.client import RatchetClient
 from ratchet.service.api.errors import ApiError
 from ratchet.service.api.routes.models import add_model
 from ratchet.service.settings import RetentionRules
@@ -162,10 +161,10 @@ def test_unreadable_weights_are_refused(make_service, model, broken, tmp_path):
         (folder / name).write_bytes(content)
     with (
         make_service(model=model).serving() as service,
-        contextlib.closing(SyncClient(service.url)) as link,
+        contextlib.closing(RatchetClient(service.url)) as link,
         pytest.raises(StatusError, match=r"model\.safetensors: cannot be read") as error,
     ):
-        upload_model(link, folder, name="broken")
+        link.upload(folder, "broken")
     assert error.value.status == 400
     assert list((tmp_path / "llm" / "models").iterdir()) == []
 
