@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
 from ratchet.errors import nearest
@@ -48,13 +49,25 @@ def form_of(**fields: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def refuse_unknown(request: Request, known: Collection[str]) -> None:
-    """Refuse unknown query parameters."""
-    for name in request.query_params:
-        if name.partition("[")[0] not in known:
-            hint = nearest(name, known) if known else ""
-            message = f"Unknown query parameter: {name!r}.{hint}"
-            raise ApiError(400, message, code="unknown_parameter", param=name)
+class StrictRoute(APIRoute):
+    """A route that refuses query parameters which it does not declare."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, behind the check."""
+        described = (self.openapi_extra or {}).get("parameters", ())
+        known = {each["name"] for each in described}
+        known |= {field.alias for field in self.dependant.query_params}
+        handle = super().get_route_handler()
+
+        async def handle_known(request: Request) -> Response:
+            for name in request.query_params:
+                if name.partition("[")[0] not in known:
+                    hint = nearest(name, known) if known else ""
+                    message = f"Unknown query parameter: {name!r}.{hint}"
+                    raise ApiError(400, message, code="unknown_parameter", param=name)
+            return await handle(request)
+
+        return handle_known
 
 
 def metadata_filter(request: Request) -> tuple[dict[str, str], bool]:

@@ -16,7 +16,7 @@ from ratchet.service.api.completion_responses import (
     CompletionResponse,
     text_requests,
 )
-from ratchet.service.api.request_parsing import body_of, read_body, refuse_unknown
+from ratchet.service.api.request_parsing import StrictRoute, body_of, read_body
 from ratchet.service.api.responses_endpoint import (
     ResponsesApiResponse,
     response_request,
@@ -39,7 +39,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream
 
 def chat_routes(service: ModelService) -> APIRouter:
     """Create the routes of completions and embeddings."""
-    router = APIRouter(prefix="/v1", tags=["chat"])
+    router = APIRouter(prefix="/v1", tags=["chat"], route_class=StrictRoute)
 
     _add_chat(router, service)
     _add_text(router, service)
@@ -57,7 +57,6 @@ def _add_chat(router: APIRouter, service: ModelService) -> None:
     )
     async def create_chat_completion(request: Request) -> Response:
         """Complete a chat, in one response or as a stream."""
-        refuse_unknown(request, ())
         body = await read_body(request, ChatCompletionRequest)
         model, requests = await service.find(body.model), generation_requests(body)
         response = ChatResponse(body)
@@ -76,7 +75,6 @@ def _add_text(router: APIRouter, service: ModelService) -> None:
     )
     async def create_completion(request: Request) -> Response:
         """Complete texts without a chat template."""
-        refuse_unknown(request, ())
         body = await read_body(request, TextCompletionRequest)
         model, requests = await service.find(body.model), text_requests(body)
         response = CompletionResponse(body)
@@ -95,7 +93,6 @@ def _add_responses(router: APIRouter, service: ModelService) -> None:
     )
     async def create_response(request: Request) -> Response:
         """Respond with text; responses are not stored."""
-        refuse_unknown(request, ())
         body = await read_body(request, ResponseRequest)
         model, requests = await service.find(body.model), response_request(body)
         response = ResponsesApiResponse(body)
@@ -111,7 +108,6 @@ def _add_embeddings(router: APIRouter, service: ModelService) -> None:
     )
     async def create_embeddings(request: Request) -> Response:
         """Embed texts: the mean of the model's last hidden states over all tokens."""
-        refuse_unknown(request, ())
         body = await read_body(request, EmbeddingsRequest)
         model = await service.find(body.model)
         results = await service.batcher.embed(model, embedding_requests(body))

@@ -12,7 +12,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from ratchet.service.api.errors import ApiError
-from ratchet.service.api.request_parsing import form_of, refuse_unknown
+from ratchet.service.api.request_parsing import StrictRoute, form_of
 from ratchet.service.api.schemas.objects import Page
 from ratchet.service.service import ModelService
 
@@ -22,12 +22,11 @@ _UPLOAD = form_of(file=_BYTES, purpose={"type": "string", "enum": ["fine-tune"]}
 
 def file_routes(service: ModelService) -> APIRouter:
     """Create the routes of file upload and download."""
-    router = APIRouter(prefix="/v1/files", tags=["files"])
+    router = APIRouter(prefix="/v1/files", tags=["files"], route_class=StrictRoute)
 
     @router.post("", response_model_exclude_unset=True, openapi_extra=_UPLOAD)
     async def create_file(request: Request) -> FileObject:
         """Upload a training file; it is checked line by line."""
-        refuse_unknown(request, ())
         async with request.form(max_files=1, max_fields=4) as form:
             upload = _checked(form)
             name = _filename(upload)
@@ -37,27 +36,23 @@ def file_routes(service: ModelService) -> APIRouter:
 
     @router.get("", response_model_exclude_unset=True)
     def list_files(
-        request: Request,
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
         order: Literal["asc", "desc"] = "desc",
         purpose: str | None = None,
     ) -> Page[FileObject]:
         """List files."""
-        refuse_unknown(request, ("after", "limit", "order", "purpose"))
         ascending = order == "asc"
         return service.files.page(after=after, limit=limit, ascending=ascending, purpose=purpose)
 
     @router.get("/{file_id}", response_model_exclude_unset=True)
-    def retrieve_file(request: Request, file_id: str) -> FileObject:
+    def retrieve_file(file_id: str) -> FileObject:
         """Return a file's entry."""
-        refuse_unknown(request, ())
         return service.files.describe(file_id)
 
     @router.delete("/{file_id}")
-    def delete_file(request: Request, file_id: str) -> FileDeleted:
+    def delete_file(file_id: str) -> FileDeleted:
         """Delete a file."""
-        refuse_unknown(request, ())
         service.files.delete(file_id)
         return FileDeleted(id=file_id, object="file", deleted=True)
 
@@ -73,9 +68,8 @@ def _add_content(router: APIRouter, service: ModelService) -> None:
         response_class=FileResponse,
         responses={200: {"content": {"application/octet-stream": binary}}},
     )
-    def file_content(request: Request, file_id: str) -> FileResponse:
+    def file_content(file_id: str) -> FileResponse:
         """Return a file's bytes."""
-        refuse_unknown(request, ())
         path = service.files.get(file_id).path
         return FileResponse(path, media_type="application/octet-stream")
 

@@ -19,7 +19,7 @@ from ratchet.errors import DataError
 from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.models import check_model_files, uploaded_model_id
 from ratchet.service.api.errors import ApiError
-from ratchet.service.api.request_parsing import form_of, refuse_unknown
+from ratchet.service.api.request_parsing import StrictRoute, form_of
 from ratchet.service.api.schemas.objects import (
     ModelList,
     ModelObject,
@@ -31,24 +31,21 @@ from ratchet.service.service import ModelService
 
 def model_routes(service: ModelService) -> APIRouter:
     """Create the routes that list and delete models."""
-    router = APIRouter(prefix="/v1/models", tags=["models"])
+    router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
 
     @router.get("", response_model_exclude_unset=True)
-    def list_models(request: Request) -> ModelList:
+    def list_models() -> ModelList:
         """List the models."""
-        refuse_unknown(request, ())
         return service.models.list()
 
     @router.get("/{model:path}", response_model_exclude_unset=True)
-    def retrieve_model(request: Request, model: str) -> ModelObject:
+    def retrieve_model(model: str) -> ModelObject:
         """Return one model."""
-        refuse_unknown(request, ())
         return service.models.describe(model)
 
     @router.delete("/{model:path}")
-    async def delete_model(request: Request, model: str) -> ModelDeleted:
+    async def delete_model(model: str) -> ModelDeleted:
         """Delete a fine-tuned model."""
-        refuse_unknown(request, ())
         await run_in_threadpool(service.models.delete, model)
         service.batcher.forget(model)
         return ModelDeleted(id=model, object="model", deleted=True)
@@ -63,12 +60,11 @@ _UPLOAD = form_of(name={"type": "string"}, files={"type": "array", "items": _BYT
 
 def training_model_routes(service: ModelService) -> APIRouter:
     """Create the routes for model uploads and tokenizer downloads."""
-    router = APIRouter(prefix="/v1/training", tags=["training"])
+    router = APIRouter(prefix="/v1/training", tags=["training"], route_class=StrictRoute)
 
     @router.post("/models", response_model_exclude_unset=True, openapi_extra=_UPLOAD)
     async def create_model(request: Request) -> ModelObject:
         """Upload a model in Hugging Face's layout; equal files are the same model."""
-        refuse_unknown(request, ())
         async with request.form(max_files=_MOST_FILES, max_fields=4) as form:
             uploads = [part for part in form.getlist("files") if isinstance(part, UploadFile)]
             files = {part.filename or "": await part.read() for part in uploads}
@@ -80,9 +76,8 @@ def training_model_routes(service: ModelService) -> APIRouter:
         return service.models.describe(model)
 
     @router.get("/tokenizer")
-    def tokenizer(request: Request, model: str) -> TokenizerObject:
+    def tokenizer(model: str) -> TokenizerObject:
         """Return the files of a model's tokenizer."""
-        refuse_unknown(request, ("model",))
         return TokenizerObject(model=model, files=tokenizer_files(service.models, model))
 
     return router
