@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 from ratchet.errors import RatchetError
+from ratchet.language_models.endpoints import EMBEDDED_PACKAGES
+from ratchet.lazy import require_packages
 from ratchet.models.lora import Lora
 from ratchet.service.settings import (
     API_KEY_VARIABLE,
@@ -40,6 +42,7 @@ def main() -> int:
             api_key=os.environ.get(API_KEY_VARIABLE),
             embedded=arguments.embedded,
         )
+        require_packages(EMBEDDED_PACKAGES, "The model service")
         from ratchet.service.serving import serve
 
         serve(settings)
