@@ -31,11 +31,11 @@ $(CORE): pyproject.toml constraints.txt
 	@touch $@
 
 $(LLM): pyproject.toml constraints.txt
-	$(INSTALL) '.[llm]'
+	$(INSTALL) '.[service]'
 	@touch $@ $(CORE)
 
 $(ALL): pyproject.toml constraints.txt
-	$(INSTALL) '.[test,dev,llm,finetune,clients,hub,suites,rl,ray,cluster,sweeps,s3,auth,postgres,mirrors,pools,telemetry,peers,docs]'
+	$(INSTALL) '.[test,dev,llm,service,finetune,clients,hub,suites,rl,ray,cluster,sweeps,s3,auth,postgres,mirrors,pools,telemetry,peers,docs]'
 	@touch $@ $(CORE) $(LLM)
 
 # Keep tests of a file in one worker, so that module fixtures are created once.

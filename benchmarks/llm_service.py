@@ -19,10 +19,10 @@ from rich.table import Table
 
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
-from ratchet.language_models.service.launch import EmbeddedService
 from ratchet.language_models.types import ChatRequest
 from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
 from ratchet.scenarios.code_validation.tiny_model.players import draw_exercise
+from ratchet.service import EmbeddedService
 
 ROUNDS = 3
 

@@ -37,12 +37,12 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from ratchet.language_models.engines.interface import GenerationRequest
 from ratchet.language_models.engines.torch_engine import TorchEngine
-from ratchet.language_models.service.training import train as training
-from ratchet.language_models.service.training.job_folder import Method, TrainingJob
-from ratchet.language_models.service.training.trl import train as trl_training
 from ratchet.scenarios.code_validation.tiny_model.build import ensure_base_model
 from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
 from ratchet.scenarios.code_validation.tiny_model.players import Skill, argue, draw_exercise
+from ratchet.service.training import train as training
+from ratchet.service.training.job_folder import Method, TrainingJob
+from ratchet.service.training.trl import train as trl_training
 
 ROUNDS = 3
 REQUESTS = 128
@@ -258,7 +258,7 @@ def _larger_model(base: Path, folder: Path) -> Path:
 
 
 def _fresh_seconds(module: str, job: Path) -> float:
-    command = [sys.executable, "-m", f"ratchet.language_models.service.training.{module}", str(job)]
+    command = [sys.executable, "-m", f"ratchet.service.training.{module}", str(job)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -20,6 +20,8 @@ from ratchet.syntax import parse_python
 EXTRAS = {
     "transformers": "llm",
     "tokenizers": "llm",
+    "httptools": "service",
+    "python_multipart": "service",
     "trl": "finetune",
     "peft": "finetune",
     "datasets": "hub",

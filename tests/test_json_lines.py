@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from ratchet.analysis.results import JudgedMessage, read_results, write_results
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.service.files import check_training_file
-from ratchet.language_models.service.training.tokens import _lines
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.rollouts.transcripts import read_report_transcripts
 from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
 from ratchet.scenarios.pure_text.agents.examples import to_lines
+from ratchet.service.files import check_training_file
+from ratchet.service.training.tokens import _lines
 from ratchet.tracking.files import JsonLines
 
 LINE_ENDS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\r\n"

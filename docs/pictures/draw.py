@@ -77,11 +77,12 @@ def layers() -> None:
         ("trainers", "how agents learn, by family", ORANGE),
     ]
     inside = [
+        ("service", "the model service: APIs of OpenAI and Tinker, jobs, training sessions"),
         ("reports · analysis", "pages, comparisons, judges"),
         ("experiment_files", "experiments as YAML, overrides, base runs"),
         ("scenarios", "one package per game; none imports another"),
         ("agents", "networks and heads"),
-        ("language_models", "client, journal, prices, jobs, model service: no game, no trainer"),
+        ("language_models", "client, journal, prices, jobs, engines: no game, no trainer"),
         ("protocols", "turns, observations and rewards"),
         ("parameters", "everything that affects results"),
         ("tracking", "run folder, metrics, mirrors such as MLflow"),

@@ -12,6 +12,7 @@ import typer
 
 from flows.cli.command import RatchetCommand
 from flows.process.messages import print_plain
+from ratchet.language_models.endpoints import EMBEDDED_PACKAGES
 from ratchet.lazy import require_packages
 
 llm = typer.Typer(no_args_is_help=True, help="Serve language models from this machine.")
@@ -81,9 +82,9 @@ def serve(
 
 def _become_service(options: Mapping[str, object]) -> None:
     """Replace this process by the service with the given options."""
-    require_packages(["tokenizers"], "ratchet llm serve")
+    require_packages(EMBEDDED_PACKAGES, "ratchet llm serve")
     flags = {f"--{name}": str(value) for name, value in options.items() if value is not None}
-    command = [sys.executable, "-P", "-m", "ratchet.language_models.service"]
+    command = [sys.executable, "-P", "-m", "ratchet.service"]
     sys.stdout.flush()
     os.execv(sys.executable, [*command, *(word for option in flags.items() for word in option)])
 
@@ -96,7 +97,7 @@ def export(
 ) -> None:
     """Write a trained model to a folder, with its adapters merged."""
     require_packages(["tokenizers", "safetensors"], "ratchet llm export")
-    from ratchet.language_models.service.export import export_model
+    from ratchet.service import export_model
 
     export_model(Path(home), model, Path(folder))
     print_plain(f"{model} is in {folder}.")

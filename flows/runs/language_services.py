@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import MissingKeyError, ParameterError
+from ratchet.lazy import require_packages
 from ratchet.parameters.language import RATCHET, TINKER
 from ratchet.parameters.service_fields import SECRET_PREFIX
 
@@ -130,12 +131,13 @@ def embedded_service(home: Path) -> Iterator[None]:
 
     ``home`` is Ratchet's home folder. Raises LanguageServiceError if the service does not start.
     """
-    from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
+    from ratchet.language_models.endpoints import EMBEDDED_PACKAGES, EMBEDDED_URL_VARIABLE
 
     if os.environ.get(EMBEDDED_URL_VARIABLE):
         yield
         return
-    from ratchet.language_models.service.launch import EmbeddedService
+    require_packages(EMBEDDED_PACKAGES, "The model service that Ratchet starts")
+    from ratchet.service import EmbeddedService
     from trainers.progress import describe
 
     with EmbeddedService.start(home, on_wait=describe) as service:

@@ -1,4 +1,4 @@
-"""Chat models: clients, costs, fine-tuning, and the embedded model service.
+"""Chat models: clients, costs, and fine-tuning.
 
 Names are imported on first use: only the modules that call a service import openai.
 """

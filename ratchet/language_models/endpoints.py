@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.service_fields import ServedModel
 
 EMBEDDED = "embedded"
+EMBEDDED_PACKAGES = ("tokenizers", "httptools", "python_multipart")
+"""Optional packages that the service which Ratchet starts needs."""
 EMBEDDED_URL_VARIABLE = "RATCHET_LLM_URL"
 EMBEDDED_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from ratchet.errors import StateError
 from ratchet.language_models.endpoints import ModelAddress
-from ratchet.language_models.service.launch import EmbeddedService
 from ratchet.language_models.suites.running import run_suite
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.language_task.validation import VALIDATION
+from ratchet.service import EmbeddedService
 from ratchet.store.manifest import IterationMetrics
 from tasks.language.keys import LanguageArmKeys
 from tasks.language.session import LanguageArmSession

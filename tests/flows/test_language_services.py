@@ -11,9 +11,9 @@ from flows.runs import language_services
 from flows.runs.language_services import LanguageServices
 from ratchet.errors import MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
-from ratchet.language_models.service import launch
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.service import launch
 from trainers.progress import progress_path, progress_reporter
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
-from ratchet.language_models.service.launch import ServiceAddress
+from ratchet.service.launch import ServiceAddress
 from trainers.language.state import LanguageState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -57,7 +57,7 @@ class Service:
         self.start()
 
     def start(self):
-        command = [sys.executable, "-m", "ratchet.language_models.service", "--home"]
+        command = [sys.executable, "-m", "ratchet.service", "--home"]
         command += [str(self.home), "--port", str(self.port), "--model", str(self.home / "base")]
         self.process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 

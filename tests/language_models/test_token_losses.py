@@ -9,8 +9,8 @@ import torch
 
 from ratchet.algorithms.language import losses
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.service.training_sessions.state import find_loss
 from ratchet.language_models.training_service import OptimizerSettings, TrainingExample
+from ratchet.service.training_sessions.state import find_loss
 
 LOG_PROBS = torch.tensor([[-1.0, -2.0, -0.5], [-3.0, -1.5, 0.0]], dtype=torch.float64)
 SAMPLED = torch.tensor([[-1.5, -1.2, -0.6], [-3.0, -0.2, 0.0]], dtype=torch.float64)

@@ -22,7 +22,7 @@ __all__ = ["project"]
 
 TOPS = ("ratchet", "trainers", "tasks")
 SERVICES = (
-    *("ratchet.language_models.service", "ratchet.language_models.suites", "ratchet.reports"),
+    *("ratchet.service", "ratchet.language_models.suites", "ratchet.reports"),
     "ratchet.analysis",
 )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tasks.stages.files import STATE_FOLDER
-from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.service.conftest import FakeEngine, RunningService
 from tests.tasks.naive_trainers import FAMILIES, NaiveArm
 from trainers.custom_state import load_attributes
 

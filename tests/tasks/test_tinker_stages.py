@@ -13,7 +13,7 @@ from ratchet.language_models.training_service.tinker_client import TinkerTrainin
 from tasks.stages.driver import run_stages
 from tasks.stages.families import open_session
 from tasks.stages.files import STATE_FOLDER
-from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.service.conftest import FakeEngine, RunningService
 from trainers.language.state import LanguageState
 
 pytest.importorskip("tinker")

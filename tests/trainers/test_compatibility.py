@@ -20,7 +20,7 @@ from ratchet.protocols import registry as protocols
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios import registry as scenarios
 from ratchet.scenarios.registry import build_scenario
-from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.service.conftest import FakeEngine, RunningService
 from trainers import registry as trainers
 from trainers.compatibility import check_combination
 from trainers.registry import trainer_class

@@ -7,24 +7,30 @@ import json
 import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from ratchet.errors import DataError, StateError
-from ratchet.language_models.endpoints import ModelAddress
+from ratchet.language_models.endpoints import EMBEDDED, ModelAddress
 from ratchet.language_models.engines.rollouts import Completion, RolloutEngine, SampleRequest
 from ratchet.language_models.engines.tokenizer import ChatTokenizer
-from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
+from ratchet.language_models.local.model_locations import find_model
+from ratchet.language_models.training_service.client import RatchetClient
+from ratchet.language_models.training_service.interface import (
+    OptimizerSettings,
+    SessionSettings,
+    TrainingExample,
+)
 from ratchet.language_models.training_service.steps import TrainingSteps
+from ratchet.language_models.training_service.tinker_client import TinkerClient
 from ratchet.parameters.language import TINKER, PolicyLossParameters
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.learning_rate import LearningRate
 from trainers.language.minibatches import minibatches
 from trainers.language.policy_loss import PolicyLoss
-from trainers.language.remote_backends import make_backend
 from trainers.language.remote_settings import ServiceConfig, check_loss, check_service
 from trainers.language.remote_update import PolicyWeighing, update_metrics
 
@@ -53,8 +59,12 @@ class RemoteApiTrainer(BaseTrainer):
 
     def _setup(self) -> None:
         service = self.language.train_service
-        self._backend = make_backend(service, self._config.get("base_dir"))
-        config = ServiceConfig.of(service)
+        self._client: RatchetClient | TinkerClient
+        if service.backend == TINKER:
+            self._client = TinkerClient(service.url, service.api_key_name, of_run=True)
+        else:
+            self._client = RatchetClient(service.url or EMBEDDED, service.api_key_name)
+        config = self._service_config = ServiceConfig.of(service)
         self.loss_parameters = self._read_loss()
         check_loss(self.loss_parameters, self.section or "language.algorithm", service.backend)
         self._loss = config.loss(self.loss_parameters)
@@ -120,31 +130,38 @@ class RemoteApiTrainer(BaseTrainer):
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """The model's tokenizer, from the service."""
+        """The model's tokenizer, from the service; a ``tinker`` service provides none."""
         if self._tokenizer is None:
-            trained = "" if self._backend.names_only_bases else self._model
-            model = trained or self._base_model()
-            self._tokenizer = self._backend.tokenizer(model)
+            if isinstance(self._client, TinkerClient):
+                base_dir = Path(self._config.get("base_dir") or ".")
+                location = self._service_config.tokenizer or self._base_model()
+                self._tokenizer = ChatTokenizer(find_model(location, base_dir))
+            else:
+                with tempfile.TemporaryDirectory(prefix="ratchet-tokenizer-") as folder:
+                    model = self._model or self._base_model()
+                    self._client.download_tokenizer(model, Path(folder))
+                    self._tokenizer = ChatTokenizer(Path(folder))
         return self._tokenizer
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
         """Sample completions at the service with the model saved last."""
         model = self._model or self._base_model()
-        return self._backend.sample(self._session_id, model, requests)
+        return self._client.sample(self._session_id, model, requests)
 
     def _session(self, content: str) -> TrainingService:
         """Open or find the session in which this model is trained on this content."""
         lora = self._initial_model.agent.lora
-        request: dict[str, object] = {
-            "model": self._model or self._base_model(),
-            "resume": bool(self._model),
-            "seed": self.moment.seed,
-            "lora_rank": lora.rank or 0,
-            "lora_alpha": lora.alpha,
-        }
-        named = json.dumps([request, self._initial_model.intent, content], sort_keys=True)
+        settings = SessionSettings(
+            model=self._model or self._base_model(),
+            resume=bool(self._model),
+            seed=self.moment.seed,
+            lora_rank=lora.rank or 0,
+            lora_alpha=lora.alpha,
+        )
+        options = {name: option for name, option in asdict(settings).items() if name != "intent"}
+        named = json.dumps([options, self._initial_model.intent, content], sort_keys=True)
         intent = f"language:{hashlib.sha256(named.encode()).hexdigest()}"
-        return self._backend.open({**request, "intent": intent})
+        return self._client.open(replace(settings, intent=intent))
 
     @property
     def _initial_model(self) -> InitialModel:
@@ -166,16 +183,13 @@ class RemoteApiTrainer(BaseTrainer):
         if self._is_built_here:
             with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
                 self.save_model(Path(name))
-                self._base = self._upload(Path(name), SMALL_MODEL)
+                self._base = self._client.upload(Path(name), SMALL_MODEL)
             self._built = None
         elif folder.is_dir():
-            self._base = self._upload(folder, folder.resolve().name)
+            self._base = self._client.upload(folder, folder.resolve().name)
         else:
             self._base = model
         return self._base
-
-    def _upload(self, folder: Path, name: str) -> str:
-        return self._backend.upload(folder, name)
 
     def save_model(self, folder: Path) -> None:
         """Write the initial model if it is built here; otherwise it is already stored."""
@@ -202,7 +216,7 @@ class RemoteApiTrainer(BaseTrainer):
         steps = self._update(trainable)
         session = self._session(steps.digest)
         self._model, done = steps.take(session, "trained")
-        self._session_id = self._backend.sampler(session)
+        self._session_id = self._client.sampler(session)
         self._steps += len(done)
         step_metrics = update_metrics(steps, done)
         return metrics | step_metrics | {"training/num_updates": float(len(done))}
@@ -231,7 +245,7 @@ class RemoteApiTrainer(BaseTrainer):
             for number in range(len(batches))
         ]
         examples = [_example(one) for one in trajectories]
-        asks_old = self._backend.asks_old and not self._loss.of_sampler
+        asks_old = self._client.asks_old and not self._loss.of_sampler
         weighing = PolicyWeighing(self._policy_loss, asks_old)
         micro = language.micro_batch_size
         return TrainingSteps(examples, batches, settings, self._loss, micro, weighing)
@@ -257,11 +271,11 @@ class RemoteApiTrainer(BaseTrainer):
 
     def address(self) -> ModelAddress | None:
         """Return the address of the model saved last at its service."""
-        return self._backend.address(self._model or self._base_model())
+        return self._client.address(self._model or self._base_model())
 
     def close(self) -> None:
         """Release connections; models and sessions at the service remain."""
-        self._backend.close()
+        self._client.close()
 
 
 class _ServiceEngine:

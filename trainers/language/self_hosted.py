@@ -409,7 +409,7 @@ class SelfHostedTrainer(BaseTrainer):
     def save_whole_model(self, folder: Path) -> None:
         """Write the current model with all its weights: an adapter is merged into them."""
         from ratchet.language_models.engines.adapters import AdapterBase
-        from ratchet.language_models.service.export import write_atomically
+        from ratchet.language_models.engines.hugging_face_model import save_merged
 
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
             saved = Path(name) / "model"
@@ -418,7 +418,7 @@ class SelfHostedTrainer(BaseTrainer):
             if base is None:
                 shutil.move(saved, folder)
             else:
-                write_atomically(Path(base.folder), [saved], folder)
+                save_merged(Path(base.folder), [saved], folder)
 
 
 def _described(name: str, batch: Batch) -> dict[str, float]:

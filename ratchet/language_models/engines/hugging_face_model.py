@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
@@ -19,8 +21,10 @@ from ratchet.language_models.engines.model_folder import (
     copy_configuration,
 )
 from ratchet.lazy import PRETRAINED_LOCK, require_packages
+from ratchet.models.folders import WEIGHTS_FILE, read_weights
 from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL, plain_shape
 from ratchet.models.lora import Lora
+from ratchet.models.low_rank import LowRankChange
 from ratchet.seeding import derive_seed, seeded_globals
 
 
@@ -256,3 +260,23 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
     return model.requires_grad_(True)  # PEFT has frozen it
+
+
+def save_merged(base: Path, adapters: Sequence[Path], folder: Path) -> None:
+    """Write a complete model with adapters merged into its weights to a new folder."""
+    if not adapters:
+        shutil.copytree(base, folder)
+        return
+    if plain_shape(base) is not None:
+        copy_configuration(base, folder)
+        weights = read_weights(base / WEIGHTS_FILE)
+        for adapter in adapters:
+            LowRankChange(adapter).merge_into(weights)
+        save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+        return
+    with PRETRAINED_LOCK:
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", use_safetensors=True)
+    with_adapters(model, adapters).save_pretrained(folder)
+    copy_configuration(base, folder)

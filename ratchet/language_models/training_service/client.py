@@ -13,25 +13,31 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 from pydantic import TypeAdapter, ValidationError
 
 from ratchet.language_models.connection import Connection, StatusError
-from ratchet.language_models.endpoints import EMBEDDED, Endpoint
+from ratchet.language_models.endpoints import EMBEDDED, Endpoint, ModelAddress
 from ratchet.language_models.engines.interface import FinishReason
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.retrying import RetryPolicy, with_retries
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
     OptimizerSettings,
+    SessionSettings,
     TrainingExample,
+    TrainingService,
 )
+from ratchet.language_models.training_service.models import read_model_files, uploaded_model_id
 
 _API = "/api/v1"
 _SCHEME = "tinker://"
-_GONE = 410
+_NOT_FOUND, _GONE = 404, 410
+_SAMPLED_AT_ONCE = 128
 _INTEGERS = ("target_tokens", "loss_mask")
 _Result = TypeVar("_Result")
 
@@ -52,11 +58,12 @@ _METRICS = TypeAdapter(dict[str, float])
 _OUTPUTS = TypeAdapter(list[dict[Literal["logprobs"], _Tensor]])
 _SEQUENCES = TypeAdapter(list[_Sequence])
 _TEXT = TypeAdapter(str)
+_FILES = TypeAdapter(dict[str, str])
 _NUMBER = TypeAdapter(int)
 
 
-class SyncClient:
-    """Calls a service in a separate event loop, with retries.
+class RatchetClient:
+    """Calls Ratchet's service in a separate event loop, with retries.
 
     Parameters
     ----------
@@ -65,6 +72,9 @@ class SyncClient:
     api_key_name
         The environment variable that contains the key.
     """
+
+    asks_old = False
+    """Whether losses require old log-probabilities even if all ratios are 1."""
 
     def __init__(
         self,
@@ -117,12 +127,37 @@ class SyncClient:
             result = self._call("POST", f"{_API}/retrieve_future", submitted, read)
         return result
 
-    def create_model(self, path: str, body: Mapping[str, Any]) -> str:
-        """Open a session for a model to train; return its id."""
-        named = {"session_id": self._session_id, "model_seq_id": next(self._models)}
-        return str(self.result(path, {**named, **body}, model_id=_TEXT)["model_id"])
+    def open(self, settings: SessionSettings) -> HttpTrainingService:
+        """Open a session, or find the one with the same intent."""
+        options = {name: getattr(settings, name) for name in ("intent", "seed", "lora_alpha")}
+        body: dict[str, Any] = {
+            "session_id": self._session_id,
+            "model_seq_id": next(self._models),
+            "user_metadata": {"ratchet": options},
+        }
+        if settings.resume:
+            path = "load_weights"
+            body |= {"path": f"{_SCHEME}{settings.model}", "optimizer": True}
+        else:
+            path, rank = "create_model", settings.lora_rank
+            body |= {"base_model": settings.model, "lora_config": {"rank": rank} if rank else None}
+        return HttpTrainingService(self, str(self.result(path, body, model_id=_TEXT)["model_id"]))
 
-    def sample(self, requests: Sequence[SampleRequest], **weights: str | None) -> list[Completion]:
+    def sample(
+        self, sampler: str, model: str, requests: Sequence[SampleRequest]
+    ) -> list[Completion]:
+        """Sample completions from a saved or initial model, in the order of the requests."""
+        return [
+            completion
+            for start in range(0, len(requests), _SAMPLED_AT_ONCE)
+            for completion in self.sample_weights(
+                requests[start : start + _SAMPLED_AT_ONCE], model_path=model
+            )
+        ]
+
+    def sample_weights(
+        self, requests: Sequence[SampleRequest], **weights: str | None
+    ) -> list[Completion]:
         """Sample with a saved model, ``model_path``, or a session's weights, ``model_id``."""
         named = {"session_id": self._session_id, "sampling_session_seq_id": 0, **weights}
         path = f"{_API}/create_sampling_session"
@@ -137,6 +172,43 @@ class SyncClient:
                     raise
                 continue
             return [Completion(one.tokens, one.logprobs, one.stop_reason) for one in sequences]
+
+    def sampler(self, session: TrainingService) -> str:
+        """Return the id of a session whose saved weights are sampled."""
+        return session.session_id
+
+    def upload(self, folder: Path, name: str) -> str:
+        """Upload a complete model in Hugging Face's layout unless the service has it.
+
+        Returns its id, computed from the name and the files, so that equal files are the same
+        model.
+        """
+        files = read_model_files(folder)
+        model = uploaded_model_id(name, files)
+
+        def make_form() -> aiohttp.FormData:
+            form = aiohttp.FormData({"name": name})
+            for file, content in files.items():
+                form.add_field("files", content, filename=file)
+            return form
+
+        try:
+            return str(self.request("GET", f"models/{quote(model)}", id=_TEXT)["id"])
+        except StatusError as error:
+            if error.status != _NOT_FOUND:
+                raise
+        return str(self.request("POST", "training/models", None, make_form, id=_TEXT)["id"])
+
+    def download_tokenizer(self, model: str, folder: Path) -> None:
+        """Download a model's tokenizer and its configuration into an existing folder."""
+        path = f"training/tokenizer?model={quote(model, safe='')}"
+        files: dict[str, str] = self.request("GET", path, files=_FILES)["files"]
+        for name, text in files.items():
+            (folder / Path(name).name).write_text(text, encoding="utf-8")
+
+    def address(self, model: str) -> ModelAddress:
+        """Return a model's address for chat requests."""
+        return ModelAddress(str(self.endpoint.url()), model, self.endpoint.api_key())
 
     def _call(
         self,
@@ -159,9 +231,10 @@ class SyncClient:
         )
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; the next request opens new ones."""
         with ThreadPoolExecutor(1) as thread:  # the caller may be in another event loop
             thread.submit(self._runner.close).result()
+        self._runner = asyncio.Runner()
 
 
 def connect(
@@ -179,53 +252,20 @@ def connect(
 ) -> HttpTrainingService:
     """Open a session, or reopen that of an intent.
 
-    Parameters
-    ----------
-    url
-        The service's, with or without ``/v1``, or ``"embedded"`` for the one that Ratchet starts.
-    model
-        The model to train: a base model, or one created by a job or session.
-    lora_rank, lora_alpha
-        Size of the trained adapter; rank 0 trains all weights.
-    intent
-        An identifier of the session, such as a run's key: equal intents open the same session.
-    resume
-        The model was saved with its optimizer; continue from there.
-    api_key_name
-        The environment variable that contains the key.
+    See :class:`SessionSettings` for the session's settings, :class:`RatchetClient` for the others.
     """
-    client = SyncClient(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
-    options = {
-        "model": model,
-        "lora_rank": lora_rank,
-        "lora_alpha": lora_alpha,
-        "seed": seed,
-        "intent": intent,
-        "resume": resume,
-    }
+    client = RatchetClient(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
     try:
-        return open_session(client, options)
+        return client.open(SessionSettings(model, lora_rank, lora_alpha, seed, intent, resume))
     except BaseException:
         client.close()
         raise
 
 
-def open_session(client: SyncClient, asked: Mapping[str, Any]) -> HttpTrainingService:
-    """Open a session through a client; ``asked`` as the arguments of :func:`connect`."""
-    options = {name: asked[name] for name in ("intent", "seed", "lora_alpha")}
-    body: dict[str, Any] = {"user_metadata": {"ratchet": options}}
-    if asked["resume"]:
-        body |= {"path": f"{_SCHEME}{asked['model']}", "optimizer": True}
-        return HttpTrainingService(client, client.create_model("load_weights", body))
-    rank = asked["lora_rank"]
-    body |= {"base_model": asked["model"], "lora_config": {"rank": rank} if rank else None}
-    return HttpTrainingService(client, client.create_model("create_model", body))
-
-
 class HttpTrainingService:
     """An open session; a context manager, not thread-safe."""
 
-    def __init__(self, client: SyncClient, session_id: str) -> None:
+    def __init__(self, client: RatchetClient, session_id: str) -> None:
         self._client = client
         self._session_id = session_id
 
@@ -270,8 +310,8 @@ class HttpTrainingService:
     ) -> list[Completion]:
         """Sample; see :class:`TrainingService`."""
         if model is None:
-            return self._client.sample(requests, model_id=self._session_id)
-        return self._client.sample(requests, model_path=model)
+            return self._client.sample_weights(requests, model_id=self._session_id)
+        return self._client.sample_weights(requests, model_path=model)
 
     def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
         """Save the weights as a model; see :class:`TrainingService`."""

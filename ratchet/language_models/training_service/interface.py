@@ -17,6 +17,31 @@ KEPT_ANSWERS = 256
 
 
 @dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """The model that a session trains, and how it is identified.
+
+    Parameters
+    ----------
+    model
+        A base model, or one that was saved at the service.
+    lora_rank, lora_alpha
+        Size of the trained adapter; rank 0 trains all weights.
+    intent
+        An identifier of the session, such as a run's key: equal intents open the same session. A
+        ``tinker`` service has none.
+    resume
+        The model was saved with its optimizer; continue from there.
+    """
+
+    model: str
+    lora_rank: int = 0
+    lora_alpha: int | None = None
+    seed: int = 0
+    intent: str | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingExample:
     """A token sequence with its training targets.
 

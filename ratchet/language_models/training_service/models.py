@@ -1,63 +1,25 @@
-"""Models of a training service: uploads and tokenizer downloads."""
+"""Files of models that are uploaded to a training service."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
-
-import aiohttp
-from pydantic import TypeAdapter
 
 from ratchet.errors import DataError
-from ratchet.language_models.connection import StatusError
-from ratchet.language_models.training_service.client import SyncClient
 
-_TEXT = TypeAdapter(str)
-_FILES = TypeAdapter(dict[str, str])
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".txt", ".safetensors"})
-_NOT_FOUND = 404
 
 
-def upload_model(client: SyncClient, folder: Path, *, name: str) -> str:
-    """Upload a model to a service unless it exists there; return its id.
-
-    The id is computed from the name and the files, so that equal files are the same model.
-
-    Parameters
-    ----------
-    folder
-        A complete model in Hugging Face's layout.
-    """
+def read_model_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a complete model in Hugging Face's layout."""
     files = {
         file.name: file.read_bytes()
         for file in sorted(folder.iterdir())
         if file.is_file() and file.suffix in _SUFFIXES
     }
     check_model_files(files)
-    model = uploaded_model_id(name, files)
-
-    def make_form() -> aiohttp.FormData:
-        form = aiohttp.FormData({"name": name})
-        for file, content in files.items():
-            form.add_field("files", content, filename=file)
-        return form
-
-    try:
-        return str(client.request("GET", f"models/{quote(model)}", id=_TEXT)["id"])
-    except StatusError as error:
-        if error.status != _NOT_FOUND:
-            raise
-    return str(client.request("POST", "training/models", None, make_form, id=_TEXT)["id"])
-
-
-def download_tokenizer(client: SyncClient, model: str, folder: Path) -> None:
-    """Download a model's tokenizer and its configuration into an existing folder."""
-    path = f"training/tokenizer?model={quote(model, safe='')}"
-    files: dict[str, str] = client.request("GET", path, files=_FILES)["files"]
-    for name, text in files.items():
-        (folder / Path(name).name).write_text(text, encoding="utf-8")
+    return files
 
 
 def uploaded_model_id(name: str, files: Mapping[str, bytes]) -> str:

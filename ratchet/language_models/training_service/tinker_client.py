@@ -12,15 +12,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError, StateError
+from ratchet.language_models.endpoints import EMBEDDED, Endpoint, ModelAddress
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.training_service.interface import (
     RUN_METADATA,
     ForwardBackward,
     OptimizerSettings,
+    SessionSettings,
     TrainingExample,
+    TrainingService,
 )
 from ratchet.lazy import require_packages
 
@@ -38,52 +43,93 @@ def connect_tinker(
     resume: bool = False,
     api_key_name: str | None = None,
 ) -> TinkerTrainingService:
-    """Open a session.
+    """Open a session; see :class:`SessionSettings` and :class:`TinkerClient`."""
+    settings = SessionSettings(model, lora_rank, seed=seed, resume=resume)
+    return TinkerClient(url, api_key_name).open(settings)
+
+
+class TinkerClient:
+    """A ``tinker`` service, called through that package's client on first use.
 
     Parameters
     ----------
     url
-        The service's, without ``/v1``; None for ``tinker``'s default.
-    model
-        A base model; with ``resume`` a path that was saved with its optimizer.
+        The service's, with or without ``/v1``; None for ``tinker``'s default; ``"embedded"`` for
+        the one that Ratchet starts.
     api_key_name
         The environment variable that contains the key; ``TINKER_API_KEY`` if there is no URL.
+    of_run
+        A run references the saved models; Ratchet's service does not delete them.
     """
-    client = open_tinker_client(url, api_key_name)
-    return open_tinker_session(client, model=model, lora_rank=lora_rank, seed=seed, resume=resume)
 
+    asks_old = True
+    """Whether losses require old log-probabilities even if all ratios are 1."""
 
-def open_tinker_client(url: str | None, api_key_name: str | None, *, of_run: bool = False) -> Any:  # noqa: ANN401 -- tinker's
-    """Return a ``ServiceClient``, which sessions may share; as :func:`connect_tinker`.
+    def __init__(
+        self, url: str | None, api_key_name: str | None = None, *, of_run: bool = False
+    ) -> None:
+        self._url, self._key, self._of_run = url, api_key_name, of_run
 
-    ``of_run``: a run references its saved models; Ratchet's service does not delete them.
-    """
-    require_packages(["tinker"], "A training service of the kind 'tinker'")
-    import tinker
+    @cached_property
+    def _service(self) -> Any:  # noqa: ANN401 -- tinker's ServiceClient
+        require_packages(["tinker"], "A training service of the kind 'tinker'")
+        import tinker
 
-    name = api_key_name or (KEY_VARIABLE if url is None else None)
-    key = _LOCAL_KEY if name is None else os.environ.get(name)
-    if not key:
-        raise MissingKeyError(f"tinker: the environment variable {name} is not set; set it.")
-    metadata = {RUN_METADATA: "true"} if of_run else None
-    return tinker.ServiceClient(user_metadata=metadata, base_url=url, api_key=key)
+        name = self._key or (KEY_VARIABLE if self._url is None else None)
+        key = _LOCAL_KEY if name is None else os.environ.get(name)
+        if not key:
+            raise MissingKeyError(f"tinker: the environment variable {name} is not set; set it.")
+        url = str(Endpoint(self._url).url()) if self._url == EMBEDDED else self._url
+        if url is not None:
+            url = url.rstrip("/").removesuffix("/v1")
+        metadata = {RUN_METADATA: "true"} if self._of_run else None
+        return tinker.ServiceClient(user_metadata=metadata, base_url=url, api_key=key)
 
+    def open(self, settings: SessionSettings) -> TinkerTrainingService:
+        """Open a new session: the service has no intents; sessions end with this process."""
+        service = self._service
+        with _explained():
+            if settings.resume:
+                opened = service.create_training_client_from_state_with_optimizer(settings.model)
+            else:
+                opened = service.create_lora_training_client(
+                    base_model=settings.model, rank=settings.lora_rank, seed=settings.seed
+                )
+            return TinkerTrainingService(self, opened.result())
 
-def open_tinker_session(
-    client: Any,  # noqa: ANN401 -- tinker's
-    *,
-    model: str,
-    lora_rank: int,
-    seed: int,
-    resume: bool,
-) -> TinkerTrainingService:
-    """Open a session through a client; as :func:`connect_tinker`."""
-    with _explained():
-        if resume:
-            opened = client.create_training_client_from_state_with_optimizer(model)
-        else:
-            opened = client.create_lora_training_client(base_model=model, rank=lora_rank, seed=seed)
-        return TinkerTrainingService(client, opened.result())
+    def sampler(self, session: TrainingService) -> str:
+        """Save a session's weights for sampling, separate from those for training."""
+        return session.save_weights(sequence=session.next_sequence(), name="sampled")
+
+    def sample(
+        self, sampler: str, model: str, requests: Sequence[SampleRequest]
+    ) -> list[Completion]:
+        """Sample with saved weights, or with the base model if there are none."""
+        weights = {"model_path": sampler} if sampler else {"base_model": model}
+        return sample_with_tinker(self.open_sampler(**weights), requests)
+
+    def open_sampler(self, **weights: str) -> Any:  # noqa: ANN401 -- tinker's SamplingClient
+        """Return a sampling client of a ``base_model``, or of a ``model_path``."""
+        service = self._service
+        with _explained():
+            return service.create_sampling_client(**weights).result()
+
+    def upload(self, folder: Path, name: str) -> str:
+        """Refuse: the service accepts no uploads."""
+        raise ParameterError(
+            f"agents.NAME.model: got {name!r} of {folder}, expected the name of one of the"
+            " service's base models: the backend 'tinker' accepts no uploads."
+        )
+
+    def address(self, model: str) -> ModelAddress:
+        """Refuse: such models have no known address for chat requests."""
+        raise ParameterError("evaluation.suites: expected none with the backend 'tinker'.")
+
+    def close(self) -> None:
+        """Close the connections; models and sessions at the service remain."""
+        service = vars(self).pop("_service", None)
+        if service is not None:
+            service.holder.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +144,7 @@ class _Done:
 class TinkerTrainingService:
     """A session of the client, as a :class:`TrainingService`; not thread-safe."""
 
-    def __init__(self, client: Any, training: Any) -> None:  # noqa: ANN401 -- tinker's
+    def __init__(self, client: TinkerClient, training: Any) -> None:  # noqa: ANN401 -- tinker's
         self._client = client
         self._training = training
         self._last: _Done | None = None
@@ -183,7 +229,7 @@ class TinkerTrainingService:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.holder.close()
+        self._client.close()
 
     def _sampler_of(self, model: str | None) -> Any:  # noqa: ANN401 -- tinker's SamplingClient
         if model is None:
@@ -191,7 +237,7 @@ class TinkerTrainingService:
                 self._sampler = self._training.save_weights_and_get_sampling_client().result()
             return self._sampler
         if model not in self._saved:
-            self._saved[model] = self._client.create_sampling_client(model_path=model).result()
+            self._saved[model] = self._client.open_sampler(model_path=model)
         return self._saved[model]
 
     def _once(self, sequence: int, content: object, do: Callable[[], _Answer]) -> _Answer:
@@ -212,12 +258,6 @@ class TinkerTrainingService:
             answer = do()
         self._last = _Done(sequence, content, answer)
         return answer
-
-
-def open_tinker_sampler(client: Any, **where: str) -> Any:  # noqa: ANN401 -- tinker's
-    """Return a ``SamplingClient`` of a ``base_model``, or of a ``model_path``."""
-    with _explained():
-        return client.create_sampling_client(**where).result()
 
 
 def sample_with_tinker(

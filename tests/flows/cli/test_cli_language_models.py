@@ -8,10 +8,10 @@ import sys
 from typer.testing import CliRunner
 
 from flows.cli.language_models import llm
-from ratchet.language_models.service import __main__ as service
-from ratchet.language_models.service import serving
-from ratchet.language_models.service.settings import RetentionRules, ServiceSettings
 from ratchet.models.lora import Lora
+from ratchet.service import __main__ as service
+from ratchet.service import serving
+from ratchet.service.settings import RetentionRules, ServiceSettings
 
 
 def _settings(monkeypatch, *options):

@@ -192,10 +192,11 @@ def test_a_search_without_optuna_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_service_reports_missing_packages(tmp_path: Path) -> None:
-    done = ratchet_without(("tokenizers",), tmp_path, "llm", "serve")
+@pytest.mark.parametrize(("package", "extra"), [("tokenizers", "llm"), ("httptools", "service")])
+def test_the_service_reports_missing_packages(package: str, extra: str, tmp_path: Path) -> None:
+    done = ratchet_without((package,), tmp_path, "llm", "serve")
     assert done.returncode == 2, done.stderr
-    assert "pip install 'ratchet-experiments[llm]'" in done.stderr
+    assert f"pip install 'ratchet-experiments[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import uvicorn
 
 from ratchet.language_models.engines.interface import GenerationResult
-from ratchet.language_models.service.api.app import create_app
-from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
-from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.service import ModelService
-from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.service.api.app import create_app
+from ratchet.service.jobs.trainer_choice import JobTrainer
+from ratchet.service.models import StoredModel
+from ratchet.service.service import ModelService
+from ratchet.service.settings import ServiceSettings
 
 WORDS = ("line", "return", "loop", "bug", "fine", "step", "value", "sum")
 

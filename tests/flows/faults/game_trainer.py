@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from ratchet.language_models.service.training.job_folder import (
+from ratchet.service.training.job_folder import (
     MODEL_FOLDER,
     TrainingEvent,
     TrainingJob,

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "service"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "service"))
 
 from tests.language_models.local.conftest import folder, plain, transformers_model
 

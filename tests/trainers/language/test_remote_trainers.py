@@ -17,13 +17,12 @@ from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.training_service import client
-from ratchet.language_models.training_service.client import SyncClient
-from ratchet.language_models.training_service.models import upload_model
+from ratchet.language_models.training_service.client import RatchetClient
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from ratchet.scenarios.registry import build_scenario_instance
 from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
-from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.service.conftest import FakeEngine, RunningService
 from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.grpo import GrpoTrainer
@@ -338,25 +337,25 @@ def test_what_the_service_cannot_is_refused(more, named):
 def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
     with (
         RunningService(tmp_path, FakeEngine(0.0)).serving() as service,
-        contextlib.closing(SyncClient(service.url)) as one,
+        contextlib.closing(RatchetClient(service.url)) as one,
     ):
-        model = upload_model(one, model_folder, name="mine")
-        assert model == upload_model(one, model_folder, name="mine")
+        model = one.upload(model_folder, "mine")
+        assert model == one.upload(model_folder, "mine")
         assert len(service.service.models.list().data) == 2
         with pytest.raises(StatusError, match="name: got"):
-            upload_model(one, model_folder, name="../mine")
+            one.upload(model_folder, "../mine")
         with pytest.raises(DataError, match=r"config\.json, tokenizer\.json"):
-            upload_model(one, tmp_path, name="mine")
+            one.upload(tmp_path, "mine")
         broken = shutil.copytree(model_folder, tmp_path / "broken")
         (broken / "tokenizer.json").write_text("{")
         with pytest.raises(StatusError, match="400"):
-            upload_model(one, broken, name="mine")
+            one.upload(broken, "mine")
     with (
         RunningService(tmp_path, FakeEngine(0.0)).serving() as service,
-        contextlib.closing(SyncClient(service.url)) as one,
+        contextlib.closing(RatchetClient(service.url)) as one,
     ):
         assert service.service.models.get(model).folder.is_dir()
-        assert upload_model(one, model_folder, name="mine") == model
+        assert one.upload(model_folder, "mine") == model
 
 
 def test_a_name_that_is_no_folder_is_the_services(model_folder):

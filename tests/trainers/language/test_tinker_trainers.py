@@ -11,13 +11,13 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.engines.rollouts import SampleRequest
-from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.service import Retention
-from ratchet.language_models.service.settings import RetentionRules
 from ratchet.language_models.training_service.tinker_client import connect_tinker
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+from ratchet.service.api.errors import ApiError
+from ratchet.service.service import Retention
+from ratchet.service.settings import RetentionRules
 from tasks.language.keys import LanguageArmKeys
-from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.service.conftest import FakeEngine, RunningService
 from trainers.language.base import InitialModel, TrainingPosition
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.registry import TRAINERS, trainer_class
@@ -185,9 +185,9 @@ def test_what_a_tokenizer_holds_decides_what_is_played(model_folder, tmp_path, m
 def test_without_a_url_it_is_the_clients_own_service_and_needs_its_key(begin, monkeypatch):
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     trainer = begin()
-    trainer._backend._url = None
+    trainer._client._url = None
     with pytest.raises(MissingKeyError, match="TINKER_API_KEY is not set"):
-        trainer._backend.sample("", "model", [])
+        trainer._client.sample("", "model", [])
 
 
 def test_what_the_service_refuses_is_an_error_of_ours(begin):
@@ -195,11 +195,11 @@ def test_what_the_service_refuses_is_an_error_of_ours(begin):
     with pytest.raises(LanguageModelError, match=r"tinker: .*the model's context has 32"):
         trainer.engine.generate([SampleRequest((1,) * 40, 6, 0)])
     with pytest.raises(LanguageModelError, match=r"tinker: .*'none'"):
-        trainer._backend.sample("", "none", [])
+        trainer._client.sample("", "none", [])
 
 
 def test_embedded_is_the_service_that_the_run_starts(begin, served, monkeypatch):
     monkeypatch.setenv(EMBEDDED_URL_VARIABLE, served.url)
     trainer = begin()
-    trainer._backend._url = "embedded"
+    trainer._client._url = "embedded"
     assert len(answers(trainer)) == 4

@@ -15,10 +15,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from ratchet.language_models.service.launch import ServiceAddress
+from ratchet.service.launch import ServiceAddress
 
 HERE = Path(__file__).parent
-MODELS = HERE.parents[1] / "language_models" / "service"
+MODELS = HERE.parents[1] / "service"
 sys.path.insert(0, str(MODELS))
 
 from micro_model import write_micro_model  # noqa: E402
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @contextmanager
 def service(home, model):
-    command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(home)]
+    command = [sys.executable, "-m", "ratchet.service", "--home", str(home)]
     home.mkdir()
     process = subprocess.Popen([*command, "--model", str(model)])
     try:

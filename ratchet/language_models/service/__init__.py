@@ -1,1 +1,0 @@
-"""The embedded model service: OpenAI's API for chat and fine-tuning, on this machine."""
