@@ -31,13 +31,15 @@ GRAPHS = {
 }
 ROUNDS = {"num_iterations": 2, "frames_per_batch": 32, "minibatch_size": 12, "num_epochs": 2}
 SMALL = {"layers": 1, "d_model": 8, "heads": 2, "context_length": 32}
+REVERSE = {"num_train": 8, "num_test": 2, "reverse": {"length": 2, "num_symbols": 4}}
+LANGUAGE = {"tasks_per_step": 2, "group_size": 2}
 TASKS = {
     "scenario": "language_task",
     "dataset": "reverse",
     "rl": {"num_iterations": 2},
-    "language_task": {"num_train": 8, "num_test": 2, "reverse": {"length": 2, "num_symbols": 4}},
+    "language_task": REVERSE,
     "agents": {"_default": {"max_tokens": 3, "small_model": SMALL, "warm_up": {"num_steps": 1}}},
-    "language": {"tasks_per_step": 2, "group_size": 2},
+    "language": LANGUAGE,
 }
 CHAT = {
     "scenario": "code_validation",
@@ -68,6 +70,12 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "cartpole": {**CONTROL, "trainer": "vanilla_ppo"},
     "torchrl_ppo": {**CONTROL, "trainer": "torchrl_ppo", "rl": {}, "torchrl": FRAMES},
     "grpo": {**TASKS, "trainer": "grpo"},
+    "remote_grpo": {
+        **TASKS,
+        "trainer": "remote_grpo",
+        "language_task": {**REVERSE, "evaluator": "partial"},
+        "language": {**LANGUAGE, "train_service": {"backend": "ratchet"}},
+    },
     "expert_iteration": {**CHAT, "trainer": "pure_text_ei"},
     "text_grpo": {**CHAT, "trainer": "pure_text_grpo"},
 }
@@ -171,5 +179,6 @@ def _record(folder: Path, manifest: dict[str, Any], names: dict[str, str]) -> di
 if __name__ == "__main__":
     tree, *names = sys.argv[1:]
     os.chdir(tree)
+    os.environ["PYTHONPATH"] = tree  # of the model service
     sys.path.insert(0, tree)
     sys.stdout.write(json.dumps(run_golden(names or [*EXPERIMENTS, *SHIPPED])) + "\n")
