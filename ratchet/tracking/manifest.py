@@ -103,6 +103,18 @@ class RunManifest(BaseModel):
         """Return the kind of a stage's name, such as "train" or "pretrain-verifier"."""
         return kind_of(stage, self.kinds)
 
+    def learned_iterations(self, arm: str) -> int:
+        """Return the number of an arm's completed training iterations."""
+        kinds = ((record, self.kind_of(record.stage)) for record in self.stages)
+        return max(
+            (
+                record.iterations(kind).stop
+                for record, kind in kinds
+                if record.arm == arm and kind.state == "trained"
+            ),
+            default=0,
+        )
+
     @property
     def experiment_name(self) -> str:
         """The experiment that mirrors list the run in: that of the settings, or the run's own."""

@@ -45,6 +45,10 @@ class StageKind:
         Mirrors repeat its main metrics at the top, with this prefix; not if None.
     is_billed
         Whether a service may charge for it if chat models play.
+    state
+        The state that it writes: the first, before training, or that after its iterations.
+    shared_if_same
+        Whether a fork shares its parent's stage if only the code differs.
     """
 
     name: str
@@ -58,18 +62,38 @@ class StageKind:
     unit: str = ""
     headline: str | None = None
     is_billed: bool = False
+    state: Literal["", "first", "trained"] = ""
+    shared_if_same: bool = False
 
 
-BUILD_SCENARIO = StageKind("build_scenario")
-INITIAL_STATE = StageKind("initial_state")
-PRETRAIN = StageKind("pretrain", has_table=True, curves="pretraining", axis="epoch", unit="epochs")
-PRETRAINED_STATE = StageKind("pretrained_state", reads_as="initial_state")
-IMITATE = StageKind("imitate", curves="pretraining", unit="iterations")
-IMITATED_STATE = StageKind("imitated_state", reads_as="initial_state")
-PHASE_STATE = StageKind("phase_state", reads_as="train")
+BUILD_SCENARIO = StageKind("build_scenario", shared_if_same=True)
+INITIAL_STATE = StageKind("initial_state", state="first", shared_if_same=True)
+PRETRAIN = StageKind(
+    "pretrain",
+    has_table=True,
+    curves="pretraining",
+    axis="epoch",
+    unit="epochs",
+    shared_if_same=True,
+)
+PRETRAINED_STATE = StageKind(
+    "pretrained_state", reads_as="initial_state", state="first", shared_if_same=True
+)
+IMITATE = StageKind("imitate", curves="pretraining", unit="iterations", shared_if_same=True)
+IMITATED_STATE = StageKind(
+    "imitated_state", reads_as="initial_state", state="first", shared_if_same=True
+)
+PHASE_STATE = StageKind("phase_state", reads_as="train", shared_if_same=True)
 ROLLOUTS = StageKind("rollouts", version=2, span="iteration", reads_as="train")
-TRAIN = StageKind("train", span="iterations", curves="training", unit="iterations", headline="")
-RUN_TRAINER = StageKind("run_trainer")
+TRAIN = StageKind(
+    "train",
+    span="iterations",
+    curves="training",
+    unit="iterations",
+    headline="",
+    state="trained",
+)
+RUN_TRAINER = StageKind("run_trainer", state="trained", shared_if_same=True)
 VALIDATE = StageKind(
     "validate", span="state", reads_as="test", curves="testing", headline="validation "
 )
@@ -86,7 +110,7 @@ TEST_DURING_TRAINING = StageKind(
     is_billed=True,
 )
 CREATE_FINE_TUNE_JOBS = StageKind("create_fine_tune_jobs", span="iteration", is_billed=True)
-AWAIT_FINE_TUNE_JOBS = StageKind("await_fine_tune_jobs", span="iteration")
+AWAIT_FINE_TUNE_JOBS = StageKind("await_fine_tune_jobs", span="iteration", state="trained")
 
 CHAT_ITERATION = (
     SAMPLE_ROLLOUTS,
