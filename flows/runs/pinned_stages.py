@@ -100,12 +100,17 @@ def _pin_recorded(
 def _is_shared(
     manifest: Manifest | None, call: StageCall, keys: AnyKeys, fork: Fork | None
 ) -> bool:
-    """Return whether a fork shares a parent's stage: before its point, or equal except code."""
+    """Return whether a fork shares a parent's stage: before its point, or equal except code.
+
+    Equal ones are stages before training, not tests or a plug-in's stages after it.
+    """
     if isinstance(keys, TextArmKeys) and fork is not None and fork.point.is_after(call):
         return True
     return (
         manifest is not None
-        and call.kind.shared_if_same
+        and call.kind in keys.family_kinds
+        and call.kind.span == "run"
+        and not call.kind.is_test
         and manifest.inputs == call.inputs
         and manifest.parameters == call.parameters
     )

@@ -105,15 +105,12 @@ class RunManifest(BaseModel):
 
     def learned_iterations(self, arm: str) -> int:
         """Return the number of an arm's completed training iterations."""
-        kinds = ((record, self.kind_of(record.stage)) for record in self.stages)
-        return max(
-            (
-                record.iterations(kind).stop
-                for record, kind in kinds
-                if record.arm == arm and kind.state == "trained"
-            ),
-            default=0,
-        )
+        iterations = [
+            record.iterations(kind).stop
+            for record in self.stages
+            if record.arm == arm and (kind := self.kind_of(record.stage)).state == "trained"
+        ]
+        return max(iterations, default=0)
 
     @property
     def experiment_name(self) -> str:

@@ -47,8 +47,6 @@ class StageKind:
         Whether a service may charge for it if chat models play.
     state
         The state that it writes: the first, before training, or that after its iterations.
-    shared_if_same
-        Whether a fork shares its parent's stage if only the code differs.
     """
 
     name: str
@@ -63,27 +61,15 @@ class StageKind:
     headline: str | None = None
     is_billed: bool = False
     state: Literal["", "first", "trained"] = ""
-    shared_if_same: bool = False
 
 
-BUILD_SCENARIO = StageKind("build_scenario", shared_if_same=True)
-INITIAL_STATE = StageKind("initial_state", state="first", shared_if_same=True)
-PRETRAIN = StageKind(
-    "pretrain",
-    has_table=True,
-    curves="pretraining",
-    axis="epoch",
-    unit="epochs",
-    shared_if_same=True,
-)
-PRETRAINED_STATE = StageKind(
-    "pretrained_state", reads_as="initial_state", state="first", shared_if_same=True
-)
-IMITATE = StageKind("imitate", curves="pretraining", unit="iterations", shared_if_same=True)
-IMITATED_STATE = StageKind(
-    "imitated_state", reads_as="initial_state", state="first", shared_if_same=True
-)
-PHASE_STATE = StageKind("phase_state", reads_as="train", shared_if_same=True)
+BUILD_SCENARIO = StageKind("build_scenario")
+INITIAL_STATE = StageKind("initial_state", state="first")
+PRETRAIN = StageKind("pretrain", has_table=True, curves="pretraining", axis="epoch", unit="epochs")
+PRETRAINED_STATE = StageKind("pretrained_state", reads_as="initial_state", state="first")
+IMITATE = StageKind("imitate", curves="pretraining", unit="iterations")
+IMITATED_STATE = StageKind("imitated_state", reads_as="initial_state", state="first")
+PHASE_STATE = StageKind("phase_state", reads_as="train")
 ROLLOUTS = StageKind("rollouts", version=2, span="iteration", reads_as="train")
 TRAIN = StageKind(
     "train",
@@ -93,7 +79,7 @@ TRAIN = StageKind(
     headline="",
     state="trained",
 )
-RUN_TRAINER = StageKind("run_trainer", state="trained", shared_if_same=True)
+RUN_TRAINER = StageKind("run_trainer", state="trained")
 VALIDATE = StageKind(
     "validate", span="state", reads_as="test", curves="testing", headline="validation "
 )

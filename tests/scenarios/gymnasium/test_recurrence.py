@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CASES = {
     "gru": {"recurrence": "gru"},
     "lstm": {"recurrence": "lstm"},
-    "custom": {"recurrence": "decaying.py:Decaying"},
+    "custom": {"recurrence": "recall.py:Decaying"},
     "with a separate critic": {"recurrence": "lstm", "centralised_critic": True},
 }
 
@@ -181,11 +181,13 @@ def test_who_learns_from_single_frames_refuses_agents_that_remember():
 
 
 def test_the_code_of_a_custom_memory_enters_keys_and_its_path_does_not(tmp_path):
-    shutil.copy(HERE / "decaying.py", tmp_path)
-    copied = f"{tmp_path / 'decaying.py'}:Decaying"
+    copies = [tmp_path / "decaying.py", tmp_path / "there" / "decaying.py"]
+    (tmp_path / "there").mkdir()
+    for copy in copies:
+        shutil.copy(HERE / "recall.py", copy)
     here, there, built_in = (
         ArmKeys("main", parameters({"recurrence": name}), base_dir=str(HERE)).initial_state()
-        for name in ("decaying.py:Decaying", copied, "gru")
+        for name in (*(f"{copy}:Decaying" for copy in copies), "gru")
     )
     assert here.key == there.key
     assert "decaying" in here.fingerprint.modules
