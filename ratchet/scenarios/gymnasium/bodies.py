@@ -244,5 +244,5 @@ def build_body(
     else:
         sizes = [input_spec.size, *parameters.hidden_sizes]
         body = Body(sizes, init, parameters.activation_function)
-    recurrence = agent_class(RECURRENCES, agent, parameters)
+    recurrence: type[ControlBody] | None = agent_class(RECURRENCES, agent, parameters)
     return body if recurrence is None else recurrence(body, parameters.recurrent_size, init)
