@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
+from ratchet.tracking.stage_kinds import StageKind
+
 
 class ProgressReporter(Protocol):
     """Displays progress."""
@@ -92,21 +94,22 @@ def progress_path(*words: str) -> Iterator[None]:
         _PATH.reset(token)
 
 
-_STAGE: ContextVar[str] = ContextVar("progress_stage", default="")
+_NO_STAGE = StageKind("")
+_STAGE: ContextVar[StageKind] = ContextVar("progress_stage", default=_NO_STAGE)
 
 
 @contextmanager
-def progress_stage(name: str) -> Iterator[None]:
-    """Set the kind of stage of loops that run inside, e.g. ``train``."""
-    token = _STAGE.set(name)
+def progress_stage(kind: StageKind) -> Iterator[None]:
+    """Set the kind of stage of loops that run inside."""
+    token = _STAGE.set(kind)
     try:
         yield
     finally:
         _STAGE.reset(token)
 
 
-def current_stage() -> str:
-    """Return the kind of stage of the running loop; empty outside stages."""
+def current_stage() -> StageKind:
+    """Return the kind of stage of the running loop; without a name outside stages."""
     return _STAGE.get()
 
 

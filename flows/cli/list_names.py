@@ -24,6 +24,7 @@ class Kind(StrEnum):
     PROTOCOLS = "protocols"
     SCENARIOS = "scenarios"
     NETWORKS = "networks"
+    RECURRENCES = "recurrences"
     ANALYSERS = "analysers"
     ENVIRONMENTS = "environments"
     TASKS = "tasks"
@@ -42,6 +43,7 @@ _REGISTRIES = {
     Kind.PROTOCOLS: ("ratchet.protocols.registry:PROTOCOLS",),
     Kind.SCENARIOS: ("ratchet.scenarios.registry:SCENARIOS",),
     Kind.NETWORKS: ("ratchet.agents.networks.registry:NETWORKS",),
+    Kind.RECURRENCES: ("ratchet.scenarios.gymnasium.recurrence:RECURRENCES",),
     Kind.ANALYSERS: ("ratchet.analysis.base:ANALYSERS",),
     Kind.ENVIRONMENTS: (
         "ratchet.scenarios.gymnasium.registry:ENVIRONMENTS",

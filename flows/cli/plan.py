@@ -95,11 +95,10 @@ def _table(
 
 
 def _row(stage: PlannedStage) -> tuple[str, str, str, str]:
-    from ratchet.tracking.manifest import ITERATION_STAGES
+    from ratchet.tracking.stage_kinds import kind_of
 
-    span = f"{stage.start} → {stage.iteration}" if stage.stage == "train" else ""
-    if stage.stage in (*ITERATION_STAGES, "rollouts"):
-        span = str(stage.iteration)
+    texts = {"iterations": f"{stage.start} → {stage.iteration}", "iteration": str(stage.iteration)}
+    span = texts.get(kind_of(stage.stage).span, "")
     return stage.arm, stage.stage, span, "stored" if stage.hit else "to do"
 
 

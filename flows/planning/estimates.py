@@ -73,7 +73,7 @@ def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
 
 def num_steps(keys: AnyKeys, call: StageCall) -> int:
     """Return the number of iterations or epochs of a stage; 0 for stages without."""
-    if call.stage == "train":
+    if call.kind.span == "iterations":
         return call.iteration - call.start_iteration
     if call.stage == "imitate":
         return int(keys.hyper_params.imitation.num_iterations)
@@ -147,7 +147,7 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
 
 def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
     language = keys.hyper_params.language
-    if call.stage in ("rollouts", "train"):
+    if call.kind.span in ("iteration", "iterations"):
         tasks = int(language.tasks_per_step) * _tries(keys.hyper_params)
         return _iterations(keys, call) * tasks * int(language.group_size)
     if call.stage in ("validate", "test"):
@@ -158,7 +158,7 @@ def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
 
 def _iterations(keys: LanguageArmKeys, call: StageCall) -> int:
     """Return the number of iterations whose rollouts a stage samples."""
-    if call.stage == "rollouts":
+    if call.kind.span == "iteration":
         return 1
     start, stop = call.start_iteration, call.iteration
     if keys.plays_apart(start, stop):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from flows.process.messages import console, prints_json
 from ratchet.tracking.logs import writes_json
 from ratchet.tracking.metrics import metrics_that_matter
-from ratchet.tracking.stage_kinds import kind_of
 from trainers.progress import current_stage, has_reporter, progress_reporter
 
 if TYPE_CHECKING:
@@ -124,11 +123,11 @@ class _RunPace:
         if self._count is not None:
             self.pace.plan(self._count())
             self._count = None
-        self.pace.start(current_stage(), total)
+        self.pace.start(current_stage().name, total)
 
     def advance(self, steps: int) -> None:
         """Count finished iterations."""
-        self.pace.advance(current_stage(), steps)
+        self.pace.advance(current_stage().name, steps)
 
     def finish(self) -> None:
         """End a loop; further loops may follow."""
@@ -155,7 +154,7 @@ class PlainLines(_RunPace):
         self._seconds = seconds
         self._clock = clock
         self._last = clock()
-        self._stage = ""
+        self._stage = current_stage()
         self._written: tuple[int, str] | None = None
         self.description = "Working"
         self._metrics: Mapping[str, float] = {}
@@ -192,8 +191,8 @@ class PlainLines(_RunPace):
         if status == self._written:
             return
         self._written = status
-        unit = kind_of(self._stage).unit
-        count, rate = self.pace.count(self._stage), self.pace.rate(self._stage)
+        stage, unit = self._stage.name, self._stage.unit
+        count, rate = self.pace.count(stage), self.pace.rate(stage)
         parts = [" ".join(filter(None, [self.description, count, unit]))]
         if rate is not None:
             parts.append(f"{rate:.2g} {unit or 'it'}/s")
@@ -233,7 +232,7 @@ class Bar(_RunPace):
             self._progress.update(self._task, metrics=_as_text(chosen))
 
     def _update(self) -> None:
-        stage, pace = current_stage(), self.pace
+        stage, pace = current_stage().name, self.pace
         rate = pace.rate(stage)
         parts = [pace.count(stage)]
         if rate is not None:

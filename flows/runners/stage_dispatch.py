@@ -59,7 +59,7 @@ class RemoteStageExecutor:
         async with self._free:
             with (
                 progress_path(call.arm),
-                progress_stage(call.stage),
+                progress_stage(call.kind),
                 IterationContext(steps := num_steps(session.keys, call)) as progress,
                 session.observer.under_way(call),
             ):

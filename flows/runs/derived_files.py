@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
     from ratchet.tracking.manifest import StageRecord
     from ratchet.tracking.run_folder import RunFolder
+    from ratchet.tracking.stage_kinds import StageKind
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class DerivedFiles:
 
     def points(self, record: StageRecord, manifest: Manifest) -> list[MetricPoint]:
         """Return the metrics of a stage; of an unstaged trainer under the names it logged."""
-        if manifest.stage != "run_trainer":
+        if HISTORY_FILE not in manifest.files:
             return [
                 MetricPoint(record.stage, point.iteration, point.values, record.arm)
                 for point in manifest.metrics
@@ -81,7 +82,8 @@ class DerivedFiles:
         is_enabled = parameters.get("text_rl", {}).get("save_transcripts", False)
         if TRANSCRIPTS_FILE not in manifest.files or not is_enabled:
             return []
-        name = _transcripts_name(manifest.stage, record.stage, record.iteration)
+        kind = self._folder.manifest.kind_of(manifest.stage)
+        name = _transcripts_name(kind, record)
         path = self._folder.transcripts_path / record.arm / name
         number = self._folder.manifest.settings.get("num_rollout_samples")
         if number is None:
@@ -104,7 +106,7 @@ class DerivedFiles:
 
     def _write_videos(self, record: StageRecord, manifest: Manifest) -> list[Path]:
         """Copy videos of a test's episodes, and remove outdated ones of that test."""
-        if manifest.stage != "test":
+        if not self._folder.manifest.kind_of(manifest.stage).is_test:
             return []
         folder = self._folder.videos_path / record.arm
         others = set(folder.glob(f"{record.stage}-*.gif"))
@@ -174,11 +176,11 @@ def note_rebuilt(folder: RunFolder, names: list[str]) -> None:
         logger.warning("run %s: %s", folder.run_id, text)
 
 
-def _transcripts_name(kind: str, stage: str, iteration: int) -> str:
+def _transcripts_name(kind: StageKind, record: StageRecord) -> str:
     """Return the name of transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
-    if kind in ("sample_rollouts", "rollouts"):
-        return f"{iteration}.jsonl"
-    return f"test-{iteration}.jsonl" if kind == "test_during_training" else f"{stage}.jsonl"
+    if kind.span != "iteration":
+        return f"{record.stage}.jsonl"
+    return f"{'test-' if kind.curves == 'testing' else ''}{record.iteration}.jsonl"
 
 
 def _write(path: Path, content: str | bytes) -> list[Path]:

@@ -175,7 +175,9 @@ def _check_text_state(manifest: RunManifest, arm: str, point: ForkPoint) -> None
 
 
 def _check_tensor_state(manifest: RunManifest, iteration: int) -> None:
-    available = sorted({r.iteration for r in manifest.stages if r.stage == "train"})
+    available = sorted(
+        {r.iteration for r in manifest.stages if manifest.kind_of(r.stage).span == "iterations"}
+    )
     if iteration and iteration not in available:
         raise ParameterError(
             f"fork: run {manifest.run_id} has no state after {iteration} iterations, expected one"

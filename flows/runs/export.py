@@ -27,6 +27,7 @@ from ratchet.store.store import StageStore
 from ratchet.tracking.environment import CodeState
 from ratchet.tracking.files import standalone_page
 from ratchet.tracking.logs import LOG_FILE
+from ratchet.tracking.mirrors.base import mirror_files
 from ratchet.tracking.run_folder import RunFolder, find_run
 from ratchet.tracking.run_lock import runners
 
@@ -38,7 +39,6 @@ INDEX_NAME = "archive.json"
 RUN_FOLDER, CODE_FOLDER, STAGES_FOLDER = "run", "code", "stages"
 _Key = Annotated[str, AfterValidator(check_key)]
 _LOCAL_SETTINGS = ("home", "runs", "store", "base_dir", "tracking_uri")
-_EXCLUDED = (CODE_FOLDER, "tensorboard", "wandb", "mlflow.json", LOG_FILE)
 _LOCAL_FIELDS: dict[str, object] = {
     "tracking": {},
     "prefect_flow_run_ids": [],
@@ -142,7 +142,7 @@ def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
     settings = ExperimentSettings.from_dict(manifest.settings)
     store = StageStore(settings.store_url)
     stages = _stages(store, folder)
-    files = [*_run_files(folder, manifest), *_code_files(manifest, settings)]
+    files = [*_run_files(folder, manifest, settings), *_code_files(manifest, settings)]
     index = ArchiveIndex(
         run_id=folder.run_id,
         versions=manifest.versions,
@@ -186,13 +186,16 @@ def _stage_members(store: StageStore, stages: Iterable[Manifest]) -> Iterator[Me
             yield Member(f"{path}/{name}", folder / name, manifest.files[name])
 
 
-def _run_files(folder: RunFolder, manifest: RunManifest) -> Iterator[tuple[str, Path | bytes]]:
-    """Yield the run's files, except locks and temporary files."""
+def _run_files(
+    folder: RunFolder, manifest: RunManifest, settings: ExperimentSettings
+) -> Iterator[tuple[str, Path | bytes]]:
+    """Yield the run's files, except locks, temporary files and those of mirrors."""
+    left_out = {CODE_FOLDER, LOG_FILE, *mirror_files(settings.mirrors, settings.base_dir)}
     text = json.dumps(portable(manifest).model_dump(mode="json"), indent=1)
     yield f"{RUN_FOLDER}/{MANIFEST_NAME}", f"{text}\n".encode()
     for path in sorted(folder.path.rglob("*")):
         name = path.relative_to(folder.path)
-        excluded = any(part.startswith(".") for part in name.parts) or name.parts[0] in _EXCLUDED
+        excluded = any(part.startswith(".") for part in name.parts) or name.parts[0] in left_out
         if path.is_file() and not path.is_symlink() and not excluded and str(name) != MANIFEST_NAME:
             is_report = path == folder.report_path
             content = standalone_page(path).encode() if is_report else path
@@ -206,11 +209,11 @@ def portable(manifest: RunManifest) -> RunManifest:
 
 
 def _code_files(manifest: RunManifest, settings: ExperimentSettings) -> list[tuple[str, Path]]:
-    """List the custom modules that the parameters name, with their imports below ``base_dir``."""
+    """List custom modules of parameters and mirrors, with their imports below ``base_dir``."""
     if settings.base_dir is None:
         return []
     base, closure = Path(settings.base_dir).resolve(), Closure()
-    for name in named_files(manifest.arms):
+    for name in named_files([manifest.arms, settings.mirrors]):
         file = (base / Path(name).expanduser()).resolve()
         if file.is_file():
             closure.add_file(file, file.stem)

@@ -18,6 +18,7 @@ from ratchet.experiment_files.base_run import imitated_rollouts, loaded_states, 
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.protocols.registry import playing_agents
 from ratchet.tracking.run_folder import find_run
+from ratchet.tracking.stage_kinds import kind_of
 from tasks.stages.families import AnyKeys, make_keys
 from tasks.stages.sequence import RecordedStageLayout, StoredStageLayout, flatten_steps
 from tasks.tensordict.keys import ArmKeys
@@ -38,11 +39,6 @@ if TYPE_CHECKING:
 
 _Records = dict[tuple[str, int], str]
 """Name and iteration of a stage → its key."""
-_SHARED_IF_SAME = (
-    *("build_scenario", "initial_state", "pretrain", "pretrained_state"),
-    *("imitate", "imitated_state", "phase_state", "run_trainer"),
-)
-"""Stages that a fork shares with its parent if only their code differs."""
 
 
 def arm_keys(
@@ -89,7 +85,7 @@ def _pin_recorded(
     parents = _stored(store, keys, fork.stages, fork.iteration) if fork is not None else {}
     recorded_keys = _stored(store, keys, records)
     for position, key in {**recorded_keys, **parents}.items():
-        if position[0] == "train":
+        if _trains(position[0]):
             keys.pins[position] = key
     for call in flatten_steps(keys.stages(RecordedStageLayout({**recorded_keys, **parents}))):
         position = (call.name, call.iteration)
@@ -104,12 +100,17 @@ def _pin_recorded(
 def _is_shared(
     manifest: Manifest | None, call: StageCall, keys: AnyKeys, fork: Fork | None
 ) -> bool:
-    """Return whether a fork shares a parent's stage: before its point, or equal except code."""
+    """Return whether a fork shares a parent's stage: before its point, or equal except code.
+
+    Equal ones are stages before training, not tests or a plug-in's stages after it.
+    """
     if isinstance(keys, TextArmKeys) and fork is not None and fork.point.is_after(call):
         return True
     return (
         manifest is not None
-        and call.stage in _SHARED_IF_SAME
+        and call.kind in keys.family_kinds
+        and call.kind.span == "run"
+        and not call.kind.is_test
         and manifest.inputs == call.inputs
         and manifest.parameters == call.parameters
     )
@@ -158,7 +159,7 @@ def _pin_states(store: StageStore, keys: AnyKeys, settings: ExperimentSettings) 
                 " lower rl.num_iterations."
             )
     required = keys.needed_states
-    keys.pins |= {p: key for p, key in available.items() if p in required or p[0] == "train"}
+    keys.pins |= {p: key for p, key in available.items() if p in required or _trains(p[0])}
 
 
 def _stored(
@@ -166,9 +167,14 @@ def _stored(
 ) -> _Records:
     """Return an arm's stages that are still stored; training stages only as a gapless chain."""
     arm_records = [r for r in records if r.arm == keys.arm and store.peek(r.key) is not None]
-    chain = _longest_chain([record for record in arm_records if record.stage == "train"], last)
-    others = [record for record in arm_records if record.stage != "train"]
+    chain = _longest_chain([record for record in arm_records if _trains(record.stage)], last)
+    others = [record for record in arm_records if not _trains(record.stage)]
     return {(record.stage, record.iteration): record.key for record in (*others, *chain)}
+
+
+def _trains(stage: str) -> bool:
+    """Return whether stages of a name train iterations from the state of the one before."""
+    return kind_of(stage).span == "iterations"
 
 
 def _longest_chain(records: Sequence[StageRecord], last: int | None) -> list[StageRecord]:

@@ -94,7 +94,7 @@ class ForkPoint:
 
     def is_after(self, call: StageCall) -> bool:
         """Return whether a stage comes before the point."""
-        if call.stage == "initial_state":
+        if call.kind.state == "first":
             return self > ForkPoint(0)
         if call.stage not in ITERATION_STAGES:
             return False

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Literal
 from ratchet.reports.costs import read_billed
 from ratchet.tracking.live_file import Live, read_live, seconds_since_boot, stalls_of
 from ratchet.tracking.metrics import metrics_that_matter
+from ratchet.tracking.stage_kinds import AWAIT_FINE_TUNE_JOBS
 
 if TYPE_CHECKING:
-    from ratchet.tracking.manifest import RunManifest, RunStatus, StageRecord
+    from ratchet.tracking.manifest import RunManifest, RunStatus
     from ratchet.tracking.metrics import MetricPoint
     from ratchet.tracking.run_folder import RunFolder
 
 StageState = Literal["cached", "computed", "under way", "stalled"]
-_AWAITING = "await_fine_tune_jobs"
 _NUM_EVENTS = 3
 _INTERVAL_SECONDS = 0.5
 PATIENCE_SECONDS = 5.0
@@ -111,7 +111,8 @@ def view_run(folder: RunFolder) -> RunView:
         metrics=metrics_that_matter(live["metrics"]) if live else {},
         billed=billed.text if billed else None,
         budget=budget if isinstance(budget, int | float) else None,
-        awaits_jobs=live is not None and any(s["stage"] == _AWAITING for s in live["stages"]),
+        awaits_jobs=live is not None
+        and any(s["stage"] == AWAIT_FINE_TUNE_JOBS.name for s in live["stages"]),
         events=tuple(str(event["message"]) for event in folder.read_events()[-_NUM_EVENTS:]),
     )
 
@@ -135,21 +136,13 @@ def watch_run(
 
 
 def _arm(name: str, manifest: RunManifest, points: list[MetricPoint]) -> ArmView:
-    iterations = max((_iterations(r) for r in manifest.stages if r.arm == name), default=0)
     latest: dict[str, float] = {}
     for point in points:
         if point.arm == name:
             latest = metrics_that_matter(point.values) or latest
     configured = manifest.arms[name].get("rl", {}).get("num_iterations")
     total = configured if isinstance(configured, int) else None
-    return ArmView(name, iterations, total, latest)
-
-
-def _iterations(record: StageRecord) -> int:
-    """Return the number of iterations that are done after a stage."""
-    if record.stage == "train":
-        return record.iteration
-    return record.iteration + 1 if record.stage == _AWAITING else 0
+    return ArmView(name, manifest.learned_iterations(name), total, latest)
 
 
 def _stages(manifest: RunManifest, live: Live | None) -> Iterator[StageView]:

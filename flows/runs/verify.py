@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flows.runs.resolve import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.stage_kinds import BUILD_SCENARIO, kind_of
 from ratchet.tracking.trainer_files import METADATA_FILE
 from tasks.stages.families import open_session, stage_functions
 from tasks.stages.sequence import recorded_calls
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from ratchet.tracking.manifest import StageRecord
     from tasks.stages.decorator import Metrics
     from tasks.stages.families import AnyKeys
-
-_PREFERRED = ("train", "run_trainer", "test", "initial_state", "build_scenario")
-"""Stages to recompute by default: the latest stage of the first available name."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +131,12 @@ def _choose(experiment: ResolvedExperiment, stage: str | None) -> StageRecord | 
     records = [
         record
         for record in experiment.records
-        if record.arm in (local if record.stage == "build_scenario" else networks)
+        if record.arm in (local if record.stage == BUILD_SCENARIO.name else networks)
     ]
     if stage is None and not records:
         return None
     if stage is None:
-        kinds = [kind for kind in _PREFERRED if any(r.stage == kind for r in records)]
-        stage = kinds[0] if kinds else _PREFERRED[-1]
+        stage = _preferred(experiment, records)
     name, _, iteration = stage.partition(":")
     matches = [
         r for r in records if r.stage == name and (not iteration or str(r.iteration) == iteration)
@@ -151,6 +148,17 @@ def _choose(experiment: ResolvedExperiment, stage: str | None) -> StageRecord | 
             f" calling a service; expected one of {available or 'none'}."
         )
     return max(matches, key=lambda record: record.iteration)
+
+
+def _preferred(experiment: ResolvedExperiment, records: Sequence[StageRecord]) -> str:
+    """Return the name of the last stage that trains; without one, of a test, or of any stage."""
+    kinds = {kind.name: kind for keys in experiment.keys for kind in keys.kinds.values()}
+
+    def rank(record: StageRecord) -> tuple[bool, bool]:
+        kind = kind_of(record.stage, kinds.values())
+        return kind.state == "trained", kind.is_test
+
+    return max(reversed(records), key=rank).stage
 
 
 def _remake(experiment: ResolvedExperiment, record: StageRecord) -> RemadeStage:

@@ -11,6 +11,7 @@ from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.sweeps import ZipSweep
 from ratchet.tracking.run_folder import find_run
+from ratchet.tracking.stage_kinds import kind_of
 from ratchet.tracking.trainer_files import STATE_FOLDER
 from trainers.registry import trainer_class
 
@@ -112,8 +113,7 @@ def trained_models(run: tuple[str, str], settings: ExperimentSettings) -> dict[s
     stored_records = [
         record
         for record in folder.manifest.stages
-        if (record.arm, record.stage) in ((arm, "initial_state"), (arm, "await_fine_tune_jobs"))
-        and store.peek(record.key) is not None
+        if record.arm == arm and kind_of(record.stage).state and store.peek(record.key) is not None
     ]
     if not stored_records:
         raise CheckPointNotFoundError(
@@ -121,7 +121,8 @@ def trained_models(run: tuple[str, str], settings: ExperimentSettings) -> dict[s
             f" after its training. Finish it with `ratchet resume {run_id}`."
         )
     last = max(
-        stored_records, key=lambda record: (record.stage != "initial_state", record.iteration)
+        stored_records,
+        key=lambda record: (kind_of(record.stage).state == "trained", record.iteration),
     )
     agents = State.load(store.open(last.key) / STATE_FOLDER).agents
     return {name: agent.model_name for name, agent in agents.items()}

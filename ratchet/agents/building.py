@@ -24,7 +24,7 @@ from ratchet.agents.networks.heads import (
     ValueHead,
 )
 from ratchet.agents.networks.layers import Initializer
-from ratchet.agents.networks.registry import network_class
+from ratchet.agents.networks.registry import NETWORKS, agent_class
 from ratchet.agents.parts import Agent, AgentBody, Perception
 from ratchet.errors import ParameterError
 from ratchet.parameters.networks import NetworkAgentParameters
@@ -231,7 +231,7 @@ class AgentBuilder(ABC, Generic[Section]):
 
     def _body(self, plan: AgentPlan[Section], part: str, read: Collection[str]) -> AgentBody:
         """Build the custom body if set, the scenario's otherwise."""
-        custom_body = network_class(plan.name, plan.section, self.base_dir)
+        custom_body = agent_class(NETWORKS, plan.name, plan.section, self.base_dir)
         if custom_body is None:
             return self.build_body(plan, plan.init(part), read)
         return custom_body(plan, plan.init(part), read)

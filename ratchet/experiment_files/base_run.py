@@ -18,6 +18,7 @@ from ratchet.parameters.compatibility.converters import upgraded
 from ratchet.parameters.purposes import Purpose, declared_purposes
 from ratchet.parameters.reading.deep_merge import change_every_agent, merge_changes
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.stage_kinds import ROLLOUTS, RUN_TRAINER
 from ratchet.tracking.trainer_files import (
     METADATA_FILE,
     STATE_FOLDER,
@@ -171,7 +172,6 @@ def _loaded(
     return {**theirs, **agent_options, "checkpoint_version": str(state.iteration)}
 
 
-_STAGE = "rollouts"
 _ARM_MARK = ":"
 
 
@@ -185,7 +185,7 @@ def imitated_rollouts(
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(settings.runs, imitation.run)
-    records = [r for r in folder.manifest.stages if (r.arm, r.stage) == (MAIN_ARM, _STAGE)]
+    records = [r for r in folder.manifest.stages if (r.arm, r.stage) == (MAIN_ARM, ROLLOUTS.name)]
     stored_stages = sorted((r.iteration, r.key) for r in records if store.peek(r.key) is not None)
     if not stored_stages:
         raise ParameterError(
@@ -195,10 +195,6 @@ def imitated_rollouts(
             " K-th stored iteration are collected again."
         )
     return tuple(key for _, key in stored_stages)
-
-
-_FIRST_STAGES = ("initial_state", "pretrained_state", "imitated_state")
-_TRAINING = ("train", "run_trainer")
 
 
 def saved_states(
@@ -242,14 +238,15 @@ def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[i
 
     manifest = folder.manifest
     store = StageStore(settings.store_url)
-    records = [record for record in manifest.stages if record.arm == arm]
-    first = [record for record in records if record.stage in _FIRST_STAGES]
+    records = [(manifest.kind_of(r.stage), r) for r in manifest.stages if r.arm == arm]
+    first = [(kind, record) for kind, record in records if kind.state == "first"]
+    trained = [(kind, record) for kind, record in records if kind.state == "trained"]
     states = {}
-    for record in [*first, *(record for record in records if record.stage in _TRAINING)]:
+    for kind, record in [*first, *trained]:
         stage = store.peek(record.key)
         if stage is None:
             continue
-        for iteration, folder_name in _state_folders(store, stage):
+        for iteration, folder_name in _state_folders(store, stage, record.iterations(kind).stop):
             files = _files(stage, folder_name)
             if files:
                 states[iteration] = SavedState(
@@ -262,10 +259,12 @@ def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[i
     return states
 
 
-def _state_folders(store: StageStore, stage: Manifest) -> Iterator[tuple[int, str]]:
-    """Yield the states in a stage: number of iterations and folder of each."""
-    if stage.stage != "run_trainer":
-        yield stage.iteration, STATE_FOLDER
+def _state_folders(
+    store: StageStore, stage: Manifest, iterations: int
+) -> Iterator[tuple[int, str]]:
+    """Yield the states in a stage, that after all its iterations last: iterations and folder."""
+    if stage.stage != RUN_TRAINER.name:
+        yield iterations, STATE_FOLDER
         return
     prefix = f"{VERSIONS_FOLDER}/"
     versions = {name.split("/")[1] for name in stage.files if name.startswith(prefix)}

@@ -13,7 +13,7 @@ from ratchet.reports.content import Arm
 from ratchet.reports.labels import metric_label
 from ratchet.reports.plots import Figure, counted_axis, rounded
 from ratchet.tracking.manifest import phase_ranges
-from ratchet.tracking.stage_kinds import kind_of
+from ratchet.tracking.stage_kinds import StageKind
 
 MAX_POINTS = 500
 SMOOTH_FROM = 40
@@ -43,15 +43,15 @@ _EQUAL = 1e-6  # of the largest value: some are summed in single precision
 _SAME = 1e-3  # of the largest value; stored metrics are rounded
 
 
-def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[Figure]:
-    """Draw the metrics of all stages whose name starts with a prefix, families in order.
+def curve_figures(arms: Sequence[Arm], kind: StageKind) -> list[Figure]:
+    """Draw the metrics of all stages of a kind, families in order.
 
     Agents and arms share a metric's plot. Colours distinguish arms and dashes agents; with one
     arm, colours distinguish agents. Constant and duplicate metrics come last.
     """
     grouped: dict[str, Curves] = defaultdict(dict)
     for arm_index, arm in enumerate(arms):
-        for name, series in _series_by_name(arm, stage_prefix).items():
+        for name, series in _series_by_name(arm, kind).items():
             base, agent = split_agent(name, arm.agent_names())
             grouped[base][arm_index, agent] = series
     agents = sorted({agent for curves in grouped.values() for _, agent in curves})
@@ -59,12 +59,10 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
     bases = sorted(grouped, key=lambda base: orders[base].sort_key)
     figures = []
     for number, base in enumerate(bases):
-        drawn = _curve_figure(
-            f"{stage_prefix}-{number}", base, grouped[base], arms, agents, x_title
-        )
+        drawn = _curve_figure(f"{kind.name}-{number}", base, grouped[base], arms, agents, kind.axis)
         order = orders[base]
         layout = drawn.layout
-        if kind_of(stage_prefix).curves != "pretraining":  # phases divide training
+        if kind.curves != "pretraining":  # phases divide training
             curves_of = sorted({arm_index for arm_index, _ in grouped[base]})
             layout = {**layout, **phase_marks([arms[arm_index] for arm_index in curves_of])}
         note = "; ".join(filter(None, [order.note, drawn.note]))
@@ -270,13 +268,13 @@ def _of_finite(merge: Callable[[Sequence[float]], float], values: Sequence[float
     return merge(finite) if finite else math.nan
 
 
-def _series_by_name(arm: Arm, stage_prefix: str) -> dict[str, Series]:
+def _series_by_name(arm: Arm, kind: StageKind) -> dict[str, Series]:
     """Collect a curve for each metric, sorted by iteration; ``pretrain-verifier/loss`` likewise."""
     curves: dict[str, Series] = defaultdict(lambda: ([], []))
     for point in sorted(arm.points, key=lambda point: point.iteration):
-        if not point.stage.startswith(stage_prefix):
+        stage, _, detail = point.stage.partition("-")
+        if stage != kind.name:
             continue
-        detail = point.stage.removeprefix(stage_prefix).strip("-_:/ ")
         for name, value in point.values.items():
             xs, ys = curves[f"{detail}/{name}" if detail else name]
             xs.append(point.iteration)

@@ -78,12 +78,7 @@ def _sections(content: Content) -> dict[str, Any]:
     labels = [evaluated.label for evaluated in evaluated_arms(arms)]
     kinds = dict.fromkeys([*KINDS.values(), *(kind for arm in arms for kind in arm.kinds)])
     training, testing, pretraining = (
-        [
-            figure
-            for kind in kinds
-            if kind.curves == section
-            for figure in curve_figures(arms, kind.name, kind.axis)
-        ]
+        [figure for kind in kinds if kind.curves == section for figure in curve_figures(arms, kind)]
         for section in ("training", "testing", "pretraining")
     )
     ends = {arm.label: num_iterations(arm) for arm in arms}

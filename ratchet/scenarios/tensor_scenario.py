@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from ratchet.agents.networks.registry import network_class
+from ratchet.agents.networks.registry import NETWORKS, agent_class
 from ratchet.plugins import class_name
 from ratchet.scenarios.base import AgentT, Scenario, ScenarioInstance
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
+    from ratchet.registry import Registry
     from ratchet.scenarios.dataset import TensorDictDataset
     from ratchet.scenarios.environment import Environment
     from ratchet.scenarios.tensor_environment import TensorEnvironment
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 class TensorScenario(Scenario, Generic[AgentT]):
     """Base of scenarios whose agents are networks, of a class that the scenario defines."""
+
+    agent_registries: ClassVar[tuple[Registry[Any], ...]] = ()
+    """Registries of classes that agents name, each in the parameter with the registry's name."""
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
@@ -111,36 +115,38 @@ class TensorScenario(Scenario, Generic[AgentT]):
             combined_agents=combined,
         )
 
+    def agent_code(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> tuple[type, ...]:
+        """Return the classes that agents name, such as custom networks."""
+        classes = (
+            agent_class(registry, name, hyper_params.agents[name], self.base_dir)
+            for registry in self.agent_registries
+            for name in protocol_handler.agent_names
+        )
+        return tuple(each for each in classes if each is not None)
+
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Remove the paths of classes that agents name: their sources are in fingerprints."""
+        kinds = {registry.kind for registry in self.agent_registries}
+        agents = {
+            name: agent | {kind: class_name(agent[kind]) for kind in kinds if agent.get(kind)}
+            for name, agent in parameters.get("agents", {}).items()
+        }
+        return {**parameters, "agents": agents} if agents else parameters
+
 
 class MessageScenario(TensorScenario):
     """Base of scenarios with an :class:`Environment` and agents of bodies and heads."""
 
     environment_class: ClassVar[type[Environment]]
     agent_builder: ClassVar[type[AgentBuilder[Any]]]
+    agent_registries = (NETWORKS,)
 
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
         """Return the class of the builder's parameters."""
         return cls.agent_builder.section_class
-
-    def agent_code(
-        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
-    ) -> tuple[type, ...]:
-        """Return agents' custom networks, which replace the scenario's."""
-        networks = [
-            network_class(name, hyper_params.agents[name], self.base_dir)
-            for name in protocol_handler.agent_names
-        ]
-        return tuple(network for network in networks if network is not None)
-
-    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Remove networks' paths: their sources are in the code's fingerprint."""
-        agents = {
-            name: agent | ({"network": class_name(network)} if network else {})
-            for name, agent in parameters.get("agents", {}).items()
-            for network in [agent.get("network")]
-        }
-        return {**parameters, "agents": agents} if agents else parameters
 
     def build_environment(
         self,

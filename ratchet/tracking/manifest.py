@@ -103,6 +103,15 @@ class RunManifest(BaseModel):
         """Return the kind of a stage's name, such as "train" or "pretrain-verifier"."""
         return kind_of(stage, self.kinds)
 
+    def learned_iterations(self, arm: str) -> int:
+        """Return the number of an arm's completed training iterations."""
+        iterations = [
+            record.iterations(kind).stop
+            for record in self.stages
+            if record.arm == arm and (kind := self.kind_of(record.stage)).state == "trained"
+        ]
+        return max(iterations, default=0)
+
     @property
     def experiment_name(self) -> str:
         """The experiment that mirrors list the run in: that of the settings, or the run's own."""

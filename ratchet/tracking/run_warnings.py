@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.stage_kinds import Span, kind_of
 
 WARNING = "warning"
 """The kind of event."""
@@ -92,7 +93,6 @@ _ZERO = {
     "the loss was": ("actor/loss", "loss_objective", "loss"),
 }
 """Quantity that is exactly 0 without learning → its metrics, by family."""
-_TRAINING = ("train", "create_fine_tune_jobs")
 
 
 def about_training(points: Sequence[MetricPoint]) -> list[str]:
@@ -100,10 +100,16 @@ def about_training(points: Sequence[MetricPoint]) -> list[str]:
     return [*_about_learning(points), *_about_answers(points)]
 
 
+def _spans(point: MetricPoint, *spans: Span) -> bool:
+    return kind_of(point.stage).span in spans
+
+
 def _about_answers(points: Sequence[MetricPoint]) -> Iterator[str]:
     """Warn if a language model's answers are hardly ever right from its first iteration on."""
     names = {_RIGHT, _ANSWERS}
-    trained = [point for point in points if point.stage == "train" and names <= point.values.keys()]
+    trained = [
+        point for point in points if _spans(point, "iterations") and names <= point.values.keys()
+    ]
     if all(point.iteration > 0 for point in trained):
         return
     answers = sum(point.values[_ANSWERS] for point in trained)
@@ -123,7 +129,7 @@ def _about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
         values_by_iteration = [
             [point.values[name] for name in names if name in point.values]
             for point in points
-            if point.stage in _TRAINING
+            if _spans(point, "iteration", "iterations")
         ]
         measured = [values for values in values_by_iteration if values]
         idle = [values for values in measured if not any(values)]

@@ -45,6 +45,8 @@ class StageKind:
         Mirrors repeat its main metrics at the top, with this prefix; not if None.
     is_billed
         Whether a service may charge for it if chat models play.
+    state
+        The state that it writes: the first, before training, or that after its iterations.
     """
 
     name: str
@@ -58,18 +60,26 @@ class StageKind:
     unit: str = ""
     headline: str | None = None
     is_billed: bool = False
+    state: Literal["", "first", "trained"] = ""
 
 
 BUILD_SCENARIO = StageKind("build_scenario")
-INITIAL_STATE = StageKind("initial_state")
+INITIAL_STATE = StageKind("initial_state", state="first")
 PRETRAIN = StageKind("pretrain", has_table=True, curves="pretraining", axis="epoch", unit="epochs")
-PRETRAINED_STATE = StageKind("pretrained_state", reads_as="initial_state")
+PRETRAINED_STATE = StageKind("pretrained_state", reads_as="initial_state", state="first")
 IMITATE = StageKind("imitate", curves="pretraining", unit="iterations")
-IMITATED_STATE = StageKind("imitated_state", reads_as="initial_state")
+IMITATED_STATE = StageKind("imitated_state", reads_as="initial_state", state="first")
 PHASE_STATE = StageKind("phase_state", reads_as="train")
 ROLLOUTS = StageKind("rollouts", version=2, span="iteration", reads_as="train")
-TRAIN = StageKind("train", span="iterations", curves="training", unit="iterations", headline="")
-RUN_TRAINER = StageKind("run_trainer")
+TRAIN = StageKind(
+    "train",
+    span="iterations",
+    curves="training",
+    unit="iterations",
+    headline="",
+    state="trained",
+)
+RUN_TRAINER = StageKind("run_trainer", state="trained")
 VALIDATE = StageKind(
     "validate", span="state", reads_as="test", curves="testing", headline="validation "
 )
@@ -86,7 +96,7 @@ TEST_DURING_TRAINING = StageKind(
     is_billed=True,
 )
 CREATE_FINE_TUNE_JOBS = StageKind("create_fine_tune_jobs", span="iteration", is_billed=True)
-AWAIT_FINE_TUNE_JOBS = StageKind("await_fine_tune_jobs", span="iteration")
+AWAIT_FINE_TUNE_JOBS = StageKind("await_fine_tune_jobs", span="iteration", state="trained")
 
 CHAT_ITERATION = (
     SAMPLE_ROLLOUTS,

@@ -126,7 +126,7 @@ def _fits(manifest: Manifest, call: StageCall) -> bool:
 
     Otherwise its state is correct, but the metrics between would be missing.
     """
-    return manifest.start_iteration <= call.start_iteration or call.stage != "train"
+    return manifest.start_iteration <= call.start_iteration or call.kind.span != "iterations"
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def _compute(
         describe(call.title)
         with (
             lock,
-            progress_stage(call.stage),
+            progress_stage(call.kind),
             _profiled(call, session.settings) if is_profiled else nullcontext(),
             noted_files(call, session, claim.workdir),
         ):
@@ -196,7 +196,7 @@ def _profiled(call: StageCall, settings: ExperimentSettings) -> Iterator[None]:
         yield
     finally:
         profile.disable()
-        span = f"{call.start_iteration}-" if call.stage == "train" else ""
+        span = f"{call.start_iteration}-" if call.kind.span == "iterations" else ""
         name = f"{call.name}-{span}{call.iteration}.txt"
         output = RunFolder(path).profiles_path / call.arm / name
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ async def execute_as_task(
             request, wait_for=_tasks_before(call, session.tasks), return_state=True
         )
     session.tasks.done[call.key] = await state.aresult(raise_on_failure=True)
-    if call.stage == "train":
+    if call.kind.span == "iterations":
         session.tasks.trained[call.iteration] = call.key
     assert request.outcome is not None  # the task has completed
     return request.outcome
@@ -58,7 +58,7 @@ async def execute_as_task(
 def _tasks_before(call: StageCall, tasks: TaskGraph) -> list[FinishedTask]:
     """Return the tasks that a call follows directly: the edges of Prefect's graph."""
     tasks.inputs[call.key] = inputs = set(call.inputs.values())
-    if call.stage == "train" and call.start_iteration in tasks.trained:
+    if call.kind.span == "iterations" and call.start_iteration in tasks.trained:
         inputs.add(tasks.trained[call.start_iteration])  # its key only contains the first state
     further = {key for near in inputs for key in tasks.inputs.get(str(near), ())}
     return [tasks.done[key] for key in sorted(tasks.done.keys() & inputs - further)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,18 +10,18 @@ import pytest
 
 from flows.runs.pinned_stages import _is_shared, _longest_chain, _matches
 from flows.runs.references import ForkPoint
+from ratchet.store.fingerprint import Fingerprint
 from ratchet.tracking.manifest import StageRecord
+from ratchet.tracking.stage_kinds import INITIAL_STATE, KINDS, TEST, TRAIN, StageKind
+from tasks.stages.calls import StageCall
 
-CALL: Any = SimpleNamespace(
-    stage="initial_state",
-    iteration=0,
+CALL = StageCall(
+    arm="main",
+    kind=INITIAL_STATE,
     inputs={"data": "1" * 64},
     parameters={"stage_version": 1, "seed": 2},
+    fingerprint=Fingerprint.from_modules({}),
 )
-
-
-def changed(**changes: Any) -> Any:
-    return SimpleNamespace(**{**vars(CALL), **changes})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_a_fork_shares_the_stages_before_its_point(
 ) -> None:
     number, _, name = point.partition(":")
     fork = ForkPoint.from_stage(int(number), name)
-    assert fork.is_after(changed(stage=stage, iteration=iteration)) is shared
+    assert fork.is_after(replace(CALL, kind=KINDS[stage], iteration=iteration)) is shared
 
 
 def test_the_stages_that_a_fork_continues_directly_are_required() -> None:
@@ -66,11 +67,12 @@ def test_the_stages_that_a_fork_continues_directly_are_required() -> None:
 def test_a_stored_stage_is_reused_if_only_its_code_differs(
     changes: dict[str, Any], shared: bool, matches: bool
 ) -> None:
-    stored = changed(**changes)
-    keys: Any = None
+    stored: Any = replace(CALL, **changes)
+    keys: Any = SimpleNamespace(family_kinds=KINDS.values())
     assert _is_shared(stored, CALL, keys, None) is shared
     assert _matches(stored, CALL) is matches
-    assert not _is_shared(stored, changed(stage="test"), keys, None)
+    for kind in (TEST, TRAIN, StageKind("fit")):
+        assert not _is_shared(stored, replace(CALL, kind=kind), keys, None)
     assert not _matches(None, CALL)
 
 

@@ -11,6 +11,7 @@ import pytest
 from flows.planning.plan import plan
 from flows.runs.export import export_run
 from flows.runs.resolve import resolve_parameters
+from flows.runs.run_view import view_run
 from flows.runs.verify import verify_run
 from ratchet.errors import ParameterError
 from ratchet.parameters.settings import ExperimentSettings
@@ -30,12 +31,13 @@ def resolved(lab, settings):
 def test_a_declared_stage_is_like_any_other(lab, new_lab):
     from mlflow import MlflowClient
 
-    settings = lab.settings(tracking=True)
+    settings = lab.settings(tracking=True, progress="plain")
     params = lab.hyper_params(trainer=TRAINER)
     planned = [stage.stage for stage in plan(resolved(lab, settings))]
     assert planned[-3:] == ["train", "fit", "test"]
     lab.kill("stage=fit;after=0.01", params, settings)
     result = lab.run(params, settings)
+    assert "main · Fit" in (lab.folder / "output-2.txt").read_text()
     undisturbed = new_lab()
     assert lab.metrics(result) == undisturbed.metrics(undisturbed.run(params))
     assert lab.done().count("train 6") == lab.done().count("test test") == 1
@@ -43,6 +45,9 @@ def test_a_declared_stage_is_like_any_other(lab, new_lab):
 
     folder = RunFolder(Path(result["folder"]))
     assert [kind.name for kind in folder.manifest.kinds] == ["fit"]
+    assert ("fit", 7, "computed") in [
+        (stage.stage, stage.iteration, stage.state) for stage in view_run(folder).stages
+    ]
     chosen = ExperimentSettings.from_dict(settings)
     verified = verify_run(folder.run_id, chosen, stage="fit", remake=True)
     assert verified.is_sound

@@ -36,6 +36,7 @@ from ratchet.statistics import wilson_interval
 from ratchet.tracking import MetricPoint, RunFolder, RunManifest, StageRecord
 from ratchet.tracking.files import standalone_page
 from ratchet.tracking.manifest import ITERATION_STAGES
+from ratchet.tracking.stage_kinds import KINDS
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ def _learning_arm(label, agents, num_iterations=6):
 
 def test_a_loss_is_drawn_once_and_constant_metrics_come_last():
     arms = [_learning_arm("main", ("prover", "verifier")), _learning_arm("alone", ("verifier",))]
-    figures = curve_figures(arms, "train", "iteration")
+    figures = curve_figures(arms, KINDS["train"])
     shown = [figure.title for figure in figures if not figure.folded]
     assert shown == ["KL", "Auxiliary loss", "Critic loss", "Policy loss", "Accuracy"]
     folded = [(figure.title, figure.note) for figure in figures if figure.folded]
@@ -227,7 +228,7 @@ def test_equal_metrics_are_drawn_once(values, other):
         MetricPoint("train", i, {"accuracy": y, other: y, "some_other_ratio": y}, "main")
         for i, y in enumerate(values)
     ]
-    figures = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    figures = curve_figures([Arm("main", {}, points, {}, [])], KINDS["train"])
     (first,) = (figure for figure in figures if not figure.folded)
     assert first.title == "Accuracy"
     second = next(figure for figure in figures if "ean" in figure.title)
@@ -241,7 +242,7 @@ def test_accuracy_is_not_replaced_by_an_equal_metric_of_another_kind(values):
         for i, y in enumerate(values)
     ]
     arm = Arm("main", {}, points, {}, [])
-    figures = {each.title: each for each in curve_figures([arm], "test_during", "iteration")}
+    figures = {each.title: each for each in curve_figures([arm], KINDS["test_during_training"])}
     accuracy = next(each for title, each in figures.items() if "ccuracy" in title)
     assert (accuracy.folded, accuracy.note) == (False, "")
     loss = next(each for title, each in figures.items() if "oss" in title)
@@ -253,7 +254,7 @@ def test_ticks_of_narrow_accuracies_differ_and_small_losses_have_powers_of_ten()
         MetricPoint("train", i, {"accuracy": 0.01 + 0.005 * i, "loss_entropy": -1e-8 * i})
         for i in range(5)
     ]
-    accuracy, loss = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    accuracy, loss = curve_figures([Arm("main", {}, points, {}, [])], KINDS["train"])
     assert accuracy.layout["yaxis"]["tickformat"] == ".3~%"
     assert (loss.family, loss.layout["yaxis"]) == ("Loss", {"exponentformat": "e"})
     assert family_of("entropy") == "Entropy"
@@ -262,7 +263,7 @@ def test_ticks_of_narrow_accuracies_differ_and_small_losses_have_powers_of_ten()
 @pytest.mark.parametrize(("count", "step"), [(1, 1), (2, 1), (7, 1), (40, None)])
 def test_iteration_ticks_are_integers_on_short_axes(count, step):
     points = [MetricPoint("train", i, {"accuracy": i / 100}, "main") for i in range(count)]
-    (figure,) = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    (figure,) = curve_figures([Arm("main", {}, points, {}, [])], KINDS["train"])
     assert figure.layout["xaxis"].get("dtick") == step
 
 
@@ -273,14 +274,14 @@ def test_metrics_with_too_few_points_are_not_constant():
 
 
 def test_curves_are_grouped_by_metric_and_labelled_by_arm_and_agent(arms):
-    figures = {figure.title: figure for figure in curve_figures(arms, "train", "iteration")}
+    figures = {figure.title: figure for figure in curve_figures(arms, KINDS["train"])}
     assert next(iter(figures)) == "Accuracy"
     reward = figures["Mean reward"]
     names = [trace["name"] for trace in reward.data if "name" in trace]
     assert names == ["main · prover", "main · verifier", "alone · verifier"]
     assert family_of("approx_kl") == "KL divergence"
     assert family_of("weekly") == "Other"
-    pretraining = curve_figures(arms, "pretrain", "epoch")
+    pretraining = curve_figures(arms, KINDS["pretrain"])
     assert [t["name"] for t in pretraining[0].data if "name" in t] == ["prover", "verifier"]
 
 
@@ -348,18 +349,18 @@ def test_curves_show_the_start_of_phases():
     phases = [{"name": "alone", "num_iterations": 2}, {"name": "joint", "num_iterations": 4}]
     points = [MetricPoint("train", i, {"accuracy": i / 6}, "main") for i in range(6)]
     arm = Arm("main", {"phases": phases}, points, {}, [])
-    (figure,) = curve_figures([arm], "train", "iteration")
+    (figure,) = curve_figures([arm], KINDS["train"])
     assert [line["x0"] for line in figure.layout["shapes"]] == [1.5]
     named = [(note["text"], note["x"]) for note in figure.layout["annotations"]]
     assert named == [("alone", 0), ("joint", 1.5)]
-    (imitation,) = curve_figures([imitating(arm)], "imitate", "iteration")
+    (imitation,) = curve_figures([imitating(arm)], KINDS["imitate"])
     assert "shapes" not in imitation.layout
     plain = Arm("plain", {}, points, {}, [])
-    (both,) = curve_figures([arm, plain], "train", "iteration")
+    (both,) = curve_figures([arm, plain], KINDS["train"])
     assert [note["text"] for note in both.layout["annotations"]] == ["main: alone", "main: joint"]
     other = Arm("other", {"phases": phases[:1]}, points, {}, [])
-    assert "shapes" not in curve_figures([arm, other], "train", "iteration")[0].layout
-    assert "shapes" not in curve_figures([plain], "train", "iteration")[0].layout
+    assert "shapes" not in curve_figures([arm, other], KINDS["train"])[0].layout
+    assert "shapes" not in curve_figures([plain], KINDS["train"])[0].layout
 
 
 def test_charts_are_grouped_by_family_and_statistics_other_than_means_are_folded():
@@ -370,7 +371,7 @@ def test_charts_are_grouped_by_family_and_statistics_other_than_means_are_folded
         )
         for i in range(5)
     ]
-    figures = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    figures = curve_figures([Arm("main", {}, points, {}, [])], KINDS["train"])
     shown = [figure for figure in figures if not figure.folded]
     grouped = [(family, [f.title for f in members]) for family, members in by_family(shown)]
     assert grouped == [("Accuracy", ["Accuracy"]), ("Loss", ["Loss"])]

@@ -27,6 +27,7 @@ from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.mirrors.payload import final_metrics
 from ratchet.tracking.result_table import ResultTable, holds_results
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.stage_kinds import TRAIN
 
 SIZE = 40
 GIVEN = {"scenario": "language_task", "trainer": "grpo", "dataset": "reverse"}
@@ -216,9 +217,11 @@ def test_plots_are_ordered_by_relevance_without_duplicates(tmp_path):
     for iteration in range(8):
         values = {name: value * (1 + iteration / 10) for name, value in CURVES.items()}
         folder.append_metrics("train", iteration, values)
+        folder.append_metrics("train_again", iteration, {"actor/other": iteration / 10})
         folder.append_metrics("validate", iteration, {"validation_exact_match": iteration / 10})
     content = read_content([folder])
-    figures = curve_figures(content.arms, "train", "iteration")
+    figures = curve_figures(content.arms, TRAIN)
+    assert not any("other" in figure.title for figure in figures), "of a kind whose name goes on"
     assert [figure.title for figure in figures if not figure.folded] == [
         "Rollout · exact match",
         "Rollout · reward",

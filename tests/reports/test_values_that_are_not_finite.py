@@ -17,6 +17,7 @@ from ratchet.reports.plots import rounded
 from ratchet.reports.sweep.page import LiveSweepPage
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
+from ratchet.tracking.stage_kinds import TRAIN
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
 ODD = {
@@ -29,7 +30,7 @@ ODD = {
 
 def drawn(values, name="score"):
     points = [MetricPoint("train", i, {name: value}) for i, value in enumerate(values)]
-    (figure,) = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    (figure,) = curve_figures([Arm("main", {}, points, {}, [])], TRAIN)
     return figure
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.agents import AgentParameters
 
 _Body = TypeVar("_Body", bound="type[AgentBody]")
+_Class = TypeVar("_Class")
 
 NETWORKS: Registry[AgentBody] = Registry("network", "ratchet.agents.parts:AgentBody")
 
@@ -26,15 +27,18 @@ def register_network(name: str) -> Callable[[_Body], _Body]:
     return NETWORKS.register(name)
 
 
-def network_class(
-    agent: str, parameters: AgentParameters, base_dir: Path | None = None
-) -> type[AgentBody] | None:
-    """Return the body that an agent's ``network`` names; None for the scenario's."""
-    reference: str | None = getattr(parameters, "network", None)
+def agent_class(
+    registry: Registry[_Class],
+    agent: str,
+    parameters: AgentParameters,
+    base_dir: Path | None = None,
+) -> type[_Class] | None:
+    """Return the class that an agent's parameter with the registry's name names; None without."""
+    reference: str | None = getattr(parameters, registry.kind, None)
     if reference is None:
         return None
     try:
-        return NETWORKS.find(reference, base_dir)
+        return registry.find(reference, base_dir)
     except RatchetError as error:
-        reason = str(error).removeprefix("network: ")
-        raise type(error)(f"agents.{agent}.network: {reason}") from error
+        reason = str(error).removeprefix(f"{registry.kind}: ")
+        raise type(error)(f"agents.{agent}.{registry.kind}: {reason}") from error

@@ -1,10 +1,8 @@
-"""Bodies of gymnasium agents: network inputs, feed-forward, convolutional and recurrent networks.
+"""Bodies of gymnasium agents: network inputs, feed-forward and convolutional networks.
 
 A policy sees only its agent's observation, so that agents can act independently. A centralised
-critic sees all observations and is used only in training. Recurrent bodies apply TorchRL's GRU or
-LSTM to a body's features. Frames come one at a time in rollouts, [B], and as rows of steps in
-training, [e, T], in which gradients propagate through all steps of a row. At the start of a row the
-recurrent state is that of the rollout, and zero at the start of an episode.
+critic sees all observations and is used only in training. A memory follows on a body's features
+(:mod:`ratchet.scenarios.gymnasium.recurrent_bodies`).
 """
 
 from __future__ import annotations
@@ -16,19 +14,18 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor, nn
 
 from ratchet.agents.networks.layers import Initializer, activation
+from ratchet.agents.networks.registry import agent_class
 from ratchet.agents.parts import AgentPart
 from ratchet.errors import ParameterError
+from ratchet.scenarios.gymnasium.recurrence import RECURRENCES
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces
 
 if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import Convolution, GymnasiumAgentParameters
 
-_NUM_GATES = {"gru": 3, "lstm": 4}
-_NUM_STATES = {"gru": 1, "lstm": 2}
 Layer: TypeAlias = tuple[Tensor, Tensor]
 """Weight [d_out, d_in] and bias [d_out]."""
 _LARGE_SIDE = 36
@@ -125,68 +122,18 @@ def agent_input_specs(
     return input_specs
 
 
-class RecurrentBody(AgentPart):
-    """Recurrent network with a state of ``size`` numbers (``lstm``: two such states).
+class ControlBody(AgentPart):
+    """Body of an agent in an environment: ``num_features`` numbers about each frame."""
 
-    The given state may be wider: the first numbers are used.
-    """
+    num_features: int
+    memory_size: int = 0
 
-    def __init__(
-        self, inner: Body | ConvolutionalBody, kind: str, size: int, init: Initializer
-    ) -> None:
-        from torchrl.modules import GRUModule, LSTMModule  # heavy, and needed here only
-
-        super().__init__()
-        self.inner = inner
-        self.num_features = self.size = size
-        states = [f"state_{index}" for index in range(_NUM_STATES[kind])]
-        self.states = states
-        self.memory_size = size * len(states)
-        keys = {
-            "in_keys": ["features", *states],
-            "out_keys": ["remembered", *(("next", state) for state in states)],
-        }
-        d_in, gates = inner.num_features, _NUM_GATES[kind]
-        network: nn.GRU | nn.LSTM
-        if kind == "gru":
-            network = nn.GRU(d_in, size, batch_first=True, device=init.device)
-            self.recurrent = GRUModule(gru=network, **keys)
-        else:
-            network = nn.LSTM(d_in, size, batch_first=True, device=init.device)
-            self.recurrent = LSTMModule(lstm=network, **keys)
-        with torch.no_grad():
-            for suffix, width in (("ih", d_in), ("hh", size)):
-                layers = [init.linear(width, size) for _ in range(gates)]
-                weight, bias = f"weight_{suffix}_l0", f"bias_{suffix}_l0"
-                getattr(network, weight).copy_(torch.cat([layer.weight for layer in layers]))
-                getattr(network, bias).copy_(torch.cat([layer.bias for layer in layers]))
-
-    def forward(self, x: Tensor, past: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Return features of x f32 [B, d], B frames or e·T, and the recurrent state after them.
-
-        Features are [B, size], what is remembered [B, memory_size].
-        """
-        from torchrl.modules import set_recurrent_mode
-
-        shape = past.begins.shape
-        features = self.inner(x).view(*shape, -1)
-        memory = past.memory[..., : self.memory_size]
-        before = memory.reshape(*shape, len(self.states), 1, self.size)
-        td = TensorDict(
-            {
-                "features": features,
-                "is_init": past.begins.unsqueeze(-1),
-                **{state: before[..., index, :, :] for index, state in enumerate(self.states)},
-            },
-            batch_size=shape,
-        )
-        with set_recurrent_mode(len(shape) > 1):
-            td = self.recurrent(td)
-        after = [td["next", state].reshape(-1, self.size) for state in self.states]
-        return td["remembered"].reshape(-1, self.size), torch.cat(after, -1)
+    def remember(self, x: Tensor, past: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Return features of B frames f32 [B, d], and the memory after them: none by default."""
+        return self(x), x.new_zeros(len(x), 0)
 
 
-class Body(AgentPart):
+class Body(ControlBody):
     """Hidden layers of sizes d_in, then each layer's, with the activation function after each."""
 
     def __init__(
@@ -205,7 +152,7 @@ class Body(AgentPart):
         return x
 
 
-class ConvolutionalBody(AgentPart):
+class ConvolutionalBody(ControlBody):
     """Convolutions over the images among the inputs, and a perceptron over their features.
 
     Images of several agents, and those of a stack of frames, are channels of one. Bytes are scaled
@@ -270,9 +217,6 @@ class ConvolutionalBody(AgentPart):
         return images.reshape(len(x), -1, *images.shape[-2:]) * self.scale
 
 
-AnyBody: TypeAlias = Body | ConvolutionalBody | RecurrentBody
-
-
 def _has_channels_last(shape: tuple[int, ...], channels: str) -> bool:
     """Return whether the last dimension is that of colours; of two the smaller one is."""
     if len(shape) == 2:
@@ -291,15 +235,14 @@ def build_body(
     input_spec: NetworkInputSpec,
     parameters: GymnasiumAgentParameters,
     init: Initializer,
-    where: str,
-) -> AnyBody:
-    """Build the body for network inputs; ``where`` is the section in the experiment."""
-    body: Body | ConvolutionalBody
+    agent: str,
+) -> ControlBody:
+    """Build the body of an agent for network inputs, with its memory."""
+    body: ControlBody
     if sees_images(input_spec, parameters):
-        body = ConvolutionalBody(input_spec, parameters, init, where)
+        body = ConvolutionalBody(input_spec, parameters, init, f"agents.{agent}")
     else:
         sizes = [input_spec.size, *parameters.hidden_sizes]
         body = Body(sizes, init, parameters.activation_function)
-    if parameters.recurrence is None:
-        return body
-    return RecurrentBody(body, parameters.recurrence, parameters.recurrent_size, init)
+    recurrence: type[ControlBody] | None = agent_class(RECURRENCES, agent, parameters)
+    return body if recurrence is None else recurrence(body, parameters.recurrent_size, init)

@@ -14,10 +14,9 @@ from ratchet.agents.parts import AgentPart
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.bodies import (
     AgentInputSpecs,
-    AnyBody,
+    ControlBody,
     NetworkInputs,
     NetworkInputSpec,
-    RecurrentBody,
     RecurrentState,
     agent_input_specs,
     build_body,
@@ -58,10 +57,10 @@ class ControlAgent:
     name: str
     parameters: GymnasiumAgentParameters
     space: AgentSpace
-    body: AnyBody | None = None
+    body: ControlBody | None = None
     policy_head: Head | None = None
     value_head: Head | None = None
-    value_body: AnyBody | None = None
+    value_body: ControlBody | None = None
     solo_head: None = None
 
     def parts(self) -> dict[str, AgentPart]:
@@ -83,8 +82,7 @@ class ControlAgent:
     @property
     def memory_size(self) -> int:
         """The number of numbers that it remembers; 0 if it is not recurrent."""
-        bodies = (self.body, self.value_body)
-        return sum(getattr(body, "memory_size", 0) for body in bodies)
+        return sum(body.memory_size for body in (self.body, self.value_body) if body is not None)
 
     @property
     def is_random(self) -> bool:
@@ -110,17 +108,13 @@ class ControlAgent:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return :meth:`policy_and_value`, and the recurrent state after it: [B, M]."""
         memory = past.memory.flatten(0, -2)
-        if self.memory_size == 0:
-            return *self.policy_and_value(inputs), memory
-        assert isinstance(self.body, RecurrentBody)
-        assert self.policy_head is not None
-        assert self.value_head is not None
-        hidden, after = self.body(inputs.policy, past)
+        if self.body is None or self.policy_head is None or self.value_head is None:
+            return *self._nothing(inputs.policy), memory
+        hidden, after = self.body.remember(inputs.policy, past)
         outputs, memories = self.policy_head(hidden), [after]
         if self.value_body is not None:
-            assert isinstance(self.value_body, RecurrentBody)
             size = self.body.memory_size
-            hidden, after = self.value_body(
+            hidden, after = self.value_body.remember(
                 inputs.critic, past._replace(memory=past.memory[..., size:])
             )
             memories.append(after)
@@ -179,15 +173,15 @@ def build_agent(
         generator = torch_generator(hyper_params.seed, "initial_state", 0, part, name)
         return Initializer(generator, section.use_orthogonal_initialisation, gain, device)
 
-    gain, where = section.orthogonal_initialisation_gain, f"agents.{name}"
+    gain = section.orthogonal_initialisation_gain
     log_std = None
     if isinstance(space.actions, ContinuousActions):
         shape = (space.actions.num_factors,)
         log_std = torch.full(shape, section.initial_log_std, device=device)
-    body = build_body(input_specs.policy, section, init("body", gain), where)
+    body = build_body(input_specs.policy, section, init("body", gain), name)
     value_body = None
     if section.centralised_critic or not hyper_params.rl.use_shared_body:
-        value_body = build_body(input_specs.critic, section, init("value_body", gain), where)
+        value_body = build_body(input_specs.critic, section, init("value_body", gain), name)
     outputs = num_outputs(space)
     return ControlAgent(
         name,

@@ -39,9 +39,10 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     Mnih et al. (2015) or smaller ones for small images by default. ``image_channels`` sets the
     dimension of colours (default: the smaller one).
 
-    With ``recurrence`` a GRU or LSTM of ``recurrent_size`` follows on the hidden layers; it learns
-    from all steps of an iteration in an environment together, and its state is reset at the end of
-    an episode.
+    With ``recurrence`` a memory of ``recurrent_size`` follows on the hidden layers: ``gru``,
+    ``lstm``, another name of ``ratchet list recurrences``, or ``path/to/file.py:ClassName``. It
+    learns from all steps of an iteration in an environment together, and its state is reset at the
+    end of an episode.
 
     - ``activation_function``: activation function of the hidden layers.
     - ``initial_log_std``: initial logarithm of the standard deviation of continuous actions.
@@ -65,7 +66,7 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     body: Literal["auto", "perceptron", "cnn"] = "auto"
     convolutions: tuple[Convolution, ...] | None = None
     image_channels: Literal["auto", "first", "last"] = "auto"
-    recurrence: Literal["gru", "lstm"] | None = None
+    recurrence: str | None = None
     recurrent_size: PositiveInt = 64
 
 

@@ -10,6 +10,7 @@ from tensordict import TensorDict
 
 from ratchet.agents.lr_groups import check_shared_factors
 from ratchet.errors import ParameterError
+from ratchet.plugins import paths_from
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.catalogue import BatchedEnvSpec, needed_packages
@@ -17,6 +18,7 @@ from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlE
 from ratchet.scenarios.gymnasium.networks import ControlAgent, build_all_agents
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
+from ratchet.scenarios.gymnasium.recurrence import RECURRENCES
 from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
 from ratchet.scenarios.registry import register_scenario
 from ratchet.scenarios.tensor_scenario import TensorScenario
@@ -53,6 +55,8 @@ def build_seed_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDa
 @register_scenario("gymnasium")
 class GymnasiumScenario(TensorScenario[ControlAgent]):
     """Agents act in an environment with rewards."""
+
+    agent_registries = (RECURRENCES,)
 
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
@@ -113,7 +117,8 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         spaces = _played(protocol_handler).spaces
         sections = {name: _section(hyper_params, name) for name in spaces.names}
         check_shared_factors(hyper_params.rl, sections)
-        return build_all_agents(hyper_params, spaces, sections, device)
+        with paths_from(self.base_dir):
+            return build_all_agents(hyper_params, spaces, sections, device)
 
     def combine_agents(
         self,

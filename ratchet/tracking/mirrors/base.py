@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,6 +30,8 @@ class Mirror(ABC):
     """Name in messages."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages that must be installed."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Files and folders that it writes into a run's folder; exports leave them out."""
     live: bool = False
     """Whether to sync during the run, not only at its end."""
 
@@ -63,6 +66,12 @@ def absolute_kind(kind: str, base_dir: str | Path | None) -> str:
     """Return a mirror's kind with the absolute path of its file, if it is a file."""
     path, _, name = kind.rpartition(":")
     return f"{file_at(path, base_dir)}:{name}" if is_class_spec(kind) else kind
+
+
+def mirror_files(kinds: Iterable[str], base_dir: str | Path | None = None) -> set[str]:
+    """Return what registered mirrors and further kinds write into a run's folder."""
+    mirrors = [MIRRORS.find(kind, base_dir) for kind in {*MIRRORS.names(), *kinds}]
+    return {name for mirror in mirrors for name in mirror.files}
 
 
 def choose_place(kind: str, tracking_uri: str) -> str:

@@ -39,8 +39,6 @@ KIND_TAG = "ratchet.kind"
 FIRST = "agents"
 """Prefix of headline metrics: pages sort by name, and it comes before all stages' names."""
 NUM_DATAPOINTS = "num_datapoints"
-_TRAINING = ("train", "await_fine_tune_jobs")
-"""The stages that complete one or several training iterations."""
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 Metric = tuple[str, int, float, int]
@@ -168,7 +166,7 @@ def dataset_sizes(points: list[MetricPoint]) -> dict[str, int]:
     return {
         name.partition("/")[2]: int(value)
         for point in points
-        if point.stage == "build_scenario"
+        if point.stage == BUILD_SCENARIO.name
         for name, value in point.values.items()
         if name.partition("/")[0] == NUM_DATAPOINTS
     }
@@ -211,19 +209,6 @@ def system_metrics(folder: RunFolder) -> list[Metric]:
         for step, (seconds, values) in enumerate(read_system_metrics(folder.path))
         for name, value in values.items()
     ]
-
-
-def learned_iterations(manifest: RunManifest, arm: str) -> int:
-    """Return the number of an arm's completed training iterations."""
-    arm_records = [record for record in manifest.stages if record.arm == arm]
-    return max(
-        (
-            record.iterations(manifest.kind_of(record.stage)).stop
-            for record in arm_records
-            if record.stage in _TRAINING
-        ),
-        default=0,
-    )
 
 
 def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:

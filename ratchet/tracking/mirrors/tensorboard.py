@@ -44,6 +44,7 @@ class TensorboardMirror(Mirror):
 
     title = "TensorBoard"
     packages = ("tensorboard",)
+    files = ("tensorboard",)
     live = True
 
     @classmethod

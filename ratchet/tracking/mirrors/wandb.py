@@ -72,6 +72,7 @@ class WandbMirror(Mirror):
 
     title = "W&B"
     packages = ("wandb",)
+    files = ("wandb",)
 
     def __init__(self, mode: str) -> None:
         super().__init__(mode)

@@ -130,6 +130,24 @@ def test_exports_are_reproducible_and_contain_no_secret(packed: Path, tmp_path: 
     assert not [name for name in names if "/." in name]
 
 
+def test_files_of_a_custom_mirror_stay_and_its_code_moves(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "there")
+    (tmp_path / "mine.py").write_text(
+        "from ratchet.tracking.mirrors.base import Mirror\n"
+        "class Mine(Mirror):\n    files = ('mine',)\n    def sync(self, folder): return ''\n"
+    )
+    content = json.loads((run.path / "manifest.json").read_text())
+    content["settings"] |= {"mirrors": ["mine.py:Mine"], "base_dir": str(tmp_path)}
+    (run.path / "manifest.json").write_text(json.dumps(content))
+    (run.path / "mine").mkdir()
+    (run.path / "mine" / "sent.json").write_text("secret")
+    export_run("far", tmp_path / "far.zip", run.path.parent)
+    with zipfile.ZipFile(tmp_path / "far.zip") as archive:
+        assert [name for name in archive.namelist() if "mine" in name] == ["code/mine.py"]
+    moved = unpack(tmp_path / "far.zip", tmp_path).folder
+    export_run("far", tmp_path / "again.zip", moved.path.parent)
+
+
 def leaves_nothing(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(
         DataError,

@@ -17,6 +17,7 @@ from flows.process.progress import (
     shown_progress,
 )
 from ratchet.tracking.metrics import metrics_that_matter
+from ratchet.tracking.stage_kinds import PRETRAIN, TRAIN, StageKind
 from trainers.progress import (
     IterationContext,
     describe,
@@ -91,21 +92,21 @@ def test_time_before_the_first_step_does_not_enter_the_estimate() -> None:
 
 def test_the_time_left_is_estimated_per_kind_of_stage() -> None:
     clock, lines = Clock(), []
-    steps = {"pretrain": 100, "train": 20, "sample_rollouts": 7}
+    steps = {"pretrain": 100, "train": 20, "fit": 7}
     reporter = PlainLines(lambda: steps, write=lines.append, seconds=0, clock=clock)
-    for stage, seconds, count in (
-        ("pretrain", 1, 100),
-        ("train", 10, 5),
-        ("sample_rollouts", 3, 2),
+    for kind, seconds, count in (
+        (PRETRAIN, 1, 100),
+        (TRAIN, 10, 5),
+        (StageKind("fit", unit="steps"), 3, 2),
     ):
-        with progress_stage(stage), IterationContext(count, reporter) as context:
-            context.set_description(stage)
+        with progress_stage(kind), IterationContext(count, reporter) as context:
+            context.set_description(kind.name)
             for _ in range(count):
                 clock.now += seconds
                 context.step()
     assert "pretrain 100/100 epochs  1 epochs/s" in lines
     assert "train 5/20 iterations  0.1 iterations/s  at least 2 min 30 s left" in lines
-    assert lines[-1] == "sample_rollouts 2/7 rollouts  0.33 rollouts/s  2 min 45 s left"
+    assert lines[-1] == "fit 2/7 steps  0.33 steps/s  2 min 45 s left"
 
 
 def test_no_line_is_written_without_progress() -> None:

@@ -1,10 +1,12 @@
-"""An environment that only those solve who remember; tests name it by its path."""
+"""An environment that requires a memory, and a custom memory; tests name them by their path."""
 
 from __future__ import annotations
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+
+from ratchet.scenarios.gymnasium.recurrent_bodies import RecurrentBody
 
 
 class Recall(gymnasium.Env):
@@ -27,3 +29,15 @@ class Recall(gymnasium.Env):
         paid = (1.0 if int(action) == self.sign else -1.0) if asked else 0.0
         seen = np.array([0, self.count == self.delay], np.float32)
         return seen, paid, asked, False, {}
+
+
+class Decaying(RecurrentBody):
+    """Remembers half of what it remembered, and the new features."""
+
+    def __init__(self, inner, size, init):
+        super().__init__(inner, size, init)
+        self.layer = init.linear(inner.num_features, size)
+
+    def step(self, features, memory):
+        after = memory / 2 + self.layer(features)
+        return after.tanh(), after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, UnknownNameError
 from ratchet.scenarios import build_scenario_instance
+from tasks.tensordict.keys import ArmKeys
 from trainers.compatibility import check_combination
 from trainers.registry import build_trainer
 
@@ -18,6 +20,7 @@ HERE = Path(__file__).parent
 CASES = {
     "gru": {"recurrence": "gru"},
     "lstm": {"recurrence": "lstm"},
+    "custom": {"recurrence": "recall.py:Decaying"},
     "with a separate critic": {"recurrence": "lstm", "centralised_critic": True},
 }
 
@@ -74,7 +77,7 @@ def test_rows_of_steps_are_scored_as_they_were_played(case):
     assert carried.any()
     after = both[0]["next", "agents", "value"][:, -1]  # what is expected behind the cut
     torch.testing.assert_close(after[carried], rows["agents", "value"][:, 0][carried])
-    assert (rows["agents", "memory"].shape[-1]) == {"gru": 8, "lstm": 16}.get(case, 32)
+    assert (rows["agents", "memory"].shape[-1]) == {"gru": 8, "lstm": 16, "custom": 8}.get(case, 32)
 
 
 def test_gradients_go_back_through_the_steps_of_an_episode_and_no_further():
@@ -175,3 +178,22 @@ def test_who_learns_from_single_frames_refuses_agents_that_remember():
         check_combination(alone, HERE)
     with pytest.raises(ParameterError, match=r"recurrence.*compile_losses"):
         check_combination(remembers.replace({"rl.compile_losses": True}), HERE)
+
+
+def test_the_code_of_a_custom_memory_enters_keys_and_its_path_does_not(tmp_path):
+    copies = [tmp_path / "decaying.py", tmp_path / "there" / "decaying.py"]
+    (tmp_path / "there").mkdir()
+    for copy in copies:
+        shutil.copy(HERE / "recall.py", copy)
+    here, there, built_in = (
+        ArmKeys("main", parameters({"recurrence": name}), base_dir=str(HERE)).initial_state()
+        for name in (*(f"{copy}:Decaying" for copy in copies), "gru")
+    )
+    assert here.key == there.key
+    assert "decaying" in here.fingerprint.modules
+    assert [call.parameters["agents"]["_default"]["recurrence"] for call in (here, built_in)] == [
+        "Decaying",
+        "gru",
+    ]
+    with pytest.raises(UnknownNameError, match=r"agents\.agent\.recurrence: unknown 'gro'.*'gru'"):
+        make(parameters({"recurrence": "gro"}))

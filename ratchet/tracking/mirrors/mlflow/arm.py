@@ -26,7 +26,6 @@ from ratchet.tracking.mirrors.payload import (
     dataset_sizes,
     file_digest,
     final_metrics,
-    learned_iterations,
     parameters_yaml,
     point_metrics,
     read_hyper_params,
@@ -142,7 +141,7 @@ class ArmMirror:
         return self._create(experiment_id)
 
     def _final_metrics(self) -> list[Metric]:
-        learned = learned_iterations(self._manifest, self._arm)
+        learned = self._manifest.learned_iterations(self._arm)
         return final_metrics(self._tables(), int(self._manifest.created * 1000), learned)
 
     def _tables(self) -> list[ResultTable]:

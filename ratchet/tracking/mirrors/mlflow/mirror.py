@@ -53,6 +53,7 @@ class MlflowMirror(Mirror):
     """
 
     title = "MLflow"
+    files = ("mlflow.json",)
     live = True
 
     def __init__(self, tracking_uri: str) -> None:
@@ -106,7 +107,8 @@ class MlflowMirror(Mirror):
 
     def _sync(self, client: MlflowClient, folder: RunFolder) -> str:
         manifest = folder.manifest
-        cursor = Cursor.read(folder.path / "mlflow.json", self.tracking_uri)
+        cursor_path = folder.path / self.files[0]
+        cursor = Cursor.read(cursor_path, self.tracking_uri)
         cursor.experiment_id = self._named_experiment(client, str(manifest.experiment_name))
         runs = _runs_by_arm(client, cursor.experiment_id, manifest.run_id)
         points = folder.read_metrics()
@@ -114,9 +116,7 @@ class MlflowMirror(Mirror):
         arms = [MAIN_ARM, *sorted(manifest.arms.keys() - {MAIN_ARM})]
         for arm in arms:
             arm_cursor = cursor.arms.setdefault(arm, ArmCursor())
-            mirror = ArmMirror(
-                client, folder, arm, arm_cursor, lambda: cursor.write(folder.path / "mlflow.json")
-            )
+            mirror = ArmMirror(client, folder, arm, arm_cursor, lambda: cursor.write(cursor_path))
             run_id = mirror.sync(
                 runs.get(arm),
                 [point for point in points if point.arm == arm],

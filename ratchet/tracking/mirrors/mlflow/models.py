@@ -20,7 +20,6 @@ from ratchet.tracking.mirrors.payload import (
     MAX_DIGEST_CHARS,
     RUN_TAG,
     Metric,
-    learned_iterations,
     parameters_yaml,
     read_hyper_params,
     run_params,
@@ -75,7 +74,7 @@ def send_model(
             client.log_model_artifacts(model.model_id, folder)
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     linked = run.outputs.model_outputs if run.outputs else []
-    step = learned_iterations(manifest, arm)
+    step = manifest.learned_iterations(arm)
     if model.model_id not in {output.model_id for output in linked}:
         client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step)])
     _send_metrics(client, run, model, manifest.dataset_hashes.get(arm, {}), metrics)
