@@ -39,7 +39,7 @@ class SubprocessWorker:
     ----------
     module
         The module that the process runs; it calls :func:`serve`.
-    about
+    description
         The purpose of its requests, for messages.
     log
         The file to which its standard error is appended; default: that of its parent.
@@ -50,12 +50,12 @@ class SubprocessWorker:
     def __init__(
         self,
         module: str,
-        about: str,
+        description: str,
         *,
         log: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._module, self._about = module, about
+        self._module, self._about = module, description
         self._log, self._environment = log, environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting = 0

@@ -133,11 +133,11 @@ class ModelRegistry:
                     (model_id, model_id, int(time.time()), model_id, BROUGHT),
                 )
 
-    def put(self, source: Path, place: str) -> None:
+    def put(self, source: Path, path: str) -> None:
         """Move a model's folder to its location, durably before a row refers to it."""
-        shutil.rmtree(self.folder / place, ignore_errors=True)  # of an interrupted attempt
+        shutil.rmtree(self.folder / path, ignore_errors=True)  # of an interrupted attempt
         sync_tree(source)
-        source.rename(self.folder / place)
+        source.rename(self.folder / path)
         sync_folder(self.folder)
 
     def root_of(self, model_id: str) -> str:

@@ -119,9 +119,9 @@ class RemoteApiTrainer(BaseTrainer):
 
     # -- the model and its service -----------------------------------------------------------
 
-    def begin(self, beginning: InitialModel) -> None:
+    def begin(self, initial_model: InitialModel) -> None:
         """Store the source of the model; the service is called on first use."""
-        self._initial = beginning
+        self._initial = initial_model
 
     @property
     def engine(self) -> RolloutEngine:

@@ -68,42 +68,46 @@ class ServiceConfig(BaseModel):
             message = describe_validation_error(error, prefix=prefix, model=cls)
             raise ParameterError(message) from error
 
-    def optimizer(self, given: LanguageOptimizerParameters) -> LanguageOptimizerParameters:
+    def optimizer(self, parameters: LanguageOptimizerParameters) -> LanguageOptimizerParameters:
         """Return the optimizer's parameters with this learning rate.
 
         Raises ParameterError if both are set.
         """
         if self.learning_rate is None:
-            return given
-        usual = type(given).model_fields["lr"].default
-        if given.lr not in (usual, self.learning_rate):
+            return parameters
+        usual = type(parameters).model_fields["lr"].default
+        if parameters.lr not in (usual, self.learning_rate):
             raise ParameterError(
-                f"language.optimizer.lr: got {given.lr}, and train_service.config.learning_rate is"
-                f" {self.learning_rate}; expected one of them."
+                f"language.optimizer.lr: got {parameters.lr}, and train_service.config.learning_rate"
+                f" is {self.learning_rate}; expected one of them."
             )
-        return given.model_copy(update={"lr": self.learning_rate})
+        return parameters.model_copy(update={"lr": self.learning_rate})
 
-    def loss(self, given: PolicyLossParameters) -> ServiceLoss:
+    def loss(self, parameters: PolicyLossParameters) -> ServiceLoss:
         """Return the loss to request from the service.
 
         Raises ParameterError if the sampler's probabilities would be corrected for twice.
         """
         if self.loss_fn is not None:
-            if given.sampler_correction not in (None, "none"):
+            if parameters.sampler_correction not in (None, "none"):
                 raise ParameterError(
-                    f"language.algorithm.sampler_correction: got {given.sampler_correction!r} with"
-                    f" train_service.config.loss_fn {self.loss_fn!r}, whose ratios are to the"
-                    " sampler's probabilities already; leave one of them out."
+                    "language.algorithm.sampler_correction: got"
+                    f" {parameters.sampler_correction!r} with train_service.config.loss_fn"
+                    f" {self.loss_fn!r}, whose ratios are to the sampler's probabilities already;"
+                    " leave one of them out."
                 )
             return ServiceLoss(self.loss_fn, self.loss_config, of_sampler=True)
-        name, high = given.policy_loss, 1 + given.clip_high
+        name, high = parameters.policy_loss, 1 + parameters.clip_high
         match name:
             case "importance_sampling" | "reinforce":
                 config = {}
             case "cispo":  # of its bounds only the upper one is configurable
                 config = {"clip_low_threshold": 0.0, "clip_high_threshold": high}
             case _:
-                config = {"clip_low_threshold": 1 - given.clip_low, "clip_high_threshold": high}
+                config = {
+                    "clip_low_threshold": 1 - parameters.clip_low,
+                    "clip_high_threshold": high,
+                }
         return ServiceLoss(_LOSSES.get(name, name), config)
 
 
@@ -173,17 +177,17 @@ def _check_tinker(
         )
 
 
-def check_loss(given: PolicyLossParameters, section: str, backend: str = RATCHET) -> None:
+def check_loss(parameters: PolicyLossParameters, section: str, backend: str = RATCHET) -> None:
     """Refuse a loss that the service does not support."""
-    if backend == TINKER and given.policy_loss not in _TINKERS_LOSSES:
+    if backend == TINKER and parameters.policy_loss not in _TINKERS_LOSSES:
         raise ParameterError(
-            f"{section}.policy_loss: got {given.policy_loss!r}, expected one of"
+            f"{section}.policy_loss: got {parameters.policy_loss!r}, expected one of"
             f" {', '.join(_TINKERS_LOSSES)} with the backend {TINKER!r}."
         )
     wrong = {
-        "kl.coef": given.kl.coef > 0 and "a service has no reference model",
-        "entropy_coef": given.entropy_coef > 0 and "a service's losses have no entropy term",
-        "dual_clip": given.dual_clip is not None and "a service's losses have one clip",
+        "kl.coef": parameters.kl.coef > 0 and "a service has no reference model",
+        "entropy_coef": parameters.entropy_coef > 0 and "a service's losses have no entropy term",
+        "dual_clip": parameters.dual_clip is not None and "a service's losses have one clip",
     }
     for field, reason in wrong.items():
         if reason:

@@ -83,10 +83,10 @@ class PolicyWeighing:
         ]
 
 
-def update_metrics(steps: TrainingSteps, taken: Sequence[CompletedStep]) -> dict[str, float]:
+def update_metrics(steps: TrainingSteps, completed: Sequence[CompletedStep]) -> dict[str, float]:
     """Return means of the steps' metrics."""
     step_figures: list[dict[str, float]] = []
-    for step, settings in zip(taken, steps.optimizers, strict=True):
+    for step, settings in zip(completed, steps.optimizers, strict=True):
         figures = _together(step.passes)
         if steps.loss.name != "ppo":  # for others the service reports hypothetical fractions
             figures = {name: v for name, v in figures.items() if "clip_fraction" not in name}

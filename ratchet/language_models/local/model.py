@@ -268,7 +268,7 @@ def _in_chunks(
         return score(hidden, tokens)
     chunks = [
         checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False)
-        for chunk in zip(hidden.split(size), tokens.split(size), strict=True)
+        for chunk in zip(torch.split(hidden, size), torch.split(tokens, size), strict=True)
     ]
     log_probs, entropies = zip(*chunks, strict=True)
     return torch.cat(log_probs), None if entropies[0] is None else torch.cat(entropies)

@@ -202,9 +202,9 @@ class TrainingSteps:
         yield part
 
 
-def mean_figures(taken: Sequence[CompletedStep]) -> dict[str, float]:
+def mean_figures(steps: Sequence[CompletedStep]) -> dict[str, float]:
     """Return means over tokens of all steps, and of losses over steps; counts are sums."""
-    metrics = [one.metrics for step in taken for one in step.passes]
+    metrics = [one.metrics for step in steps for one in step.passes]
     tokens = sum(each["tokens"] for each in metrics)
     means = {
         name: sum(each[name] * each["tokens"] for each in metrics) / max(tokens, 1.0)
@@ -213,9 +213,9 @@ def mean_figures(taken: Sequence[CompletedStep]) -> dict[str, float]:
     }
     return {
         **means,
-        "loss": sum(each["loss"] for each in metrics) / len(taken),
-        "grad_norm": sum(step.grad_norm for step in taken) / len(taken),
-        "steps": float(len(taken)),
+        "loss": sum(each["loss"] for each in metrics) / len(steps),
+        "grad_norm": sum(step.grad_norm for step in steps) / len(steps),
+        "steps": float(len(steps)),
         "tokens": tokens,
     }
 

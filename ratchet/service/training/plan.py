@@ -42,20 +42,20 @@ class Plan:
     lora: Lora
 
     @classmethod
-    def of(cls, method: Method, given: Mapping[str, HyperParameterValue]) -> Plan:
+    def of(cls, method: Method, hyper_parameters: Mapping[str, HyperParameterValue]) -> Plan:
         """Replace ``"auto"`` and missing values by numbers."""
-        batch_size = int(_number(given, "batch_size", _BATCH_SIZE))
-        at_once = int(_number(given, MICRO_BATCH_PARAMETER, batch_size))
+        batch_size = int(_number(hyper_parameters, "batch_size", _BATCH_SIZE))
+        at_once = int(_number(hyper_parameters, MICRO_BATCH_PARAMETER, batch_size))
         return cls(
             method=method,
-            n_epochs=int(_number(given, "n_epochs", _EPOCHS[method])),
+            n_epochs=int(_number(hyper_parameters, "n_epochs", _EPOCHS[method])),
             batch_size=batch_size,
             micro_batch_size=max(
                 size for size in range(1, min(at_once, batch_size) + 1) if batch_size % size == 0
             ),
-            learning_rate_multiplier=_number(given, "learning_rate_multiplier", 1.0),
-            beta=_number(given, "beta", _BETA) if method == "dpo" else None,
-            lora=Lora.of(given),
+            learning_rate_multiplier=_number(hyper_parameters, "learning_rate_multiplier", 1.0),
+            beta=_number(hyper_parameters, "beta", _BETA) if method == "dpo" else None,
+            lora=Lora.of(hyper_parameters),
         )
 
     @property

@@ -51,19 +51,19 @@ class SessionRecords:
         self._database = database
 
     def create(
-        self, asked: CreateSessionRequest, weights: str, begins: str | None = None
+        self, request: CreateSessionRequest, weights: str, begins: str | None = None
     ) -> sqlite3.Row:
         """Record a session, once for each intent.
 
         ``weights`` identifies those of its model; ``begins`` is the saved model that it resumes.
         """
-        columns = {**asked.model_dump(), "begins": begins}
-        digest = hashlib.sha256((asked.intent or secrets.token_hex(16)).encode()).hexdigest()
+        columns = {**request.model_dump(), "begins": begins}
+        digest = hashlib.sha256((request.intent or secrets.token_hex(16)).encode()).hexdigest()
         with self._database.transaction() as connection:
             row: sqlite3.Row | None = None
-            if asked.intent is not None:
+            if request.intent is not None:
                 row = connection.execute(
-                    "SELECT * FROM training_sessions WHERE intent = ?", (asked.intent,)
+                    "SELECT * FROM training_sessions WHERE intent = ?", (request.intent,)
                 ).fetchone()
             if row is None:
                 connection.execute(
@@ -71,9 +71,10 @@ class SessionRecords:
                     " lora_alpha, seed, intent, begins, new_optimizer, metadata)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
-                        *(f"ts-{digest[:24]}", int(time.time()), asked.model, weights),
-                        *(asked.lora_rank, asked.lora_alpha, asked.seed, asked.intent, begins),
-                        *(asked.new_optimizer, json.dumps(asked.metadata)),
+                        *(f"ts-{digest[:24]}", int(time.time()), request.model, weights),
+                        *(request.lora_rank, request.lora_alpha, request.seed),
+                        *(request.intent, begins, request.new_optimizer),
+                        json.dumps(request.metadata),
                     ),
                 )
                 row = connection.execute(
@@ -83,7 +84,7 @@ class SessionRecords:
         self._touch(row)
         if any(row[name] != columns[name] for name in (*_SAME, "new_optimizer")):
             raise conflict(
-                f"The intent {asked.intent!r} has a session already, with another model, adapter"
+                f"The intent {request.intent!r} has a session already, with another model, adapter"
                 " or seed. Take another intent.",
                 "intent_taken",
             )

@@ -108,11 +108,11 @@ class TrainingSessions:
         self._stopping.set()
         self._thread.shutdown(cancel_futures=True)
 
-    def create(self, asked: CreateSessionRequest) -> SessionObject:
+    def create(self, request: CreateSessionRequest) -> SessionObject:
         """Open a session, once for each intent."""
-        model = self._models.get(asked.model)
-        if not asked.resume:
-            return self.records.describe(self.records.create(asked, _prints(model)))
+        model = self._models.get(request.model)
+        if not request.resume:
+            return self.records.describe(self.records.create(request, _prints(model)))
         saver = self.records.saver_of(model.id)
         if saver is None or not self.saves_state(model):
             raise ApiError(
@@ -124,9 +124,9 @@ class TrainingSessions:
             )
         names = ("model", "lora_rank", "lora_alpha", "seed")
         same = CreateSessionRequest(
-            intent=asked.intent,
-            new_optimizer=asked.new_optimizer,
-            metadata=asked.metadata,
+            intent=request.intent,
+            new_optimizer=request.new_optimizer,
+            metadata=request.metadata,
             **{name: saver[name] for name in names},
         )
         return self.records.describe(self.records.create(same, saver["weights"], model.id))

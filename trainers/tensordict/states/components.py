@@ -52,7 +52,7 @@ class Components:
     """Further state of a custom learning-rate schedule."""
     replaced: tuple[str, ...] = ()
     """Agents replaced by partners in a phase, see :mod:`ratchet.parameters.curriculum`."""
-    own: TensorTree = field(default_factory=dict)
+    originals: TensorTree = field(default_factory=dict)
     """The original weights of these agents."""
     pool: TensorTree = field(default_factory=dict)
     """Earlier versions of agents to sample from."""
@@ -74,7 +74,10 @@ class Components:
         return State(
             iteration=iteration,
             stage=stage,
-            agents={**playing, **{name: self.own.get(name, {}) for name in self.replaced}},
+            agents={
+                **playing,
+                **{name: self.originals.get(name, {}) for name in self.replaced},
+            },
             normalization=snapshots.take_normalization(self.agents),
             optimizer=optimizer_tensors(self.optimizer, names),
             controllers=snapshots.take_controllers(self.loss_module, self.agents),
@@ -90,7 +93,7 @@ class Components:
 
         Raises StateError if the state belongs to other agents, another loss or another dataset.
         """
-        self.own = {name: state.agents.get(name, {}) for name in self.replaced}
+        self.originals = {name: state.agents.get(name, {}) for name in self.replaced}
         self.pool = dict(state.pool)
         there = {name: state.stand_ins.get(name, {}) for name in self.replaced}
         snapshots.load_agents(self.agents, {**state.agents, **there})

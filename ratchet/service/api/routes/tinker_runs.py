@@ -106,8 +106,8 @@ def tinker_run_routes(service: ModelService) -> APIRouter:
         return runs.checkpoints(None, limit, offset)
 
     @router.post("/weights_info")
-    def weights_info(asked: PathOfWeights) -> Json:
-        return runs.weights_info(asked.tinker_path)
+    def weights_info(body: PathOfWeights) -> Json:
+        return runs.weights_info(body.tinker_path)
 
     @router.delete(_PATH, status_code=_DONE)
     def delete(run: str, kind: str, name: str) -> None:
@@ -122,8 +122,8 @@ def tinker_run_routes(service: ModelService) -> APIRouter:
         checkpoints.publish(f"{run}/{kind}/{name}", is_public=False)
 
     @router.put(f"{_PATH}/ttl", status_code=_DONE)
-    def set_ttl(run: str, kind: str, name: str, asked: TimeToLive) -> None:
-        checkpoints.set_ttl(f"{run}/{kind}/{name}", asked.ttl_seconds)
+    def set_ttl(run: str, kind: str, name: str, body: TimeToLive) -> None:
+        checkpoints.set_ttl(f"{run}/{kind}/{name}", body.ttl_seconds)
 
     @router.get("/sessions")
     def sessions(limit: _Limit = 20, offset: _Offset = 0) -> Json:

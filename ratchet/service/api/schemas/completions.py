@@ -23,15 +23,15 @@ Prompt = (
 )
 
 
-def prompts_of(given: Prompt) -> list[str | tuple[int, ...]]:
+def prompts_of(prompt: Prompt) -> list[str | tuple[int, ...]]:
     """Return a list of prompts, each a text or token ids."""
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given[0], int):
-        return [tuple(item for item in given if isinstance(item, int))]
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):
+        return [tuple(item for item in prompt if isinstance(item, int))]
     return [
         item if isinstance(item, str) else tuple(item)
-        for item in given
+        for item in prompt
         if not isinstance(item, int)
     ]
 

@@ -47,13 +47,13 @@ class Wire:
         self.runs = TrainingRuns(service)
         self._samples: OrderedDict[str, tuple[Future[Samples], int]] = OrderedDict()
 
-    def sampler(self, asked: wire.CreateSamplingSession) -> str:
+    def sampler(self, request: wire.CreateSamplingSession) -> str:
         """Return the id of a sampling session, which names its weights."""
-        if asked.model_id is not None:
-            kind, weights = _CURRENT, self.runs.session(asked.model_id).id
+        if request.model_id is not None:
+            kind, weights = _CURRENT, self.runs.session(request.model_id).id
         else:
-            kind, weights = "sample", self._saved(asked.model_path or asked.base_model or "")
-        return f"{asked.session_id}:{kind}:{asked.sampling_session_seq_id}:{weights}"
+            kind, weights = "sample", self._saved(request.model_path or request.base_model or "")
+        return f"{request.session_id}:{kind}:{request.sampling_session_seq_id}:{weights}"
 
     def sampled(self, sampler: str) -> str:
         """Return the model of a sampling session."""
@@ -77,24 +77,26 @@ class Wire:
             "next_seq_id": session.next_sequence + 1,
         }
 
-    def create(self, asked: wire.CreateModel) -> Json:
+    def create(self, request: wire.CreateModel) -> Json:
         """Open a model's session."""
-        lora = asked.lora_config
+        lora = request.lora_config
         return self._create(
-            asked,
-            model=self._saved(asked.base_model),
+            request,
+            model=self._saved(request.base_model),
             lora_rank=0 if lora is None else lora.rank,
             seed=None if lora is None else lora.seed,
         )
 
-    def load(self, asked: wire.ModelFromWeights) -> Json:
+    def load(self, request: wire.ModelFromWeights) -> Json:
         """Open the session of a model from saved weights, with the same adapter size."""
-        saved = self._saved(asked.path)
-        if asked.optimizer or self._training.saves_state(self._models.get(saved)):
-            return self._create(asked, model=saved, resume=True, new_optimizer=not asked.optimizer)
+        saved = self._saved(request.path)
+        if request.optimizer or self._training.saves_state(self._models.get(saved)):
+            return self._create(
+                request, model=saved, resume=True, new_optimizer=not request.optimizer
+            )
         saver = self._training.records.saver_of(saved)
         rank = 0 if saver is None else saver["lora_rank"]
-        return self._create(asked, model=saved, lora_rank=rank)
+        return self._create(request, model=saved, lora_rank=rank)
 
     def _create(
         self,
@@ -128,22 +130,22 @@ class Wire:
         kind = "loaded" if isinstance(request, wire.ModelFromWeights) else "created"
         return {"request_id": f"{kind}|{model_id}|0", "model_id": model_id}
 
-    async def unload(self, asked: wire.UnloadModel) -> Json:
+    async def unload(self, request: wire.UnloadModel) -> Json:
         """Delete a model's session if requested; the models that it saved remain."""
-        if asked.delete:
-            session = await run_in_threadpool(self.runs.session, asked.model_id)
+        if request.delete:
+            session = await run_in_threadpool(self.runs.session, request.model_id)
             await _until(self._training.delete(session.id), None)
-        return {"request_id": f"unloaded|{asked.model_id}|0", "model_id": asked.model_id}
+        return {"request_id": f"unloaded|{request.model_id}|0", "model_id": request.model_id}
 
     async def save(self, kind: CheckpointKind, body: wire.SaveWeights) -> Json:
         """Save weights under a name, or for a sampler."""
         result = "sampler" if body.path is None else "saved"
         return await self.submit(result, body.model_id, "save_weights", body.to_operation(kind))
 
-    async def load_into(self, asked: wire.LoadInto) -> Json:
+    async def load_into(self, request: wire.LoadInto) -> Json:
         """Replace the weights of a trained model by saved ones."""
-        verb = asked.to_operation()
-        return await self.submit("loaded-into", asked.model_id, "load_weights", verb)
+        verb = request.to_operation()
+        return await self.submit("loaded-into", request.model_id, "load_weights", verb)
 
     async def refuse(self, model_id: str, seq_id: int, message: str) -> Json:
         """Refuse a numbered request through its future.
