@@ -78,8 +78,9 @@ class ServiceConfig(BaseModel):
         usual = type(parameters).model_fields["lr"].default
         if parameters.lr not in (usual, self.learning_rate):
             raise ParameterError(
-                f"language.optimizer.lr: got {parameters.lr}, and train_service.config.learning_rate"
-                f" is {self.learning_rate}; expected one of them."
+                f"language.optimizer.lr: got {parameters.lr}, and"
+                f" train_service.config.learning_rate is {self.learning_rate}; expected one of"
+                " them."
             )
         return parameters.model_copy(update={"lr": self.learning_rate})
 
