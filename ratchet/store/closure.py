@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -90,6 +90,8 @@ class KnownCode:
         Digests of reached definitions, by source and names.
     uses
         What definitions of the project use, by source and name.
+    shared
+        Closures of objects that several stages use, to be extended by what only one uses.
     closures
         Digests of modules by the definitions from which they were followed.
     """
@@ -98,6 +100,7 @@ class KnownCode:
     facts: dict[Path, SourceFacts] = field(default_factory=dict)
     digests: dict[tuple[Path, frozenset[str]], str] = field(default_factory=dict)
     uses: dict[tuple[Path, str], DefinitionUses] = field(default_factory=dict)
+    shared: dict[object, Closure] = field(default_factory=dict)
     closures: dict[object, dict[str, str]] = field(default_factory=dict)
 
 
@@ -142,6 +145,23 @@ class Closure:
             _facts=code.facts,
             _digests=code.digests,
             _uses=code.uses,
+        )
+
+    def copy(self) -> Closure:
+        """Return a closure to extend without changing this one, which has nothing pending."""
+        return replace(
+            self,
+            sources=dict(self.sources),
+            reached={path: set(names) for path, names in self.reached.items()},
+            pending=[],
+            followed=set(self.followed),
+            attributes=set(self.attributes),
+            files=dict(self.files),
+            methods={name: list(methods) for name, methods in self.methods.items()},
+            folders=list(self.folders),
+            packages=dict(self.packages),
+            _located_elsewhere=dict(self._located_elsewhere),
+            _followed_elsewhere=set(self._followed_elsewhere),
         )
 
     def add_object(self, item: object) -> None:
@@ -289,7 +309,7 @@ class Closure:
                 definitions = facts.definitions
             else:
                 reached = self.reached[source.path]
-                is_started = source.is_package or ON_IMPORT in reached
+                is_started = ON_IMPORT in reached or source.is_package
                 names = (name,) if is_started else (name, ON_IMPORT)
                 reached.update(names)
                 definitions = {n: facts.definitions[n] for n in names if n in facts.definitions}
@@ -311,7 +331,8 @@ class Closure:
             finder._follow_definition(source, self.read(source), definition)
             uses = self._uses[source.path, name] = finder.uses
         for home, used in uses.definitions:
-            self._reach(home, used)
+            if used not in self.reached.get(home.path, ()):  # most are, and a call takes longer
+                self._reach(home, used)
         for importing, target, attributes in uses.imports:
             self._follow_import(importing, target, attributes)
 
@@ -325,6 +346,8 @@ class Closure:
             self._follow_import(source, target, used.uses.get(name))
 
     def _note_attributes(self, names: Set[str]) -> None:
+        if names <= self.attributes:
+            return
         for name in names - self.attributes:
             self.attributes.add(name)
             for home, method in self.methods.pop(name, ()):

@@ -79,6 +79,7 @@ def code_fingerprint(
     definitions: Sequence[tuple[str, str]] = (),
     excluded: Sequence[tuple[str, str]] = (),
     code: KnownCode | None = None,
+    shared: Sequence[type | ModuleType | Callable[..., object]] = (),
 ) -> Fingerprint:
     """Compute the fingerprint of all project code that the objects use.
 
@@ -94,22 +95,25 @@ def code_fingerprint(
         Definitions that don't count, nor what only they use, since the stage never executes them.
     code
         Code read before, if files have not changed since; extended by what is read.
+    shared
+        Objects that count as well, and are those of other stages too: with ``code``, what they use
+        is followed once.
 
     Raises
     ------
     StageKeyError
         If all arguments are empty, or the source of an object can't be found or read.
     """
-    if not objects and not extra_roots and not definitions:
+    if not objects and not extra_roots and not definitions and not shared:
         raise StageKeyError("code fingerprint: got no class, function or module.")
     folders = tuple(map(str, extra_roots))
-    roots = (frozenset(objects), folders, frozenset(definitions), tuple(excluded))
+    roots = (frozenset((*objects, *shared)), folders, frozenset(definitions), tuple(excluded))
     if code is not None and roots in code.closures:
         return Fingerprint.from_modules(code.closures[roots])
     known = _PROJECT_DIGESTS.get(roots)
     if known is not None and all(read_source(source) is facts for source, facts in known[0]):
         return Fingerprint.from_modules(known[1])
-    closure = Closure(excluded) if code is None else Closure.sharing(code, excluded)
+    closure = _shared_closure(shared, excluded, code or KnownCode())
     for root in map(Path, extra_roots):
         if root.is_dir():
             closure.add_folder(root.resolve())
@@ -126,6 +130,19 @@ def code_fingerprint(
     if code is not None:
         code.closures[roots] = modules
     return Fingerprint.from_modules(modules)
+
+
+def _shared_closure(
+    objects: Sequence[object], excluded: Sequence[tuple[str, str]], code: KnownCode
+) -> Closure:
+    """Return a closure of objects, which is followed once and may be extended."""
+    roots = (frozenset(objects), tuple(excluded))
+    if roots not in code.shared:
+        closure = code.shared[roots] = Closure.sharing(code, excluded)
+        for item in objects:
+            closure.add_object(item)
+        closure.follow()
+    return code.shared[roots].copy()
 
 
 def find_definition(modules: Sequence[str], name: str) -> tuple[str, str]:

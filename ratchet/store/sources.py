@@ -137,7 +137,7 @@ class Source:
     label: str
     package: str = ""
 
-    @property
+    @cached_property
     def is_package(self) -> bool:
         """Whether it is the ``__init__`` of a package."""
         return self.path.name == "__init__.py"

@@ -268,15 +268,16 @@ class BaseKeys(ABC):
             definitions += [self.session_code, *targets]
             files = dict(scenario.file_digests(hyper_params, self._handler))
         callbacks = [spec.kind for spec in self.callbacks if spec.takes_part(stage)]
-        read = [getattr(hyper_params, name, None) for name in {"agents", *sections}]
+        known = hyper_params.known_keys()
+        read = [getattr(hyper_params, name) for name in {"agents", *sections} if name in known]
         fingerprint = code_fingerprint(
-            *code,
             *callbacks,
             *_parameter_classes(read),
             *work,
             definitions=definitions,
             excluded=self.excluded_code,
             code=self.code,
+            shared=code,
         )
         modules = {**fingerprint.modules, **files}
         is_custom = not all(map(is_project, fingerprint.modules))

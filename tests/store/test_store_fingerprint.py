@@ -9,14 +9,18 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import ratchet.store.closure as closure
+from ratchet.algorithms.language.group_advantages import group_advantages
 from ratchet.errors import StageKeyError
+from ratchet.models.master_weights import MasterWeights
 from ratchet.plugins import load_class
+from ratchet.rollouts.batch import Batch
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint, find_definition
 from ratchet.store.sources import read_facts
 from ratchet.store.store import StageStore
@@ -495,3 +499,18 @@ def test_the_code_of_the_project_is_followed_once(monkeypatch: pytest.MonkeyPatc
     first = code_fingerprint(StageStore)
     monkeypatch.setattr(closure.Closure, "follow", lambda _: pytest.fail("followed again"))
     assert code_fingerprint(StageStore) == first
+
+
+def test_code_shared_with_other_stages_counts_as_if_followed_alone(
+    plugin: Callable[..., type],
+) -> None:
+    mine = plugin("class Mine:\n    def peek(self): ...\n")
+    objects = (MasterWeights, group_advantages, Batch)
+    sets = [each for count in range(4) for each in combinations(objects, count)]
+    code = closure.KnownCode()
+    for shared in sets:
+        for others in sets:
+            code.closures.clear()
+            expected = code_fingerprint(*shared, *others, mine)
+            assert code_fingerprint(*others, mine, shared=shared, code=code) == expected
+    assert {objects for objects, _ in code.shared} == set(map(frozenset, sets))
