@@ -12,7 +12,6 @@ import typer
 
 from flows.cli.command import RatchetCommand
 from flows.process.messages import print_plain
-from ratchet.language_models.endpoints import EMBEDDED_PACKAGES
 from ratchet.lazy import require_packages
 
 llm = typer.Typer(no_args_is_help=True, help="Serve language models from this machine.")
@@ -82,6 +81,8 @@ def serve(
 
 def _become_service(options: Mapping[str, object]) -> None:
     """Replace this process by the service with the given options."""
+    from ratchet.language_models.endpoints import EMBEDDED_PACKAGES
+
     require_packages(EMBEDDED_PACKAGES, "ratchet llm serve")
     flags = {f"--{name}": str(value) for name, value in options.items() if value is not None}
     command = [sys.executable, "-P", "-m", "ratchet.service"]

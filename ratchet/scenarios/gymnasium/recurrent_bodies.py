@@ -7,7 +7,9 @@ the rollout, and zero at the start of an episode.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict
@@ -17,6 +19,9 @@ from ratchet.scenarios.gymnasium.bodies import ControlBody, RecurrentState
 from ratchet.scenarios.gymnasium.recurrence import RECURRENCES
 
 if TYPE_CHECKING:
+    from tensordict import NestedKey
+    from tensordict.nn import TensorDictModuleBase
+
     from ratchet.agents.networks.layers import Initializer
 
 
@@ -72,27 +77,28 @@ class _TorchRlBody(RecurrentBody):
     num_gates: ClassVar[int]
     layer: ClassVar[type[nn.GRU | nn.LSTM]]
 
-    def __init__(self, inner: ControlBody, size: int, init: Initializer) -> None:
-        from torchrl import modules  # heavy, and needed here only
+    @abstractmethod
+    def make_module(self, layer: Any, **keys: Sequence[NestedKey]) -> TensorDictModuleBase:  # noqa: ANN401
+        """Return TorchRL's module of a layer."""
 
+    def __init__(self, inner: ControlBody, size: int, init: Initializer) -> None:
         super().__init__(inner, size, init)
         self.states = [f"state_{index}" for index in range(self.num_states)]
         self.memory_size = size * self.num_states
         d_in = inner.num_features
         network = self.layer(d_in, size, batch_first=True, device=init.device)
-        name = self.layer.__name__
-        module_class = getattr(modules, f"{name}Module")
-        self.recurrent = module_class(
-            **{name.lower(): network},
+        self.recurrent = self.make_module(
+            network,
             in_keys=["features", *self.states],
             out_keys=["remembered", *(("next", state) for state in self.states)],
         )
         with torch.no_grad():
             for suffix, width in (("ih", d_in), ("hh", size)):
                 layers = [init.linear(width, size) for _ in range(self.num_gates)]
-                weight, bias = f"weight_{suffix}_l0", f"bias_{suffix}_l0"
-                getattr(network, weight).copy_(torch.cat([layer.weight for layer in layers]))
-                getattr(network, bias).copy_(torch.cat([layer.bias for layer in layers]))
+                weight = network.get_parameter(f"weight_{suffix}_l0")
+                weight.copy_(torch.cat([layer.weight for layer in layers]))
+                bias = network.get_parameter(f"bias_{suffix}_l0")
+                bias.copy_(torch.cat([layer.bias for layer in layers]))
 
     def steps(self, features: Tensor, memory: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the module, to single frames or along rows."""
@@ -119,9 +125,21 @@ class GruBody(_TorchRlBody):
 
     num_states, num_gates, layer = 1, 3, nn.GRU
 
+    def make_module(self, layer: nn.GRU, **keys: Sequence[NestedKey]) -> TensorDictModuleBase:
+        """Return TorchRL's module of a layer."""
+        from torchrl.modules import GRUModule  # heavy, and needed here only
+
+        return GRUModule(gru=layer, **keys)
+
 
 @RECURRENCES.register("lstm")
 class LstmBody(_TorchRlBody):
     """Long short-term memory, with two states."""
 
     num_states, num_gates, layer = 2, 4, nn.LSTM
+
+    def make_module(self, layer: nn.LSTM, **keys: Sequence[NestedKey]) -> TensorDictModuleBase:
+        """Return TorchRL's module of a layer."""
+        from torchrl.modules import LSTMModule
+
+        return LSTMModule(lstm=layer, **keys)
