@@ -24,6 +24,7 @@ _CACHE = Path(os.environ.setdefault("XDG_CACHE_HOME_OF_TESTS", str(_SANDBOX / "c
 """Workers inherit the variable, and share databases, base models and facts about sources."""
 _DAY = int(os.environ.setdefault("RATCHET_TESTS_DAY", str(int(time.time() // 86400))))
 """Chooses the cases of tests marked ``in_turn``; workers inherit the variable."""
+_SERVER_TESTS = ("tests/flows/", "tests/deployments/")
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -79,17 +80,28 @@ gc.disable()  # modules imported during collection are never freed
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark cases as exhaustive whose turn is on another day, see the marker ``in_turn``."""
-    groups: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
+    """Mark tests as exhaustive whose turn is on another day.
+
+    Of tests marked ``in_turn`` some cases run; of the other slow tests of flows and deployments,
+    which start servers, those of a third of the files.
+    """
+    groups: dict[tuple[object, ...], dict[object, list[pytest.Item]]]
+    groups = defaultdict(lambda: defaultdict(list))
     for item in items:
-        marker = item.get_closest_marker("in_turn")
-        if marker is not None and item.get_closest_marker("exhaustive") is None:
+        if item.get_closest_marker("exhaustive") is not None:
+            continue
+        marker, is_slow = item.get_closest_marker("in_turn"), item.get_closest_marker("slow")
+        if marker is not None:
             test = marker.kwargs.get("of", (item.path, getattr(item, "originalname", item.name)))
-            groups[test, marker.args, item.get_closest_marker("slow") is None].append(item)
-    for (_, (count,), _), cases in groups.items():
-        for place, case in enumerate(cases):
-            if (place - _DAY * count) % len(cases) >= count:
-                case.add_marker(pytest.mark.exhaustive)
+            groups[test, marker.args[0], is_slow is None][item.nodeid].append(item)
+        elif is_slow and item.nodeid.startswith(_SERVER_TESTS):
+            groups["files", None][item.path].append(item)
+    for (_, count, *_), parts in groups.items():
+        size = -(-len(parts) // 3) if count is None else count
+        for place, cases in enumerate(parts.values()):
+            if (place - _DAY * size) % len(parts) >= size:
+                for case in cases:
+                    case.add_marker(pytest.mark.exhaustive)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -142,7 +142,7 @@ class Api:
         return {task["name"]: task["state_name"] for task in tasks}
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 def test_schedule_failure_and_retry(
     api: Api, project: Path, folder: Path, failed: dict[str, Any]
 ) -> None:
@@ -291,7 +291,7 @@ def begun(project: Path, seed: int, seconds: float = 300.0) -> RunFolder:
     raise AssertionError(f"no run with seed {seed} has started")
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 @pytest.mark.browser
 @pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),

@@ -93,7 +93,7 @@ def pod(tmp_path: Path) -> Pod:
     return pod
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 def test_a_restarted_pod_reuses_its_stages_without_s3(pod: Pod) -> None:
     pod.run("run", "tiny.yaml")
     assert "0 computed" in pod.run("run", "tiny.yaml")

@@ -114,7 +114,7 @@ def test_a_backup_is_complete_while_journals_and_databases_grow(tmp_path: Path) 
     assert not list(tmp_path.glob("*.part"))
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 @pytest.mark.slow
 def test_a_run_resumes_from_a_backup_that_was_made_while_it_ran(tmp_path: Path) -> None:
     lab = Lab(tmp_path)

@@ -288,7 +288,7 @@ def status(url: str, login: str | None = None) -> int:
         return error.code
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 def test_a_run_on_servers_with_passwords_postgres_and_s3(
     entered: Lab, bucket: str, project: Path
 ) -> None:

@@ -58,7 +58,7 @@ def test_up_detached_and_down(tmp_path: Path) -> None:
     assert read_stack(tmp_path) is None
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 def test_ctrl_c_stops_all_services_and_a_killed_stack_is_replaced(tmp_path: Path) -> None:
     first = start(tmp_path)
     old = wait_until_up(tmp_path, first)

@@ -236,7 +236,7 @@ def test_schedules_continue_after_a_power_cut_and_a_dead_worker(machine: Machine
     assert machine.supervisor.wait(240) == 0
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 @pytest.mark.parametrize(
     "killed",
     [

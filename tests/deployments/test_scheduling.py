@@ -54,7 +54,7 @@ def test_a_schedule_is_written_to_the_file(given, entry):
     )
 
 
-@pytest.mark.in_turn(4, of="deployments")
+@pytest.mark.in_turn(2, of="deployments")
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
 def test_waiting_runs_start_in_the_order_of_their_times(tmp_path, monkeypatch):

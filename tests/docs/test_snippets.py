@@ -127,17 +127,13 @@ def test_a_tolerance_is_for_numbers_only() -> None:
 
 
 def snippet_pages() -> list[Any]:
-    """Return the README and the others in turn; pages that need minutes are exhaustive."""
+    """Return the pages with snippets, in turn; those that need minutes are exhaustive."""
     long = {*(ROOT / "docs" / "guides").iterdir(), ROOT / "docs/tutorials/sweep_and_compare.md"}
-    readme, *others = [page for page in pages() if has_snippets(page)]
-    assert readme.stem == "README"
     turn = pytest.mark.in_turn(2)
     return [
-        pytest.param(readme, id="README"),
-        *(
-            pytest.param(page, id=page.stem, marks=pytest.mark.exhaustive if page in long else turn)
-            for page in others
-        ),
+        pytest.param(page, id=page.stem, marks=pytest.mark.exhaustive if page in long else turn)
+        for page in pages()
+        if has_snippets(page)
     ]
 
 

@@ -45,7 +45,7 @@ def overrides(prefect_server, tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 def test_a_killed_run_resumes(overrides):
     result = example("resume").main(*overrides)
     trained = [each for each in RunFolder(result.folder).manifest.stages if each.stage == "train"]

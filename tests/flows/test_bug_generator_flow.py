@@ -56,7 +56,7 @@ def data_of(result):
     return key, values, usage
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.slow
 def test_no_response_is_paid_twice_after_a_kill_during_bug_generation(lab, service):
     chosen = parameters(service.url)

@@ -112,7 +112,7 @@ def test_a_stored_loop_is_verified_bit_for_bit(lab, first):
     assert list((lab.folder / "home" / "checkpoints").iterdir()) == []
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.slow
 def test_a_killed_loop_resumes_from_its_last_checkpoint_bit_for_bit(new_lab):
     lab, undisturbed = new_lab(), new_lab()

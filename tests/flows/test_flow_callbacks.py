@@ -56,7 +56,7 @@ def iterations_of(lab, result, stage):
     return sorted(i for _, name, i, _ in lab.metrics(result) if name == stage)
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.parametrize("killed", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_network_runs_killed_before_and_after_the_stop_give_the_same_result(lab, killed):
     params = tensor_params(lab)
@@ -78,7 +78,7 @@ def test_network_runs_killed_before_and_after_the_stop_give_the_same_result(lab,
     assert (again["computed"], again["states"]) == (0, result["states"])
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.parametrize(
     "fault",
     [

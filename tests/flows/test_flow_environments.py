@@ -37,7 +37,7 @@ def hyper_params(lab, dataset, **section):
     )
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.parametrize(
     "game", ["batched", pytest.param("simulated", marks=pytest.mark.exhaustive)]
 )

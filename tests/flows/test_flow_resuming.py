@@ -95,7 +95,7 @@ def test_two_equal_concurrent_runs_compute_each_stage_once(lab, undisturbed):
     assert sorted(lab.metrics(results[0])) == sorted(undisturbed["metrics"])
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 def test_a_real_trainer_killed_in_training_gives_the_same_result(lab):
     hyper_params = lab.hyper_params(
         trainer="vanilla_ppo",

@@ -41,7 +41,7 @@ def states(hyper_params, settings):
     return {(stage.stage, stage.iteration): stage.hit for stage in plan}
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.slow
 def test_a_run_killed_during_imitation_gives_the_same_result(lab, given):
     pieces = lab.settings(iterations_per_task=1)

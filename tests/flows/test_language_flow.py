@@ -43,7 +43,7 @@ def trained(lab, result):
     return [entry for entry in lab.metrics(result) if entry[1] == "train"]
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.parametrize("stage", [pytest.param("rollouts", marks=pytest.mark.exhaustive), "train"])
 def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage):
     cut = lab.settings(iterations_per_task=1)

@@ -88,7 +88,7 @@ def has_ended(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 def test_kills_of_either_process_do_not_change_the_result(scene, undisturbed):
     lab = scene.lab
     process, _ = lab.start(CHOSEN, scene.cut, environment=scene.environment)

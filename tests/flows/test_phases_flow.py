@@ -9,7 +9,7 @@ from tests.tasks.phased import PARAMETERS, PHASES, POOLED
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 def test_a_killed_run_gives_the_same_result(lab):
     hyper_params = {**PARAMETERS, "phases": POOLED}
     whole = lab.settings(store=str(lab.folder / "whole"), run_id="whole", iterations_per_task=9)

@@ -103,7 +103,7 @@ def trained(lab, result):
     return [entry for entry in lab.metrics(result) if entry[1] == "train"]
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.parametrize(
     "mode", [pytest.param("synchronous", marks=pytest.mark.exhaustive), "one_step_behind"]
 )

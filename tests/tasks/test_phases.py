@@ -176,7 +176,7 @@ def _draws(arm):
                 yield name, iteration
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.slow
 def test_kills_in_and_between_phases_do_not_change_the_result(tmp_path):
     whole = Played(tmp_path / "whole", parameters(POOLED))

@@ -56,7 +56,7 @@ def test_the_example_runs_as_its_header_says():
     assert re.search(r"^test 1: \d\d statistics$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["pure_text_ei", pytest.param("pure_text_malt", marks=pytest.mark.exhaustive)]

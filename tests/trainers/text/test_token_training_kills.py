@@ -66,7 +66,7 @@ def outcome(home, url):
     return names, weights, verbs
 
 
-@pytest.mark.in_turn(5, of="kills")
+@pytest.mark.in_turn(4, of="kills")
 def test_a_run_killed_about_its_steps_trains_the_same_weights_with_each_step_once(tmp_path):
     model = write_micro_model(tmp_path / "ratchet-tiny")
     found = []
