@@ -46,16 +46,16 @@ def _with_index(device: str) -> str:
     return f"{device}:{torch.accelerator.current_device_index() if is_used else 0}"
 
 
-def placed(network: object, device: str) -> object:
+def placed(made: object, device: str) -> object:
     """Move a network, or the networks a function creates, to a device; return others unchanged."""
     import torch
     from torchrl.envs import EnvBase
 
-    if isinstance(network, partial):
-        return partial(_make_placed, network, device)
-    if isinstance(network, torch.nn.Module) and not isinstance(network, EnvBase):
-        return network.to(device)
-    return network
+    if isinstance(made, partial):
+        return partial(_make_placed, made, device)
+    if isinstance(made, torch.nn.Module) and not isinstance(made, EnvBase):
+        return made.to(device)
+    return made
 
 
 def _make_placed(
