@@ -109,6 +109,7 @@ def clients_python(tmp_path_factory):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.in_turn(1, of="clients")
 def test_the_cookbooks_loops_resume_also_when_the_service_is_killed(clients_python, served):
     command = [clients_python, str(HERE / "cookbook_loops.py"), served.url]
     log = served.folder / "loops.log"
@@ -168,6 +169,7 @@ metric_list: [{metric: acc}]
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.in_turn(1, of="clients")
 def test_lm_evals_log_likelihoods_equal_those_of_transformers(clients_python, served):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -218,6 +220,7 @@ print("@" + json.dumps({"status": log.status, "texts": texts, "error": str(log.e
 """
 
 
+@pytest.mark.in_turn(1, of="clients")
 def test_inspect_evaluates_twice_alike(served):
     pytest.importorskip("inspect_ai")
     results = []
