@@ -22,7 +22,6 @@ from ratchet.errors import StageKeyError
 from ratchet.plugins import FOLDER_PREFIX, folder_package
 from ratchet.shadowing import ROOT
 from ratchet.store.infrastructure import is_infrastructure
-from ratchet.store.keys import canonical_json
 from ratchet.store.module_files import (
     is_library,
     may_import_from,
@@ -32,16 +31,16 @@ from ratchet.store.module_files import (
 )
 from ratchet.store.source_cache import read_source
 from ratchet.store.sources import (
+    COMPLETE,
     IN_TEXT,
     ON_IMPORT,
     Definition,
     Import,
     Source,
     SourceFacts,
+    digest_definitions,
 )
 
-COMPLETE = "*"
-"""Stands for all definitions of a module."""
 PROJECT_PACKAGES = ("ratchet", "trainers", "tasks", "flows")
 _PASSIVE = frozenset(
     {"torch", "numpy", "tensordict", "scipy", "networkx", "pydantic", "safetensors"}
@@ -346,8 +345,6 @@ class Closure:
             self._follow_import(source, target, used.uses.get(name))
 
     def _note_attributes(self, names: Set[str]) -> None:
-        if names <= self.attributes:
-            return
         for name in names - self.attributes:
             self.attributes.add(name)
             for home, method in self.methods.pop(name, ()):
@@ -467,7 +464,7 @@ class Closure:
                 continue  # it was followed, since it calls other code
             reached = path, frozenset(self.reached[path])
             if reached not in self._digests:
-                self._digests[reached] = _digest(source, self.read(source), reached[1])
+                self._digests[reached] = digest_definitions(source, self.read(source), reached[1])
             by_label.setdefault(source.label, []).append(self._digests[reached])
         for path, label in self.files.items():
             by_label.setdefault(label, []).append(hashlib.sha256(path.read_bytes()).hexdigest())
@@ -501,20 +498,3 @@ class _UsesFinder(Closure):
 def is_project(module: str) -> bool:
     """Return whether a name is that of a module of Ratchet, or of a definition in one."""
     return module.partition(".")[0] in PROJECT_PACKAGES
-
-
-def _digest(source: Source, facts: SourceFacts, names: frozenset[str]) -> str:
-    """Return the digest of a module's reached definitions and of the imports that they use."""
-    if COMPLETE in names:
-        return facts.digest
-    reached = {name: facts.definitions[name] for name in names & facts.definitions.keys()}
-    used = {name for definition in reached.values() for name in definition.uses}
-    text = [
-        {name: definition.digest for name, definition in reached.items()},
-        {
-            name: [[source.absolute(each), each.name] for each in targets]
-            for name, targets in facts.bindings.items()
-            if name in used
-        },
-    ]
-    return hashlib.sha256(canonical_json(text)).hexdigest()

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import TypeGuard
 
 from ratchet.lazy import reexports
+from ratchet.store.keys import canonical_json
 from ratchet.syntax import parse_python
 
+COMPLETE = "*"
+"""Stands for all definitions of a module."""
 ON_IMPORT = ""
 """Name of the definition that consists of all statements which do more than define a name."""
 
@@ -411,3 +414,20 @@ def _is_docstring(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and _is_text(node.value)
     )
+
+
+def digest_definitions(source: Source, facts: SourceFacts, names: frozenset[str]) -> str:
+    """Return the digest of a module's reached definitions and of the imports that they use."""
+    if COMPLETE in names:
+        return facts.digest
+    reached = {name: facts.definitions[name] for name in names & facts.definitions.keys()}
+    used = {name for definition in reached.values() for name in definition.uses}
+    text = [
+        {name: definition.digest for name, definition in reached.items()},
+        {
+            name: [[source.absolute(each), each.name] for each in targets]
+            for name, targets in facts.bindings.items()
+            if name in used
+        },
+    ]
+    return hashlib.sha256(canonical_json(text)).hexdigest()
